@@ -1,0 +1,62 @@
+"""zstate: every recurrent operation of Apple's MPSGraph, with its gradients, on any machine.
+
+Importing it imports NumPy and nothing heavier; frameworks are found when they are used.
+"""
+
+from .descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from .errors import (
+    BackendError,
+    DescriptorError,
+    DTypeError,
+    GraphError,
+    OptionError,
+    ShapeError,
+    ZStateError,
+)
+from .functional import (
+    gru,
+    gru_gradients,
+    lstm,
+    lstm_gradients,
+    single_gate_rnn,
+    single_gate_rnn_gradients,
+)
+from .graph import Graph, Tensor
+from .operations import (
+    GRUGradients,
+    GRUResult,
+    LSTMGradients,
+    LSTMResult,
+    RNNGradients,
+    RNNResult,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Activation",
+    "BackendError",
+    "DTypeError",
+    "DescriptorError",
+    "GRUDescriptor",
+    "GRUGradients",
+    "GRUResult",
+    "Graph",
+    "GraphError",
+    "LSTMDescriptor",
+    "LSTMGradients",
+    "LSTMResult",
+    "OptionError",
+    "RNNGradients",
+    "RNNResult",
+    "ShapeError",
+    "SingleGateRNNDescriptor",
+    "Tensor",
+    "ZStateError",
+    "gru",
+    "gru_gradients",
+    "lstm",
+    "lstm_gradients",
+    "single_gate_rnn",
+    "single_gate_rnn_gradients",
+]

@@ -1,0 +1,50 @@
+"""The backends and the choice between them.
+
+A backend is a module with ``forward(call)`` and ``backward(call)``, and two statements:
+``unavailable()`` says why this machine cannot run it, ``refuses(layout)`` why it cannot serve a
+call; None means it can.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..errors import BackendError
+from ..layout import Call, Layout
+from ..types import Array
+from . import reference
+
+
+class Backend(Protocol):
+    """What a backend module offers."""
+
+    name: str
+
+    def unavailable(self) -> str | None: ...
+    def refuses(self, layout: Layout) -> str | None: ...
+    def forward(self, call: Call) -> dict[str, Array]: ...
+    def backward(self, call: Call) -> dict[str, Array]: ...
+
+
+# Fastest first: without a name, the first one that can serve the call does.
+BACKENDS: dict[str, Backend] = {"reference": reference}
+
+
+def available() -> list[Backend]:
+    """The backends that this machine can run, fastest first."""
+    return [backend for backend in BACKENDS.values() if backend.unavailable() is None]
+
+
+def choose(layout: Layout, name: str | None) -> Backend:
+    """The backend that was asked for, or the fastest that can serve the call."""
+    operation = layout.operation.name
+    if name is None:
+        return next(backend for backend in available() if backend.refuses(layout) is None)
+    if not isinstance(name, str) or name not in BACKENDS:
+        known = ", ".join(map(repr, BACKENDS))
+        raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")
+    backend = BACKENDS[name]
+    reason = backend.unavailable() or backend.refuses(layout)
+    if reason is not None:
+        raise BackendError(f"[{operation}] backend {name!r} cannot serve this call: {reason}")
+    return backend

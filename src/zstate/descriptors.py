@@ -1,0 +1,153 @@
+"""What a user can choose: the five activations and the three descriptors.
+
+A descriptor is a frozen dataclass: comparable, hashable, safe to share. It rejects a wrong type or
+an unknown field when it is made, so that nothing behind it has to check again.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from .errors import DescriptorError
+
+
+class Activation(IntEnum):
+    """The activation of a gate, with MPSGraph's numbers."""
+
+    NONE = 0
+    RELU = 1
+    TANH = 2
+    SIGMOID = 3
+    HARD_SIGMOID = 4
+
+    def __repr__(self) -> str:
+        return f"Activation.{self.name}"
+
+
+_D = TypeVar("_D", bound="Descriptor")
+
+
+class Descriptor:
+    """What the three descriptors share: checks, hashing and the activations by gate."""
+
+    # One slot per canonical gate, then, for the LSTM, the activation of the cell's output.
+    activation_fields: tuple[str, ...] = ()
+
+    def __new__(cls: type[_D], *args: Any, **options: Any) -> _D:
+        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        if len(args) > len(known):
+            raise DescriptorError(
+                f"[{cls.__name__}] expected at most {len(known)} options, got {len(args)}"
+            )
+        for name in options:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise DescriptorError(
+                    f"[{cls.__name__}] unknown field {name!r}{hint} (fields: {', '.join(known)})"
+                )
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            kind = Activation if isinstance(field.default, Activation) else bool
+            if type(value) is not kind:
+                expected = "an Activation" if kind is Activation else "a bool"
+                raise DescriptorError(
+                    f"[{type(self).__name__}] {field.name}: expected {expected}, got "
+                    f"{value!r} of type {type(value).__name__}"
+                )
+        values = tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        # A call looks its layout up by descriptor: hash once, not at every call.
+        object.__setattr__(self, "_hash", hash((type(self).__name__, values)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew rather than restored: a hash must not travel to another process.
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activations in canonical gate order; for the LSTM the one on c[t] comes last."""
+        return tuple(getattr(self, name) for name in self.activation_fields)
+
+
+@dataclass(frozen=True, eq=True, unsafe_hash=False)
+class SingleGateRNNDescriptor(Descriptor):
+    """Options of the single-gate RNN, ``h[t] = activation(x[t]W^T + (h[t-1]·m[t])R^T + b)``.
+
+    >>> SingleGateRNNDescriptor(activation=Activation.TANH).activations
+    (Activation.TANH,)
+    """
+
+    reverse: bool = False
+    bidirectional: bool = False
+    training: bool = False
+    activation: Activation = Activation.RELU
+
+    activation_fields = ("activation",)
+    __hash__ = Descriptor.__hash__
+
+
+@dataclass(frozen=True, eq=True, unsafe_hash=False)
+class LSTMDescriptor(Descriptor):
+    """Options of the LSTM; ``activation`` is the one on c[t].
+
+    >>> LSTMDescriptor(forget_gate_last=True).forget_gate_last
+    True
+    """
+
+    reverse: bool = False
+    bidirectional: bool = False
+    produce_cell: bool = False
+    training: bool = False
+    forget_gate_last: bool = False
+    input_gate_activation: Activation = Activation.SIGMOID
+    forget_gate_activation: Activation = Activation.SIGMOID
+    cell_gate_activation: Activation = Activation.TANH
+    output_gate_activation: Activation = Activation.SIGMOID
+    activation: Activation = Activation.TANH
+
+    activation_fields = (
+        "input_gate_activation",
+        "forget_gate_activation",
+        "cell_gate_activation",
+        "output_gate_activation",
+        "activation",
+    )
+    __hash__ = Descriptor.__hash__
+
+
+@dataclass(frozen=True, eq=True, unsafe_hash=False)
+class GRUDescriptor(Descriptor):
+    """Options of the GRU, in both forms (``reset_after``) and both blends (``flip_z``).
+
+    >>> GRUDescriptor(reset_after=True) == GRUDescriptor(reset_after=True)
+    True
+    """
+
+    reverse: bool = False
+    bidirectional: bool = False
+    training: bool = False
+    reset_gate_first: bool = False
+    reset_after: bool = False
+    flip_z: bool = False
+    update_gate_activation: Activation = Activation.SIGMOID
+    reset_gate_activation: Activation = Activation.SIGMOID
+    output_gate_activation: Activation = Activation.TANH
+
+    activation_fields = (
+        "update_gate_activation",
+        "reset_gate_activation",
+        "output_gate_activation",
+    )
+    __hash__ = Descriptor.__hash__
+
+
+AnyDescriptor = SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor

@@ -1,0 +1,295 @@
+"""The six operations on arrays: arrays in, a named tuple out.
+
+T time, N batch, I input features, H hidden units, D directions (2 when bidirectional), G gates.
+Shapes are those of docs/layouts.md, equations those of docs/equations.md. A member of a result
+that was not produced, or whose input was not passed, is None. No input is ever written to.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from . import operations as ops
+from .backends import choose
+from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from .layout import bind
+from .operations import (
+    GRUGradients,
+    GRUResult,
+    LSTMGradients,
+    LSTMResult,
+    Operation,
+    RNNGradients,
+    RNNResult,
+)
+from .types import Array
+
+
+def run(
+    operation: Operation,
+    tensors: tuple[Array | None, ...],
+    descriptor: AnyDescriptor | None,
+    backend: str | None,
+) -> ops.AnyResult:
+    """Check a call, hand it to a backend, and put the results in the published order."""
+    call = bind(operation, tensors, descriptor)
+    chosen = choose(call.layout, backend)
+    results = chosen.backward(call) if operation.is_gradient else chosen.forward(call)
+    # The fields of every result type are arrays by name; those not produced are None.
+    return operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]
+
+
+def single_gate_rnn(
+    source: Array,
+    recurrent_weight: Array,
+    *,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    descriptor: SingleGateRNNDescriptor | None = None,
+    backend: str | None = None,
+) -> RNNResult:
+    """h[t] = activation(x[t]W^T + (h[t-1]·m[t])R^T + b).
+
+    Args:
+        source: x [T,N,I]; without input_weight already projected, [T,N,D·H].
+        recurrent_weight: R [H,H], bidirectional [2,H,H].
+        input_weight: W [D·H,I].
+        bias: b [D·H].
+        init_state: h[-1] [N,D·H].
+        mask: m, anything that broadcasts to [T,N,D·H].
+        descriptor: the options; None means the defaults.
+        backend: None for the fastest, or a backend's name.
+
+    Returns:
+        state h [T,N,D·H]; training_state z [T,N,D·H] with descriptor.training.
+
+    Example:
+        >>> import numpy as np
+        >>> x, R = np.ones((2, 1, 3)), np.eye(3)
+        >>> single_gate_rnn(x, R).state[-1]
+        array([[2., 2., 2.]])
+    """
+    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask)
+    return cast(RNNResult, run(ops.SINGLE_GATE_RNN, tensors, descriptor, backend))
+
+
+def single_gate_rnn_gradients(
+    source: Array,
+    recurrent_weight: Array,
+    source_gradient: Array,
+    z_state: Array,
+    *,
+    state_gradient: Array | None = None,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    descriptor: SingleGateRNNDescriptor | None = None,
+    backend: str | None = None,
+) -> RNNGradients:
+    """The gradients of :func:`single_gate_rnn`, for every input that was passed.
+
+    Args:
+        source, recurrent_weight, input_weight, bias, init_state, mask, descriptor: as forward.
+        source_gradient: the gradient of h [T,N,D·H].
+        z_state: training_state of the forward operation [T,N,D·H].
+        state_gradient: the gradient of the last state [N,D·H] or [1,N,D·H].
+        backend: None for the fastest, or a backend's name.
+
+    Returns:
+        A gradient of exactly the shape of each input: source, recurrent_weight, input_weight,
+        bias, init_state.
+
+    Example:
+        >>> import numpy as np
+        >>> x, R = np.ones((2, 1, 3)), np.eye(3)
+        >>> h, z = single_gate_rnn(x, R, descriptor=SingleGateRNNDescriptor(training=True))
+        >>> single_gate_rnn_gradients(x, R, np.ones_like(h), z).source[0]
+        array([[2., 2., 2.]])
+    """
+    tensors = (
+        *(source, recurrent_weight, source_gradient, z_state, state_gradient),
+        *(input_weight, bias, init_state, mask),
+    )
+    return cast(RNNGradients, run(ops.SINGLE_GATE_RNN_GRADIENTS, tensors, descriptor, backend))
+
+
+def lstm(
+    source: Array,
+    recurrent_weight: Array,
+    *,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    init_cell: Array | None = None,
+    mask: Array | None = None,
+    peephole: Array | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    backend: str | None = None,
+) -> LSTMResult:
+    """[i,f,z,o] = f((h[t-1]·m)R^T + xW^T + b + p·c[t-1]); c[t] = f·c[t-1] + i·z; h[t] = o·g(c[t]).
+
+    Args:
+        source: x [T,N,I]; without input_weight already projected, [T,N,D·4H].
+        recurrent_weight: R [4H,H], bidirectional [2,4H,H].
+        input_weight: W [D·4H,I].
+        bias: b [D·4H].
+        init_state: h[-1] [N,D·H].
+        init_cell: c[-1] [N,D·H].
+        mask: m, anything that broadcasts to [T,N,D·H].
+        peephole: p [4H], bidirectional [2,4H] or [8H].
+        descriptor: the options; None means the defaults.
+        backend: None for the fastest, or a backend's name.
+
+    Returns:
+        state h [T,N,D·H]; cell c [T,N,D·H] with produce_cell or training; training_state, the
+        activated gates [T,N,D·4H], with training.
+
+    Example:
+        >>> import numpy as np
+        >>> x, R = np.zeros((2, 1, 8)), np.zeros((8, 2))
+        >>> keep = LSTMDescriptor(produce_cell=True)
+        >>> lstm(x, R, init_cell=np.full((1, 2), 4.0), descriptor=keep).cell[-1]
+        array([[1., 1.]])
+    """
+    tensors = (
+        *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
+        *(mask, peephole),
+    )
+    return cast(LSTMResult, run(ops.LSTM_FORWARD, tensors, descriptor, backend))
+
+
+def lstm_gradients(
+    source: Array,
+    recurrent_weight: Array,
+    source_gradient: Array,
+    z_state: Array,
+    cell_output_fwd: Array,
+    *,
+    state_gradient: Array | None = None,
+    cell_gradient: Array | None = None,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    init_cell: Array | None = None,
+    mask: Array | None = None,
+    peephole: Array | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    backend: str | None = None,
+) -> LSTMGradients:
+    """The gradients of :func:`lstm`, for every input that was passed.
+
+    Args:
+        source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole,
+            descriptor: as forward.
+        source_gradient: the gradient of h [T,N,D·H].
+        z_state: training_state of the forward operation [T,N,D·4H].
+        cell_output_fwd: cell of the forward operation [T,N,D·H].
+        state_gradient: the gradient of the last state [N,D·H] or [1,N,D·H].
+        cell_gradient: that of the last cell, likewise, or of every cell [T,N,D·H].
+        backend: None for the fastest, or a backend's name.
+
+    Returns:
+        A gradient of exactly the shape of each input: source, recurrent_weight, input_weight,
+        bias, peephole, init_state, init_cell.
+
+    Example:
+        >>> import numpy as np
+        >>> x, R = np.zeros((2, 1, 8)), np.zeros((8, 2))
+        >>> h, c, z = lstm(x, R, descriptor=LSTMDescriptor(training=True))
+        >>> lstm_gradients(x, R, np.ones_like(h), z, c).recurrent_weight.shape
+        (8, 2)
+    """
+    tensors = (
+        *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
+        *(state_gradient, cell_gradient, input_weight, bias, init_state, init_cell),
+        *(mask, peephole),
+    )
+    return cast(LSTMGradients, run(ops.LSTM_GRADIENTS, tensors, descriptor, backend))
+
+
+def gru(
+    source: Array,
+    recurrent_weight: Array,
+    *,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    secondary_bias: Array | None = None,
+    descriptor: GRUDescriptor | None = None,
+    backend: str | None = None,
+) -> GRUResult:
+    """z, r = f((h[t-1]·m)R^T + xW^T + b), o = fo(u + xWo^T + bo), h[t] = z·h[t-1] + (1-z)·o.
+
+    u is (h[t-1]·r·m)Ro^T, or ((h[t-1]·m)Ro^T + b2)·r with reset_after; flip_z swaps the blend.
+
+    Args:
+        source: x [T,N,I]; without input_weight already projected, [T,N,D·3H].
+        recurrent_weight: R [3H,H], bidirectional [2,3H,H].
+        input_weight: W [D·3H,I].
+        bias: b [D·3H].
+        init_state: h[-1] [N,D·H].
+        mask: m, anything that broadcasts to [T,N,D·H].
+        secondary_bias: b2 [D·H], only with reset_after.
+        descriptor: the options; None means the defaults.
+        backend: None for the fastest, or a backend's name.
+
+    Returns:
+        state h [T,N,D·H]; training_state, the activated gates [T,N,D·3H], with training.
+
+    Example:
+        >>> import numpy as np
+        >>> x, R = np.zeros((2, 1, 6)), np.zeros((6, 2))
+        >>> gru(x, R, init_state=np.full((1, 2), 4.0)).state[-1]
+        array([[1., 1.]])
+    """
+    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias)
+    return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend))
+
+
+def gru_gradients(
+    source: Array,
+    recurrent_weight: Array,
+    source_gradient: Array,
+    z_state: Array,
+    output_fwd: Array,
+    *,
+    state_gradient: Array | None = None,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    secondary_bias: Array | None = None,
+    descriptor: GRUDescriptor | None = None,
+    backend: str | None = None,
+) -> GRUGradients:
+    """The gradients of :func:`gru`, for every input that was passed.
+
+    Args:
+        source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias,
+            descriptor: as forward.
+        source_gradient: the gradient of h [T,N,D·H].
+        z_state: training_state of the forward operation [T,N,D·3H].
+        output_fwd: state of the forward operation [T,N,D·H].
+        state_gradient: the gradient of the last state [N,D·H] or [1,N,D·H].
+        backend: None for the fastest, or a backend's name.
+
+    Returns:
+        A gradient of exactly the shape of each input: source, recurrent_weight, input_weight,
+        bias, init_state, secondary_bias.
+
+    Example:
+        >>> import numpy as np
+        >>> x, R = np.zeros((2, 1, 6)), np.zeros((6, 2))
+        >>> h, z = gru(x, R, descriptor=GRUDescriptor(training=True))
+        >>> gru_gradients(x, R, np.ones_like(h), z, h).source.shape
+        (2, 1, 6)
+    """
+    tensors = (
+        *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
+        *(input_weight, bias, init_state, mask, secondary_bias),
+    )
+    return cast(GRUGradients, run(ops.GRU_GRADIENTS, tensors, descriptor, backend))

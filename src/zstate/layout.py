@@ -1,0 +1,435 @@
+"""The one place that knows shapes: letters, the shape table, checks, gate orders, directions.
+
+T time, N batch, I input features, H hidden units, G gates of the cell, D directions. ``bind``
+checks a call against the table once, so that nothing behind it has to; what it found is kept by
+signature, so that the next call of the same kind costs one look-up. The graph uses the same rules
+at build time, where a dimension may still be unknown (None).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .cells import Cell
+from .descriptors import (
+    AnyDescriptor,
+    GRUDescriptor,
+    LSTMDescriptor,
+    SingleGateRNNDescriptor,
+)
+from .errors import DTypeError, OptionError, ShapeError, refusal
+from .operations import Operation
+from .types import FLOAT_NAMES, Array, PartialShape, Shape
+
+# One row a tensor: its axes as products of letters. A lone D is dropped with one direction.
+SHAPES: dict[str, str] = {
+    "source": "T N I",
+    "gates": "T N DGH",  # a source that is already projected, and what project() makes
+    "recurrent_weight": "D GH H",
+    "input_weight": "DGH I",
+    "bias": "DGH",
+    "init_state": "N DH",
+    "init_cell": "N DH",
+    "peephole": "D GH",
+    "secondary_bias": "DH",
+    "mask": "T N DH",
+    "state": "T N DH",
+    "cell": "T N DH",
+    "training_state": "T N DGH",
+    "source_gradient": "T N DH",
+    "z_state": "T N DGH",
+    "cell_output_fwd": "T N DH",
+    "output_fwd": "T N DH",
+    "state_gradient": "N DH",
+    "cell_gradient": "N DH",
+}
+
+# Further shapes that mean the same tensor: the first form that fits by rank counts.
+_OTHER_FORMS: dict[str, tuple[str, ...]] = {
+    "peephole": ("DGH",),
+    "state_gradient": ("1 N DH",),
+    "cell_gradient": ("1 N DH", "T N DH"),
+}
+
+# Per-step tensors that lie in the order of the input; all others lie in the order of the output.
+_INPUT_ORDER = frozenset({"source", "gates", "mask"})
+
+# Gate order along the G axis, by the descriptor's option: the only table of gate orders.
+_GATE_ORDERS: dict[type, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    SingleGateRNNDescriptor: ("", ("z",), ("z",)),
+    LSTMDescriptor: ("forget_gate_last", ("i", "f", "z", "o"), ("i", "z", "f", "o")),
+    GRUDescriptor: ("reset_gate_first", ("z", "r", "o"), ("r", "z", "o")),
+}
+
+DESCRIPTORS: dict[str, type[AnyDescriptor]] = {
+    "single_gate_rnn": SingleGateRNNDescriptor,
+    "lstm": LSTMDescriptor,
+    "gru": GRUDescriptor,
+}
+
+
+def gate_order(descriptor: AnyDescriptor) -> tuple[str, ...]:
+    """The gates' names in the order in which they lie along the G axis."""
+    option, plain, other = _GATE_ORDERS[type(descriptor)]
+    return other if option and getattr(descriptor, option) else plain
+
+
+class Dim(NamedTuple):
+    """One axis: ``factor`` times a letter, or a plain number when the letter is empty."""
+
+    factor: int
+    letter: str
+
+    def __str__(self) -> str:
+        if not self.letter:
+            return str(self.factor)
+        return self.letter if self.factor == 1 else f"{self.factor}{self.letter}"
+
+
+def _dims(form: str, gates: int, directions: int) -> tuple[Dim, ...]:
+    """The axes of one table entry for a cell of so many gates."""
+    dims = []
+    for token in form.split():
+        if token == "D" and directions == 1:
+            continue
+        factor = gates ** token.count("G") * directions ** token.count("D")
+        digits = re.sub(r"\D", "", token)
+        dims.append(Dim(factor * int(digits or 1), re.sub(r"[^TNIH]", "", token)))
+    return tuple(dims)
+
+
+def accepted_forms(
+    name: str, has_weight: bool, gates: int, directions: int
+) -> list[tuple[Dim, ...]]:
+    """The axes of a tensor, in every form that is accepted; the table's own form first."""
+    form = "gates" if name == "source" and not has_weight else name
+    texts = (SHAPES[form], *_OTHER_FORMS.get(name, ()))
+    return list(dict.fromkeys(_dims(text, gates, directions) for text in texts))
+
+
+def brackets(items: Iterable[object]) -> str:
+    """A shape as messages show it: [2,4H,H], with ? for what is not known."""
+    return "[" + ",".join("?" if item is None else str(item) for item in items) + "]"
+
+
+class TensorInfo(NamedTuple):
+    """What a check needs to know of a tensor: its shape (None: unknown) and its type's name."""
+
+    shape: PartialShape
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A checked call without its data: letters, float type, descriptor, which inputs are there."""
+
+    operation: Operation
+    descriptor: AnyDescriptor
+    dtype: str
+    letters: Mapping[str, int | None]
+    present: frozenset[str]
+    # What a backend wants to keep for calls of the same signature.
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def cell_kind(self) -> Cell:
+        return self.operation.cell
+
+    @cached_property
+    def directions(self) -> int:
+        return 2 if self.descriptor.bidirectional else 1
+
+    @cached_property
+    def slots(self) -> tuple[int, ...]:
+        """The place of each canonical gate along the G axis."""
+        order = gate_order(self.descriptor)
+        return tuple(order.index(gate) for gate in self.cell_kind.gates)
+
+    @cached_property
+    def size(self) -> tuple[int, int, int, int]:
+        """T, N, I, H of a call whose shapes are all known."""
+        known = {letter: size for letter, size in self.letters.items() if size is not None}
+        return known["T"], known["N"], known["I"], known["H"]
+
+    def forms(self, name: str) -> list[tuple[Dim, ...]]:
+        """The axes of a tensor of this call, in every form that is accepted."""
+        has_weight = "input_weight" in self.present
+        return accepted_forms(name, has_weight, len(self.cell_kind.gates), self.directions)
+
+    def partial_shape(self, name: str) -> PartialShape:
+        """The shape of a tensor of this call, None where it is not known yet."""
+        return tuple(self.number(dim) for dim in self.forms(name)[0])
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a tensor of a call whose shapes are all known."""
+        sizes = self.partial_shape(name)
+        shape = tuple(size for size in sizes if size is not None)
+        assert len(shape) == len(sizes)
+        return shape
+
+    def result_names(self) -> tuple[str, ...]:
+        """The results that this call produces, in the published order."""
+        names = self.operation.result._fields
+        if self.operation.is_gradient:
+            return tuple(name for name in names if name in self.present)
+        wanted = {"state"}
+        if self.descriptor.training:
+            wanted |= {"cell", "training_state"}
+        if getattr(self.descriptor, "produce_cell", False):
+            wanted.add("cell")
+        return tuple(name for name in names if name in wanted)
+
+    def direction(self, name: str, array: Array, index: int) -> Array:
+        """A view of one direction of a tensor, its steps in processing order.
+
+        A mask is expected as broadcast to its full shape.
+        """
+        tokens = SHAPES[name].split()
+        if name in ("state_gradient", "cell_gradient"):
+            tokens = SHAPES["state"].split() if array.ndim == 3 else tokens
+        if tokens[0] == "D":
+            array = array[index] if self.directions == 2 else array
+        else:
+            axis = next(k for k, token in enumerate(tokens) if "D" in token)
+            width = array.shape[axis] // self.directions
+            window = slice(index * width, (index + 1) * width)
+            array = array[(slice(None),) * axis + (window,)]
+        if tokens[0] == "T" and self._is_backwards(name, index):
+            array = array[::-1]
+        return array
+
+    def _is_backwards(self, name: str, index: int) -> bool:
+        if self.directions == 2:
+            return index == 1
+        return self.descriptor.reverse and name in _INPUT_ORDER
+
+    def number(self, dim: Dim) -> int | None:
+        """The size of an axis, None where its letter is not known yet."""
+        if not dim.letter:
+            return dim.factor
+        value = self.letters.get(dim.letter)
+        return None if value is None else dim.factor * value
+
+
+class _Checker:
+    """Checks one call, tensor by tensor, learning the letters on the way."""
+
+    def __init__(self, operation: Operation, descriptor: AnyDescriptor, label: str) -> None:
+        self.operation, self.descriptor, self.label = operation, descriptor, label
+        self.letters: dict[str, int | None] = dict.fromkeys("TNIH")
+        self.gates = len(operation.cell.gates)
+        self.directions = 2 if descriptor.bidirectional else 1
+
+    def check(self, tensors: Mapping[str, TensorInfo]) -> Layout:
+        dtype = self._check_types(tensors)
+        self._check_meaning(tensors)
+        # The recurrent weight says what H is and the source says T, N and I: all others are
+        # measured against these two.
+        first = ["recurrent_weight", "source"]
+        for name in first + [name for name in tensors if name not in first]:
+            self._check_shape(name, tensors[name].shape, "input_weight" in tensors)
+        if "input_weight" not in tensors:
+            hidden = self.letters["H"]
+            scale = self.gates * self.directions
+            self.letters["I"] = None if hidden is None else hidden * scale
+        return Layout(
+            self.operation, self.descriptor, dtype, dict(self.letters), frozenset(tensors)
+        )
+
+    def _check_types(self, tensors: Mapping[str, TensorInfo]) -> str:
+        dtype = tensors["source"].dtype
+        for name, tensor in tensors.items():
+            if tensor.dtype not in FLOAT_NAMES:
+                one_of = "one of " + ", ".join(FLOAT_NAMES)
+                raise DTypeError(refusal(self.label, name, one_of, tensor.dtype))
+            if tensor.dtype != dtype:
+                raise DTypeError(refusal(self.label, name, f"{dtype} like source", tensor.dtype))
+        return dtype
+
+    def _check_meaning(self, tensors: Mapping[str, TensorInfo]) -> None:
+        if "secondary_bias" in tensors and not getattr(self.descriptor, "reset_after", False):
+            raise OptionError(
+                refusal(
+                    self.label,
+                    "secondary_bias",
+                    "none, as it has no meaning without reset_after=True in the descriptor",
+                    "a tensor",
+                )
+            )
+
+    def _check_shape(self, name: str, shape: PartialShape, projected: bool) -> None:
+        forms = accepted_forms(name, projected, self.gates, self.directions)
+        if name == "recurrent_weight" and shape:
+            hidden = shape[-1]
+            if hidden == 0:
+                raise ShapeError(
+                    refusal(
+                        self.label,
+                        name,
+                        f"{brackets(forms[0])} with H of at least 1",
+                        brackets(shape),
+                    )
+                )
+            self.letters["H"] = hidden
+        if name == "mask":
+            fits = self._broadcasts(shape, forms[0])
+        else:
+            fits = any(self._fits(shape, dims) for dims in forms)
+        if not fits:
+            expected = " or ".join(self._expected(dims) for dims in forms)
+            if name == "mask":
+                expected = f"a shape that broadcasts to {expected}"
+            raise ShapeError(refusal(self.label, name, expected, brackets(shape)))
+
+    def _fits(self, shape: PartialShape, dims: tuple[Dim, ...]) -> bool:
+        if len(shape) != len(dims):
+            return False
+        learnt = dict(self.letters)
+        for size, dim in zip(shape, dims, strict=True):
+            if size is None:
+                continue
+            known = learnt[dim.letter] if dim.letter else 1
+            if known is None:
+                known = learnt[dim.letter] = size // dim.factor
+            if size != dim.factor * known:
+                return False
+        self.letters = learnt
+        return True
+
+    def _broadcasts(self, shape: PartialShape, dims: tuple[Dim, ...]) -> bool:
+        if len(shape) > len(dims):
+            return False
+        for size, dim in zip(reversed(shape), reversed(dims), strict=False):
+            known = self.letters[dim.letter]
+            if size not in (None, 1) and known is not None and size != dim.factor * known:
+                return False
+        return True
+
+    def _expected(self, dims: tuple[Dim, ...]) -> str:
+        letters = brackets(dims)
+        numbers = brackets(
+            dim if dim.letter and self.letters[dim.letter] is None else self._value(dim)
+            for dim in dims
+        )
+        return letters if letters == numbers else f"{letters} = {numbers}"
+
+    def _value(self, dim: Dim) -> int:
+        return dim.factor * ((self.letters[dim.letter] or 0) if dim.letter else 1)
+
+
+def check(
+    operation: Operation,
+    tensors: Mapping[str, TensorInfo],
+    descriptor: AnyDescriptor,
+    label: str | None = None,
+) -> Layout:
+    """Check shapes and types of a call; ``label`` names it in messages."""
+    return _Checker(operation, descriptor, label or operation.name).check(tensors)
+
+
+def check_descriptor(
+    operation: Operation, descriptor: AnyDescriptor | None, label: str | None = None
+) -> AnyDescriptor:
+    """The descriptor, or the default one of the operation; another cell's is refused."""
+    kind = DESCRIPTORS[operation.cell.name]
+    if descriptor is None:
+        return kind()
+    if type(descriptor) is not kind:
+        raise DTypeError(
+            refusal(label or operation.name, "descriptor", kind.__name__, type(descriptor).__name__)
+        )
+    return descriptor
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A checked call: its layout and its input arrays, None where an input was not passed."""
+
+    layout: Layout
+    tensors: Mapping[str, Array | None]
+
+    def required(self, name: str) -> Array:
+        """An input that the operation always has."""
+        array = self.tensors[name]
+        assert array is not None
+        return array
+
+
+_LAYOUTS: dict[tuple[object, ...], Layout] = {}
+_MOST_LAYOUTS = 4096  # then start anew: a bound, not a policy
+
+
+def bind(
+    operation: Operation,
+    tensors: tuple[Array | None, ...],
+    descriptor: AnyDescriptor | None,
+) -> Call:
+    """Check a call of the functional interface; ``tensors`` in the order of the operation's inputs.
+
+    Raises ShapeError, DTypeError or OptionError before anything is computed.
+    """
+    if descriptor is not None:
+        check_descriptor(operation, descriptor)
+    key: tuple[object, ...] = (
+        operation,
+        descriptor,
+        *[
+            None if tensor is None else (tensor.shape, tensor.dtype)
+            for tensor in tensors
+            if tensor is None or type(tensor) is np.ndarray
+        ],
+    )
+    layout = _LAYOUTS.get(key) if len(key) == len(tensors) + 2 else None
+    named = dict(zip(operation.inputs, tensors, strict=True))
+    if layout is None:
+        layout = _check_arrays(operation, named, descriptor)
+        if len(_LAYOUTS) >= _MOST_LAYOUTS:
+            _LAYOUTS.clear()
+        if len(key) == len(tensors) + 2:
+            _LAYOUTS[key] = layout
+    return Call(layout, named)
+
+
+def _check_arrays(
+    operation: Operation, tensors: Mapping[str, Any], descriptor: AnyDescriptor | None
+) -> Layout:
+    descriptor = check_descriptor(operation, descriptor)
+    infos = {}
+    for name, tensor in tensors.items():
+        if tensor is None and name not in operation.required:
+            continue
+        if not is_plain_array(tensor):
+            raise DTypeError(refusal(operation.name, name, "a NumPy array", describe(tensor)))
+        infos[name] = TensorInfo(tensor.shape, dtype_name(tensor.dtype))
+    return check(operation, infos, descriptor)
+
+
+def is_plain_array(value: object) -> bool:
+    """Whether NumPy's arithmetic on it is what it says: not a masked array, not a matrix."""
+    return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix)
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The type's name; a type in foreign byte order keeps its mark, so that it is refused."""
+    return dtype.name if dtype.isnative else dtype.str
+
+
+def describe(value: object) -> str:
+    """What a value that is no array is, for a message."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return (
+        f"{name} {value!r:.40}" if isinstance(value, bool | int | float | complex | str) else name
+    )

@@ -1,0 +1,129 @@
+"""The table of the six operations: which tensors each takes and gives, in the published order.
+
+The functional interface, the graph, the PyObjC facade and the command line all read this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .cells import GRU, LSTM, RNN, Cell
+from .types import Array
+
+
+class RNNResult(NamedTuple):
+    """Result of :func:`zstate.single_gate_rnn`."""
+
+    state: Array
+    training_state: Array | None
+
+
+class LSTMResult(NamedTuple):
+    """Result of :func:`zstate.lstm`."""
+
+    state: Array
+    cell: Array | None
+    training_state: Array | None
+
+
+class GRUResult(NamedTuple):
+    """Result of :func:`zstate.gru`."""
+
+    state: Array
+    training_state: Array | None
+
+
+class RNNGradients(NamedTuple):
+    """Result of :func:`zstate.single_gate_rnn_gradients`, in the published order."""
+
+    source: Array
+    recurrent_weight: Array
+    input_weight: Array | None
+    bias: Array | None
+    init_state: Array | None
+
+
+class LSTMGradients(NamedTuple):
+    """Result of :func:`zstate.lstm_gradients`, in the published order."""
+
+    source: Array
+    recurrent_weight: Array
+    input_weight: Array | None
+    bias: Array | None
+    peephole: Array | None
+    init_state: Array | None
+    init_cell: Array | None
+
+
+class GRUGradients(NamedTuple):
+    """Result of :func:`zstate.gru_gradients`, in the published order."""
+
+    source: Array
+    recurrent_weight: Array
+    input_weight: Array | None
+    bias: Array | None
+    init_state: Array | None
+    secondary_bias: Array | None
+
+
+AnyResult = RNNResult | LSTMResult | GRUResult | RNNGradients | LSTMGradients | GRUGradients
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation family.
+
+    ``required`` and ``optional`` name its input tensors in the order of the functional interface;
+    ``result`` names its outputs in the published order.
+    """
+
+    name: str
+    cell: Cell
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    result: type[AnyResult]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.required + self.optional
+
+    @property
+    def is_gradient(self) -> bool:
+        return "source_gradient" in self.required
+
+
+_FORWARD = ("source", "recurrent_weight")
+_BACKWARD = (*_FORWARD, "source_gradient", "z_state")
+_RNN = ("input_weight", "bias", "init_state", "mask")
+_LSTM = ("input_weight", "bias", "init_state", "init_cell", "mask", "peephole")
+_GRU = ("input_weight", "bias", "init_state", "mask", "secondary_bias")
+
+SINGLE_GATE_RNN = Operation("single_gate_rnn", RNN, _FORWARD, _RNN, RNNResult)
+SINGLE_GATE_RNN_GRADIENTS = Operation(
+    "single_gate_rnn_gradients", RNN, _BACKWARD, ("state_gradient", *_RNN), RNNGradients
+)
+LSTM_FORWARD = Operation("lstm", LSTM, _FORWARD, _LSTM, LSTMResult)
+LSTM_GRADIENTS = Operation(
+    "lstm_gradients",
+    LSTM,
+    (*_BACKWARD, "cell_output_fwd"),
+    ("state_gradient", "cell_gradient", *_LSTM),
+    LSTMGradients,
+)
+GRU_FORWARD = Operation("gru", GRU, _FORWARD, _GRU, GRUResult)
+GRU_GRADIENTS = Operation(
+    "gru_gradients", GRU, (*_BACKWARD, "output_fwd"), ("state_gradient", *_GRU), GRUGradients
+)
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        SINGLE_GATE_RNN,
+        SINGLE_GATE_RNN_GRADIENTS,
+        LSTM_FORWARD,
+        LSTM_GRADIENTS,
+        GRU_FORWARD,
+        GRU_GRADIENTS,
+    )
+}

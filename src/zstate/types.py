@@ -1,0 +1,33 @@
+"""The types that the modules share: the array alias and the four float types."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+Shape: TypeAlias = tuple[int, ...]
+PartialShape: TypeAlias = tuple[int | None, ...]  # a None is known at run time only
+
+FLOAT_NAMES = ("float16", "bfloat16", "float32", "float64")
+
+
+def float_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of one of the four names; bfloat16 comes from ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ImportError(
+            "bfloat16 arrays need ml_dtypes: pip install 'zstate[bfloat16]'"
+        ) from error
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of the arithmetic: float16 and bfloat16 are storage, float32 is the least."""
+    return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
