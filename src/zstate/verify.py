@@ -1,0 +1,252 @@
+"""How far a backend is from the oracle: cases over cells and options, and the error of each.
+
+Used by ``zstate check`` and by whoever brings a backend of their own. Inputs are random and
+nowhere zero: zeros hide mistakes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from . import functional
+from .descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
+from .descriptors import SingleGateRNNDescriptor as RNNDescriptor
+from .layout import Layout
+from .operations import OPERATIONS, AnyResult, Operation
+from .types import FLOAT_NAMES, Array, Shape, float_dtype
+
+
+def _usable(name: str) -> bool:
+    try:
+        float_dtype(name)
+    except ImportError:
+        return False
+    return True
+
+
+FLOAT_TYPES = [name for name in reversed(FLOAT_NAMES) if _usable(name)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: a descriptor (with training on), what is left out, and sizes."""
+
+    title: str
+    descriptor: AnyDescriptor
+    without: frozenset[str] = frozenset()
+    sizes: tuple[int, int, int, int] = (7, 3, 5, 9)  # T, N, I, H
+    every_cell: bool = False  # a gradient for every c, not for the last one
+    scale: float = 1.0  # of all inputs
+    extra: dict[str, Shape] = field(default_factory=dict, compare=False)  # shapes of the mask
+
+
+_NO_OPTIONS = frozenset({"mask", "peephole", "secondary_bias"})
+_MASKS: dict[str, Shape] = {"[T,N,H]": (7, 3, 9), "[1,N,H]": (1, 3, 9), "[T,1,1]": (7, 1, 1)}
+
+
+def _cases(kind: type[AnyDescriptor], own: dict[str, dict[str, Any]]) -> list[Case]:
+    """The cases that every cell has, and those of its own options."""
+    cases = [
+        Case("defaults", kind(training=True), _NO_OPTIONS),
+        Case("all inputs", kind(training=True)),
+        Case("bidirectional", kind(training=True, bidirectional=True), every_cell=True),
+        Case("reverse", kind(training=True, reverse=True), every_cell=True),
+        Case("pre-projected", kind(training=True), frozenset({"input_weight", "bias"})),
+        Case("no initial state", kind(training=True), frozenset({"init_state", "init_cell"})),
+        Case("T = 1", kind(training=True), sizes=(1, 2, 3, 4)),
+        Case("H = 64", kind(training=True, bidirectional=True), sizes=(20, 8, 32, 64)),
+    ]
+    cases += [Case(f"mask {n}", kind(training=True), extra={"mask": s}) for n, s in _MASKS.items()]
+    cases += [Case(title, kind(training=True, **options)) for title, options in own.items()]
+    return cases + [_with_activation(kind, activation) for activation in Activation]
+
+
+def _with_activation(kind: type[AnyDescriptor], first: Activation) -> Case:
+    """Every gate another activation, beginning with one."""
+    names = kind.activation_fields
+    kinds = list(Activation)
+    start = kinds.index(first)
+    chosen: dict[str, Any] = dict(zip(names, cycle(kinds[start:] + kinds[:start]), strict=False))
+    descriptor = kind(training=True, **chosen)
+    # Few steps of small numbers: gates without a bound make the state grow beyond float16.
+    return Case(f"{first.name.lower()} first", descriptor, sizes=(3, 3, 5, 9), scale=0.4)
+
+
+CASES: dict[str, list[Case]] = {
+    "single_gate_rnn": _cases(RNNDescriptor, {}),
+    "lstm": _cases(LSTMDescriptor, {"forget gate last": {"forget_gate_last": True}}),
+    "gru": _cases(
+        GRUDescriptor,
+        {
+            "reset after": {"reset_after": True},
+            "reset after, both ways": {"reset_after": True, "bidirectional": True},
+            "flip z": {"flip_z": True},
+            "reset gate first": {"reset_gate_first": True},
+            "all of them": {"reset_after": True, "flip_z": True, "reset_gate_first": True},
+        },
+    ),
+}
+
+
+def cell_name(descriptor: AnyDescriptor) -> str:
+    """The forward operation that a descriptor belongs to."""
+    kinds = {RNNDescriptor: "single_gate_rnn", LSTMDescriptor: "lstm", GRUDescriptor: "gru"}
+    return kinds[type(descriptor)]
+
+
+def make_inputs(case: Case, seed: int) -> dict[str, Array]:
+    """Random float64 inputs of the gradient operation, but for the forward results."""
+    operation = OPERATIONS[cell_name(case.descriptor) + "_gradients"]
+    present = set(operation.inputs) - case.without
+    if not getattr(case.descriptor, "reset_after", False):
+        present.discard("secondary_bias")
+    layout = Layout(
+        operation,
+        case.descriptor,
+        "float64",
+        dict(zip("TNIH", case.sizes, strict=True)),
+        frozenset(present),
+    )
+    rng = np.random.default_rng([seed, zlib.crc32(case.title.encode())])
+    scale = {
+        "recurrent_weight": case.sizes[3] ** -0.5,
+        "input_weight": max(case.sizes[2], 1) ** -0.5,
+    }
+    inputs = {}
+    for name in operation.inputs:
+        if name not in present or name in ("z_state", "cell_output_fwd", "output_fwd"):
+            continue
+        shape = case.extra.get(name, layout.shape(name))
+        if name == "cell_gradient" and case.every_cell:
+            shape = layout.shape("state")
+        inputs[name] = rng.normal(size=shape) * scale.get(name, 1.0) * case.scale
+    if "mask" in inputs:
+        keep = rng.random(inputs["mask"].shape) < 0.8
+        inputs["mask"] = np.where(keep, 1.25, 0.0)
+    return inputs
+
+
+def run_forward(case: Case, inputs: dict[str, Array], backend: str) -> dict[str, Array]:
+    """The forward results by name."""
+    operation = OPERATIONS[cell_name(case.descriptor)]
+    return _present(_call(operation, inputs, case.descriptor, backend))
+
+
+def run_backward(
+    case: Case, inputs: dict[str, Array], there: dict[str, Array], backend: str
+) -> dict[str, Array]:
+    """The gradients by the name of their input, from what the forward operation gave."""
+    operation = OPERATIONS[cell_name(case.descriptor) + "_gradients"]
+    fed = {"z_state": there["training_state"], "output_fwd": there["state"]}
+    if "cell" in there:
+        fed["cell_output_fwd"] = there["cell"]
+    return _present(_call(operation, {**inputs, **fed}, case.descriptor, backend))
+
+
+def _present(result: AnyResult) -> dict[str, Array]:
+    return {name: array for name, array in result._asdict().items() if array is not None}
+
+
+def _call(
+    operation: Operation, inputs: dict[str, Array], descriptor: AnyDescriptor, backend: str
+) -> AnyResult:
+    tensors = tuple(inputs.get(name) for name in operation.inputs)
+    return functional.run(operation, tensors, descriptor, backend)
+
+
+def relative_error(found: Array, wanted: Array) -> float:
+    """‖found - wanted‖ / ‖wanted‖, in float64; NaN if either has one."""
+    wanted = wanted.astype(np.float64)
+    size = float(np.linalg.norm(wanted))
+    return float(np.linalg.norm(found.astype(np.float64) - wanted)) / (size or 1.0)
+
+
+def worst_error(case: Case, backend: str, dtype: str, seed: int) -> float:
+    """A backend in one float type against the oracle in float64 on the same rounded inputs.
+
+    The gradient operation is compared on the same rounded forward results as well: what a 16-bit
+    type loses between the two operations is the type's doing, not the backend's.
+    """
+    storage = float_dtype(dtype)
+    rounded = {name: array.astype(storage) for name, array in make_inputs(case, seed).items()}
+    exact = _widened(rounded)
+    there = run_forward(case, rounded, backend)
+    back = run_backward(case, rounded, there, backend)
+    wanted_there = run_forward(case, exact, "reference")
+    wanted_back = run_backward(case, exact, _widened(there), "reference")
+    errors = [relative_error(there[name], wanted_there[name]) for name in wanted_there]
+    errors += [relative_error(back[name], wanted_back[name]) for name in wanted_back]
+    return float(np.max(errors))
+
+
+def _widened(arrays: dict[str, Array]) -> dict[str, Array]:
+    return {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+_SMOOTH = {Activation.RELU: Activation.TANH, Activation.HARD_SIGMOID: Activation.SIGMOID}
+
+
+def gradient_error(case: Case, seed: int) -> float:
+    """The oracle's gradients against central differences of the oracle's own forward pass.
+
+    The loss is a random weighting of everything that a gradient can come in for; the differences
+    are of fourth order, along one random direction an input. A difference across a kink means
+    nothing, so the two activations that have one are replaced by smooth ones.
+    """
+    names = case.descriptor.activation_fields
+    smooth: dict[str, Any] = {
+        name: _SMOOTH.get(kind, kind) for name, kind in _activations(case, names)
+    }
+    case = replace(case, descriptor=replace(case.descriptor, **smooth))
+    inputs = make_inputs(case, seed)
+    gradients = run_backward(case, inputs, run_forward(case, inputs, "reference"), "reference")
+    rng = np.random.default_rng(seed + 1)
+    errors = []
+    for name, gradient in gradients.items():
+        along = rng.normal(size=gradient.shape) + np.sign(gradient)
+        wanted = _difference(case, inputs, name, along)
+        found = float(np.vdot(gradient, along))
+        scale = float(np.linalg.norm(gradient) * np.linalg.norm(along))
+        errors.append(abs(found - wanted) / (scale or 1.0))
+    return float(np.max(errors))
+
+
+def _activations(case: Case, names: tuple[str, ...]) -> list[tuple[str, Activation]]:
+    return [(name, getattr(case.descriptor, name)) for name in names]
+
+
+def _difference(case: Case, inputs: dict[str, Array], name: str, along: Array) -> float:
+    step = 3e-4 / float(np.max(np.abs(along)))
+    weights = {1: 2 / 3, -1: -2 / 3, 2: -1 / 12, -2: 1 / 12}
+    total = 0.0
+    for multiple, weight in weights.items():
+        moved = {**inputs, name: inputs[name] + multiple * step * along}
+        total += weight * _loss(case, moved)
+    return total / step
+
+
+def _loss(case: Case, inputs: dict[str, Array]) -> float:
+    """What the incoming gradients are the gradients of."""
+    there = run_forward(case, inputs, "reference")
+    state = there["state"]
+    loss = float(np.vdot(inputs["source_gradient"], state))
+    loss += float(np.vdot(inputs["state_gradient"], _last(case, state)))
+    if "cell_gradient" in inputs:
+        cell = there["cell"]
+        seen = cell if inputs["cell_gradient"].ndim == 3 else _last(case, cell)
+        loss += float(np.vdot(inputs["cell_gradient"], seen))
+    return loss
+
+
+def _last(case: Case, steps: Array) -> Array:
+    """The last processed step: for the reverse half of two directions, t = 0."""
+    if not case.descriptor.bidirectional:
+        last: Array = steps[-1]
+        return last
+    half = steps.shape[-1] // 2
+    return np.concatenate([steps[-1][:, :half], steps[0][:, half:]], axis=1)
