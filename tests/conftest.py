@@ -1,0 +1,35 @@
+"""One seed for the whole run, printed in the header, so that a failing run can be repeated.
+
+ZSTATE_TEST_SEED=<the number> repeats a run; without it, every run draws a fresh seed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "zstate",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("zstate")
+torch.set_num_threads(1)  # the tensors are tiny, and the workers share the cores
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Runs before hypothesis reads its option; xdist hands the options on to its workers."""
+    if config.option.hypothesis_seed is None:
+        seed = os.environ.get("ZSTATE_TEST_SEED") or secrets.randbelow(2**32)
+        config.option.hypothesis_seed = str(seed)
+
+
+def pytest_report_header(config: Any) -> str:
+    return f"seed: ZSTATE_TEST_SEED={config.option.hypothesis_seed}"

@@ -1,0 +1,121 @@
+"""The two commands: `zstate check` finds a wrong backend, `zstate shapes` prints the right page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from zstate import cli, verify
+from zstate.backends import reference
+from zstate.layout import Call
+from zstate.types import Array
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def test_check_passes_and_prints_every_combination(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--backend", "reference", "--seed", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "--seed 3" in printed
+    assert "12 passed, 0 failed" in printed
+    for word in ("rnn", "lstm", "gru", "float64", "float32", "float16", "bfloat16", "differences"):
+        assert word in printed
+
+
+@pytest.mark.parametrize("spoil", [1e-3, float("nan")])
+def test_check_fails_on_a_wrong_backend(
+    spoil: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = reference.forward
+
+    def wrong(call: Call) -> dict[str, Array]:
+        results = right(call)
+        if call.required("source").dtype == np.float32:
+            results["state"] = results["state"] + np.float32(spoil)
+        return results
+
+    monkeypatch.setattr(reference, "forward", wrong)
+    assert cli.main(["check", "--backend", "reference"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED" in printed
+    assert "9 passed, 3 failed" in printed
+
+
+def test_gradient_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reference.backward
+
+    def wrong(call: Call) -> dict[str, Array]:
+        results = right(call)
+        results["source"] = results["source"] * (1 + 1e-5)
+        return results
+
+    case = verify.CASES["lstm"][1]
+    assert verify.gradient_error(case, 1) < 1e-7
+    monkeypatch.setattr(reference, "backward", wrong)
+    assert verify.gradient_error(case, 1) > 1e-7
+
+
+def test_shapes_of_a_bidirectional_lstm(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["-T", "10", "-N", "4", "-I", "8", "-H", "16"]
+    assert cli.main(["shapes", "lstm", "--bidirectional", *sizes]) == 0
+    printed = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
+    table = {row[1]: row[3] for row in rows if len(row) == 5}
+    assert table["recurrent_weight"] == "[2,64,16]"
+    assert table["input_weight"] == "[128,8]"
+    assert table["peephole"] == "[2,64] or [128]"
+    assert table["training_state"] == "[10,4,128]"
+    assert table["cell_gradient"] == "[4,32] or [1,4,32] or [10,4,32]"
+    order = [row[1] for row in rows if len(row) == 5 and row[4] == "the shape of its input"]
+    assert order == [
+        *("source", "recurrent_weight", "input_weight", "bias"),
+        *("peephole", "init_state", "init_cell"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rnn", "--reverse"], "out[0] belongs to x[T-1]"),
+        (["lstm", "--forget-gate-last"], "i, z, f, o"),
+        (["gru", "--reset-gate-first"], "r, z, o"),
+        (["gru", "--reset-after", "-H", "5"], "secondary_bias"),
+        (["gru", "--pre-projected", "-H", "5"], "already projected"),
+    ],
+)
+def test_shapes_options(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["shapes", *words]) == 0
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["gru", "--produce-cell"], "gru has no option produce_cell"),
+        (["lstm", "-H", "0"], "H: expected at least 1, got 0"),
+    ],
+)
+def test_shapes_refusals(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["shapes", *words]) == 2
+    assert expected in capsys.readouterr().out
+
+
+def test_a_bad_size_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["shapes", "lstm", "-T", "x"])
+    assert "argument -T: expected a whole number of at least 0, got 'x'" in capsys.readouterr().err
+
+
+def test_without_rich_the_command_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.main(["check"]) == 2
+    assert "pip install 'zstate[cli]'" in capsys.readouterr().err
