@@ -210,19 +210,26 @@ def objective(result: Forward, cotangents: Tensors) -> Tensor:
     return total
 
 
-def gradients(
+def forward_and_gradients(
     cell: str, options: Options, tensors: Tensors, cotangents: Tensors
-) -> dict[str, Tensor]:
-    """One gradient for every tensor that was passed, except the mask."""
+) -> tuple[Forward, dict[str, Tensor]]:
+    """Also one gradient for every tensor that was passed, except the mask."""
     leaves = {name: t.detach().clone().requires_grad_() for name, t in tensors.items()}
     if "mask" in leaves:
         leaves["mask"].requires_grad_(False)
     wanted = [name for name in leaves if name != "mask"]
-    total = objective(forward(cell, options, leaves), cotangents)
+    result = forward(cell, options, leaves)
+    total = objective(result, cotangents)
     total = total + sum(0 * leaves[name].sum() for name in wanted)  # unused (T = 0) means zero
-    return dict(
-        zip(wanted, torch.autograd.grad(total, [leaves[name] for name in wanted]), strict=True)
-    )
+    found = torch.autograd.grad(total, [leaves[name] for name in wanted])
+    detached = Forward(*(None if t is None else t.detach() for t in result))
+    return detached, dict(zip(wanted, found, strict=True))
+
+
+def gradients(
+    cell: str, options: Options, tensors: Tensors, cotangents: Tensors
+) -> dict[str, Tensor]:
+    return forward_and_gradients(cell, options, tensors, cotangents)[1]
 
 
 def kink_distance(cell: str, options: Options, tensors: Tensors) -> float:
