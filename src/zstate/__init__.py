@@ -3,6 +3,7 @@
 Importing it imports NumPy and nothing heavier; frameworks are found when they are used.
 """
 
+from .backends.native import get_num_threads, set_num_threads
 from .descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .errors import (
     BackendError,
@@ -53,10 +54,12 @@ __all__ = [
     "SingleGateRNNDescriptor",
     "Tensor",
     "ZStateError",
+    "get_num_threads",
     "gru",
     "gru_gradients",
     "lstm",
     "lstm_gradients",
+    "set_num_threads",
     "single_gate_rnn",
     "single_gate_rnn_gradients",
 ]

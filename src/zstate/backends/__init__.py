@@ -12,7 +12,7 @@ from typing import Protocol
 from ..errors import BackendError
 from ..layout import Call, Layout
 from ..types import Array
-from . import reference
+from . import native, reference
 
 
 class Backend(Protocol):
@@ -27,7 +27,7 @@ class Backend(Protocol):
 
 
 # Fastest first: without a name, the first one that can serve the call does.
-BACKENDS: dict[str, Backend] = {"reference": reference}
+BACKENDS: dict[str, Backend] = {"native": native, "reference": reference}
 
 
 def available() -> list[Backend]:

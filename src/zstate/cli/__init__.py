@@ -11,6 +11,7 @@ from .. import __version__
 
 _COMMANDS = {
     "check": "compare every backend of this machine with the oracle",
+    "bench": "time it beside PyTorch, ONNX Runtime and JAX, where they are installed",
     "shapes": "print the shape of every tensor of an operation, and the order of its gradients",
 }
 

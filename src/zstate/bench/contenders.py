@@ -1,0 +1,279 @@
+"""Who takes part: zstate's backends, and those of PyTorch, ONNX Runtime and JAX that are installed.
+
+Each contender turns a row into a function without arguments that does the whole operation once and
+returns its results, so that they can be checked before anything is timed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .. import functional
+from ..operations import OPERATIONS
+from ..types import Array
+from .rows import Data, Row
+
+Results = list[Any]
+Maker = Callable[[Row, Data, bool, int], Callable[[], Results] | None]
+
+_OPERATIONS = {"LSTM": "lstm", "GRU": "gru", "RNN": "single_gate_rnn"}
+
+
+def zstate_inputs(row: Row, data: Data) -> dict[str, Array]:
+    """The inputs of the forward operation by name."""
+    inputs = {
+        "source": data.x,
+        "recurrent_weight": data.R,
+        "input_weight": data.W,
+        "bias": data.b,
+        "init_state": data.h0,
+    }
+    if row.cell == "LSTM":
+        inputs["init_cell"] = data.c0
+    if row.cell == "GRU":
+        inputs["secondary_bias"] = data.b2
+    return inputs
+
+
+def _zstate(backend: str | None) -> Maker:
+    def make(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results]:
+        inputs = zstate_inputs(row, data)
+        dy = data.dy.astype(data.x.dtype, copy=False)
+        name = _OPERATIONS[row.cell]
+        forward, backward = getattr(functional, name), getattr(functional, f"{name}_gradients")
+        descriptor = replace(row.descriptor, training=training)
+        if not training:
+            return lambda: [forward(**inputs, descriptor=descriptor, backend=backend).state]
+        fed = {"LSTM": ("cell_output_fwd", "cell"), "GRU": ("output_fwd", "state")}.get(row.cell)
+
+        def train() -> Results:
+            there = forward(**inputs, descriptor=descriptor, backend=backend)
+            extra = {fed[0]: getattr(there, fed[1])} if fed else {}
+            back = backward(
+                **inputs,
+                **extra,
+                source_gradient=dy,
+                z_state=there.training_state,
+                descriptor=descriptor,
+                backend=backend,
+            )
+            return [there.state, *(getattr(back, name) for name in inputs)]
+
+        return train
+
+    return make
+
+
+def oracle(row: Row, data: Data, training: bool) -> Results:
+    """The results that every contender must give, in float64."""
+    wide = {name: value.astype(np.float64) for name, value in vars(data).items()}
+    make = _zstate("reference")(row, Data(**wide), training, 1)
+    assert make is not None
+    return make()
+
+
+def result_names(row: Row, training: bool) -> list[str]:
+    """What a contender's results are, in order: h, then one gradient an input."""
+    inputs = OPERATIONS[_OPERATIONS[row.cell]].inputs
+    options = {"init_cell": row.cell == "LSTM", "secondary_bias": row.cell == "GRU"}
+    left_out = {"mask", "peephole", *(name for name, there in options.items() if not there)}
+    return ["state"] + ([n for n in inputs if n not in left_out] if training else [])
+
+
+def _by_direction(row: Row, array: Array, axis: int = 0) -> list[Array]:
+    return np.split(array, row.directions, axis=axis)
+
+
+def _torch(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results] | None:
+    import torch
+
+    torch.set_num_threads(threads)
+    layer = getattr(torch.nn, row.cell)(row.H, row.H, bidirectional=row.bidirectional)
+    recurrent = data.R.reshape(row.directions, -1, row.H)
+    with torch.no_grad():
+        for d, suffix in zip(range(row.directions), ("", "_reverse"), strict=False):
+            parts = {
+                "weight_ih_l0": _by_direction(row, data.W)[d],
+                "weight_hh_l0": recurrent[d],
+                "bias_ih_l0": _by_direction(row, data.b)[d],
+                "bias_hh_l0": np.zeros(recurrent.shape[1], np.float32),
+            }
+            if row.cell == "GRU":
+                parts["bias_hh_l0"][2 * row.H :] = _by_direction(row, data.b2)[d]
+            for name, value in parts.items():
+                getattr(layer, name + suffix).copy_(torch.from_numpy(value.copy()))
+    x = torch.from_numpy(data.x)
+    states = [
+        torch.from_numpy(np.stack(_by_direction(row, state, 1)))
+        for state in ((data.h0, data.c0) if row.cell == "LSTM" else (data.h0,))
+    ]
+    initial: Any = tuple(states) if row.cell == "LSTM" else states[0]
+    if not training:
+
+        def infer() -> Results:
+            with torch.inference_mode():
+                return [layer(x, initial)[0]]
+
+        return infer
+    dy = torch.from_numpy(data.dy)
+    for tensor in (x, *states):
+        tensor.requires_grad_(True)
+    leaves = [x, *states, *layer.parameters()]
+
+    def train() -> Results:
+        for leaf in leaves:
+            leaf.grad = None
+        out = layer(x, initial)[0]
+        out.backward(dy)
+        return [out.detach(), *_torch_gradients(row, layer, x, states)]
+
+    return train
+
+
+def _torch_gradients(row: Row, layer: Any, x: Any, states: list[Any]) -> Results:
+    """PyTorch's gradients as they lie, in the order of zstate's inputs; copied when checked."""
+    suffixes = ("", "_reverse")[: row.directions]
+
+    def of(name: str) -> list[Any]:
+        return [getattr(layer, name + suffix).grad for suffix in suffixes]
+
+    recurrent, weight, bias, hidden = map(
+        of, ("weight_hh_l0", "weight_ih_l0", "bias_ih_l0", "bias_hh_l0")
+    )
+    gradients: Results = [x.grad, recurrent, weight, bias, states[0].grad]
+    if row.cell == "LSTM":
+        gradients.append(states[1].grad)
+    if row.cell == "GRU":
+        gradients.append([each[2 * row.H :] for each in hidden])
+    return gradients
+
+
+def _onnxruntime(
+    row: Row, data: Data, training: bool, threads: int
+) -> Callable[[], Results] | None:
+    if training:
+        return None
+    import onnx
+    import onnxruntime
+
+    # ONNX has the gates of an LSTM as i, o, f, c and those of a GRU as z, r, h.
+    order = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}[row.cell]
+    both, gates = row.directions, len(order)
+
+    def reorder(array: Array) -> Array:
+        shape = array.reshape(both, gates, row.H, -1)[:, order]
+        return np.ascontiguousarray(shape.reshape(both, gates * row.H, -1))
+
+    bias = np.zeros((both, 2 * gates * row.H), np.float32)
+    bias[:, : gates * row.H] = reorder(data.b)[..., 0]
+    if row.cell == "GRU":
+        bias[:, -row.H :] = data.b2.reshape(both, row.H)
+    weights = {"W": reorder(data.W), "R": reorder(data.R), "B": bias}
+    names = ["x", "W", "R", "B", "", "h0"] + (["c0"] if row.cell == "LSTM" else [])
+    attributes: dict[str, Any] = {"hidden_size": row.H}
+    attributes["direction"] = "bidirectional" if row.bidirectional else "forward"
+    if row.cell == "GRU":
+        attributes["linear_before_reset"] = 1
+    node = onnx.helper.make_node(row.cell, names, ["y"], **attributes)
+    state_shape = (both, row.N, row.H)
+    fed: dict[str, Array] = {"x": data.x}
+    for name, state in (("h0", data.h0), ("c0", data.c0))[: 2 if row.cell == "LSTM" else 1]:
+        fed[name] = np.ascontiguousarray(np.stack(_by_direction(row, state, 1)))
+    value = onnx.helper.make_tensor_value_info
+    real = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [node],
+        "row",
+        [value(name, real, array.shape) for name, array in fed.items()],
+        [value("y", real, (row.T, both, row.N, row.H))],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=8
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    assert state_shape == fed["h0"].shape
+    return lambda: [("onnx", session.run(None, fed)[0])]
+
+
+def _jax(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results] | None:
+    if row.bidirectional:
+        return None  # no layer of its own to compare with
+    import jax
+    import jax.numpy as jnp
+
+    def split(gates: Any) -> Any:
+        return jnp.split(gates, gates.shape[-1] // row.H, axis=-1)
+
+    def lstm(R: Any, b2: Any, carry: Any, gx: Any) -> Any:
+        h, c = carry
+        i, f, z, o = split(gx + h @ R.T)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(z)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    def gru(R: Any, b2: Any, carry: Any, gx: Any) -> Any:
+        (h,) = carry
+        (xr, xz, xo), (hr, hz, ho) = split(gx), split(h @ R.T)
+        z = jax.nn.sigmoid(xz + hz)
+        o = jnp.tanh(xo + jax.nn.sigmoid(xr + hr) * (ho + b2))
+        h = z * h + (1 - z) * o
+        return (h,), h
+
+    def rnn(R: Any, b2: Any, carry: Any, gx: Any) -> Any:
+        h = jnp.tanh(gx + carry[0] @ R.T)
+        return (h,), h
+
+    step = {"LSTM": lstm, "GRU": gru, "RNN": rnn}[row.cell]
+
+    def layer(x: Any, R: Any, W: Any, b: Any, *rest: Any) -> Any:
+        states, b2 = (rest[:1], rest[1]) if row.cell == "GRU" else (rest, None)
+        return jax.lax.scan(lambda carry, gx: step(R, b2, carry, gx), states, x @ W.T + b)[1]
+
+    inputs = [jnp.asarray(value) for value in zstate_inputs(row, data).values()]
+    if not training:
+        compiled = jax.jit(layer)
+        return lambda: [compiled(*inputs).block_until_ready()]
+    dy = jnp.asarray(data.dy)
+
+    @jax.jit
+    def train(*arguments: Any) -> Any:
+        out, pull = jax.vjp(layer, *arguments)
+        return (out, *pull(dy))
+
+    wait: Any = jax.block_until_ready
+    return lambda: list(wait(train(*inputs)))
+
+
+CONTENDERS: dict[str, Maker] = {
+    "zstate": _zstate(None),
+    "torch": _torch,
+    "onnxruntime": _onnxruntime,
+    "jax": _jax,
+}
+
+
+def installed() -> list[str]:
+    """zstate, and the peers that this machine has."""
+    return [n for n in CONTENDERS if n == "zstate" or importlib.util.find_spec(n) is not None]
+
+
+def as_array(row: Row, result: Any, shape: tuple[int, ...]) -> Array:
+    """A contender's result in zstate's layout."""
+    if isinstance(result, tuple):  # ONNX has y as [T,D,N,H]
+        return np.asarray(np.moveaxis(result[1], 1, 2)).reshape(shape)
+    if isinstance(result, list):
+        return np.concatenate([np.asarray(part) for part in result]).reshape(shape)
+    array = np.asarray(result)
+    if array.shape != shape and array.ndim == 3:  # PyTorch has states as [D,N,H]
+        array = np.concatenate(list(array), axis=1)
+    return array.reshape(shape)

@@ -1,0 +1,166 @@
+"""How it is shown: a table on the terminal, JSON, and a bar chart."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .rows import Row
+from .timing import Timing
+
+
+@dataclass
+class Measured:
+    """One row in one mode: the timing and the error of every contender that took part."""
+
+    row: Row
+    training: bool
+    timings: dict[str, Timing] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def best_peer(self) -> str | None:
+        peers = {name: t.seconds for name, t in self.timings.items() if name != "zstate"}
+        return min(peers, key=lambda name: peers[name]) if peers else None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster than the best peer; None without peers or without zstate."""
+        peer = self.best_peer
+        if peer is None or "zstate" not in self.timings:
+            return None
+        return self.timings[peer].seconds / self.timings["zstate"].seconds
+
+    def rate(self, name: str) -> float:
+        return self.row.flops(self.training) / self.timings[name].seconds
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def _time(timing: Timing | None) -> str:
+    if timing is None:
+        return ""
+    return f"{timing.seconds * 1e3:.3g} ±{timing.spread * 100:.0f}%"
+
+
+def table(measured: list[Measured], names: list[str], training: bool, sgemm: float) -> Table:
+    """One mode: times in ms, the ratio to the best peer, the rate and its share of sgemm."""
+    mode = "training (forward + all gradients)" if training else "inference"
+    shown = Table(title=f"{mode}: ms, best median ± spread", title_justify="left")
+    shown.add_column("T×N×H, I = H", no_wrap=True)
+    for name in names:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for column in ("GFLOP/s", "of sgemm", "× best peer"):
+        shown.add_column(column, justify="right")
+    for each in measured:
+        if each.training != training:
+            continue
+        times = [_time(each.timings.get(name)) for name in names]
+        rate = each.rate("zstate") if "zstate" in each.timings else math.nan
+        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+        shown.add_row(each.row.title, *times, f"{rate / 1e9:.0f}", f"{rate / sgemm:.0%}", ratio)
+    return shown
+
+
+def summary(console: Console, measured: list[Measured]) -> None:
+    """The geometric means, and the rows where a peer is faster."""
+    for training in (False, True):
+        ratios = {
+            each.row.title: each.ratio
+            for each in measured
+            if each.training == training and each.ratio is not None
+        }
+        if not ratios:
+            continue
+        mean, worst = geometric_mean(list(ratios.values())), min(ratios, key=lambda r: ratios[r])
+        mode = "training" if training else "inference"
+        console.print(
+            f"{mode}: {mean:.2f} times the best peer (geometric mean of {len(ratios)} rows); "
+            f"lowest {ratios[worst]:.2f} ({worst})"
+        )
+
+
+def as_json(measured: list[Measured], sgemm: float, threads: int, growth: Any) -> dict[str, Any]:
+    """Everything that was measured, with what it was measured on."""
+    return {
+        "machine": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "python": platform.python_version(),
+            "threads": threads,
+            "sgemm_gflops": sgemm / 1e9,
+        },
+        "rows": [
+            {
+                **asdict(each.row),
+                "mode": "training" if each.training else "inference",
+                "ms": {name: t.seconds * 1e3 for name, t in each.timings.items()},
+                "spread": {name: t.spread for name, t in each.timings.items()},
+                "error": each.errors,
+                "best_peer": each.best_peer,
+                "ratio": each.ratio,
+            }
+            for each in measured
+        ],
+        "growth": growth,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def write_chart(path: Path, content: dict[str, Any]) -> None:
+    """A bar a row and mode: how many times faster than the best peer, on a logarithmic axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in content["rows"] if row["ratio"] is not None]
+    labels = list(dict.fromkeys(_label(row) for row in rows))
+    figure, axes = plt.subplots(figsize=(9, 0.34 * len(labels) + 1.6))
+    for mode, offset, colour in (("inference", -0.2, "#4c78a8"), ("training", 0.2, "#f58518")):
+        found = {_label(row): row["ratio"] for row in rows if row["mode"] == mode}
+        at = [labels.index(label) + offset for label in found]
+        bars = axes.barh(
+            at, [v - 1 for v in found.values()], 0.38, left=1, color=colour, label=mode
+        )
+        axes.bar_label(bars, [f" {value:.2f} " for value in found.values()], fontsize=7)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    ticks = [0.5, 1, 2, 5, 10, 20]
+    axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(left=0.4)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("speed relative to the fastest of the peers (PyTorch, ONNX Runtime, JAX)")
+    machine = content["machine"]
+    axes.set_title(f"{machine['processor']}, {machine['threads']} threads, float32", fontsize=9)
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _label(row: dict[str, Any]) -> str:
+    both = " both ways" if row["bidirectional"] else ""
+    return f"{row['cell']} {row['T']}×{row['N']}×{row['H']}{both}"

@@ -1,0 +1,154 @@
+"""Time zstate beside the peers that are installed: checked first, in alternating blocks.
+
+Each contender runs alone for a block, with a pause before it, over several rounds; the best median
+counts. Ratios carry over to other machines, single times do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from ..backends import available
+from ..backends.native import get_num_threads, set_num_threads
+from ..bench import contenders, report
+from ..bench.rows import ROWS, Row, make_data
+from ..bench.timing import Protocol, measure, sgemm_rate
+from ..verify import relative_error
+
+# A contender further than this from the float64 oracle is not timed but reported.
+_BOUND = 1e-4
+_BASE = Row("LSTM", 64, 16, 128)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to run, how long, and where to write it."""
+    parser.add_argument("--only", metavar="REGEX", help="rows whose title matches, as 'GRU .*×1×'")
+    parser.add_argument("--mode", choices=("inference", "training", "both"), default="both")
+    parser.add_argument("--threads", type=int, default=None, help="for everybody; default: cores")
+    parser.add_argument("--peers", default=None, help="comma-separated; default: all installed")
+    parser.add_argument("--block", type=float, default=0.5, help="seconds a block")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-growth", action="store_true", help="leave out cost over T, N and H")
+    parser.add_argument("--json", type=Path, help="write everything measured")
+    parser.add_argument("--chart", type=Path, help="write a bar chart (.png or .svg)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the tables; 1 if zstate gave a wrong result."""
+    console = Console()
+    rows = [row for row in ROWS if re.search(options.only or "", row.title)]
+    names = [n for n in contenders.installed() if _wanted(n, options.peers)]
+    if not rows:
+        console.print(f"zstate bench: no row matches {options.only!r}")
+        return 2
+    threads = options.threads or get_num_threads()
+    set_num_threads(threads)
+    protocol = Protocol(options.block, rounds=options.rounds)
+    sgemm = sgemm_rate(protocol)
+    backend = available()[0].name
+    console.print(f"{threads} threads, backend {backend}; sgemm {sgemm / 1e9:.0f} GFLOP/s")
+    modes = {"inference": [False], "training": [True], "both": [False, True]}[options.mode]
+    measured = _measure_all(console, rows, modes, names, threads, protocol, options.seed)
+    for training in modes:
+        console.print(report.table(measured, names, training, sgemm))
+    report.summary(console, measured)
+    growth = [] if options.no_growth else _growth(console, threads, protocol)
+    content = report.as_json(measured, sgemm, threads, growth)
+    if options.json:
+        report.write_json(options.json, content)
+    if options.chart:
+        report.write_chart(options.chart, content)
+    wrong = [each for each in measured if "zstate" not in each.timings]
+    return 1 if wrong else 0
+
+
+def _wanted(name: str, peers: str | None) -> bool:
+    return name == "zstate" or peers is None or name in peers.split(",")
+
+
+def _measure_all(
+    console: Console,
+    rows: list[Row],
+    modes: list[bool],
+    names: list[str],
+    threads: int,
+    protocol: Protocol,
+    seed: int,
+) -> list[report.Measured]:
+    measured = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(rows) * len(modes))
+        for row in rows:
+            for training in modes:
+                progress.update(task, description=f"{row.title} {'training' if training else ''}")
+                measured.append(_measure(console, row, training, names, threads, protocol, seed))
+                progress.advance(task)
+    return measured
+
+
+def _measure(
+    console: Console,
+    row: Row,
+    training: bool,
+    names: list[str],
+    threads: int,
+    protocol: Protocol,
+    seed: int,
+) -> report.Measured:
+    data = make_data(row, seed)
+    wanted = contenders.oracle(row, data, training)
+    found = report.Measured(row, training)
+    calls: dict[str, Callable[[], Any]] = {}
+    for name in names:
+        call = contenders.CONTENDERS[name](row, data, training, threads)
+        if call is None:
+            continue
+        error = _error(row, call(), wanted)
+        found.errors[name] = error
+        if error <= _BOUND:
+            calls[name] = call
+        else:
+            console.print(f"[bold red]{row.title}: {name} is wrong by {error:.1e}, not timed[/]")
+    found.timings = measure(calls, protocol)
+    return found
+
+
+def _error(row: Row, results: list[Any], wanted: list[Any]) -> float:
+    if len(results) != len(wanted):
+        return float("nan")
+    pairs = zip(results, wanted, strict=True)
+    errors = [relative_error(contenders.as_array(row, r, w.shape), w) for r, w in pairs]
+    return float(np.max(errors))
+
+
+def _growth(console: Console, threads: int, protocol: Protocol) -> list[dict[str, Any]]:
+    """How zstate's own cost grows with T, N and H, one at a time."""
+    table = Table(title=f"growth from {_BASE.title}, training", title_justify="left")
+    for column in ("T×N×H", "ms", "µs a step", "GFLOP/s"):
+        table.add_column(column, justify="right")
+    found = []
+    for letter, sizes in (("T", (16, 64, 256)), ("N", (1, 4, 16, 64)), ("H", (32, 128, 512))):
+        for size in sizes:
+            changed: dict[str, Any] = {letter: size}
+            row = replace(_BASE, **changed)
+            call = contenders.CONTENDERS["zstate"](row, make_data(row, 0), True, threads)
+            assert call is not None
+            seconds = measure({"zstate": call}, protocol)["zstate"].seconds
+            rate = row.flops(True) / seconds / 1e9
+            title = f"{row.T}×{row.N}×{row.H}"
+            numbers = (f"{seconds * 1e3:.3g}", f"{seconds / row.T * 1e6:.2f}", f"{rate:.0f}")
+            table.add_row(title, *numbers, end_section=size == sizes[-1])
+            found.append({"letter": letter, "row": title, "ms": seconds * 1e3, "gflops": rate})
+    console.print(table)
+    return found
