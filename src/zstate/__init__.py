@@ -22,7 +22,7 @@ from .functional import (
     single_gate_rnn,
     single_gate_rnn_gradients,
 )
-from .graph import Graph, Tensor
+from .graph import Executable, Graph, Tensor
 from .operations import (
     GRUGradients,
     GRUResult,
@@ -39,6 +39,7 @@ __all__ = [
     "BackendError",
     "DTypeError",
     "DescriptorError",
+    "Executable",
     "GRUDescriptor",
     "GRUGradients",
     "GRUResult",

@@ -1,6 +1,7 @@
-"""MPSGraph's shape of work: build a graph first, run it later."""
+"""MPSGraph's shape of work: build a graph, differentiate it, compile it, run it with feeds."""
 
+from .executable import Executable, Memory
 from .graph import Graph
 from .tensor import Tensor
 
-__all__ = ["Graph", "Tensor"]
+__all__ = ["Executable", "Graph", "Memory", "Tensor"]

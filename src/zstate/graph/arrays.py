@@ -1,0 +1,226 @@
+"""The array library behind an array, under the array API's names: NumPy or torch.
+
+The op table evaluates through a ``Namespace``. Functions that both libraries spell as the array
+API does are taken from the library itself; what they spell differently is written here, once a
+library. torch is found when a torch tensor arrives, and never imported before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..layout import dtype_name, is_plain_array
+from ..types import Array, Shape, float_dtype
+
+
+class Namespace(Protocol):
+    """What the op table may call. Attributes beyond these are the array API's functions."""
+
+    def __getattr__(self, name: str) -> Any: ...
+    def dtype(self, name: str) -> Any: ...
+    def asarray(self, value: Any) -> Any: ...
+    def to_numpy(self, value: Any) -> Array: ...
+    def info(self, value: Any) -> tuple[Shape, str]: ...
+    def copy(self, value: Any) -> Any: ...
+    def result(self, value: Any) -> Any: ...
+    def astype(self, value: Any, dtype: Any) -> Any: ...
+    def sigmoid(self, value: Any) -> Any: ...
+    def put_ones(self, rows: Any, columns: Any, value: float) -> None: ...
+    def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any: ...
+    def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Any: ...
+
+
+class NumPyNamespace:
+    """NumPy, versions 1.25 and later, under the array API's names."""
+
+    concat = staticmethod(np.concatenate)
+    pow = staticmethod(np.power)
+    permute_dims = staticmethod(np.transpose)
+    relu = staticmethod(lambda value: np.maximum(value, 0))
+    take_along_axis = staticmethod(np.take_along_axis)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def dtype(self, name: str) -> Any:
+        return float_dtype(name)
+
+    def asarray(self, value: Any) -> Array:
+        """The value as an array of this library; no copy where it is one."""
+        return value if isinstance(value, np.ndarray) else _torch_to_numpy(value)
+
+    def to_numpy(self, value: Any) -> Array:
+        return np.asarray(value)
+
+    def info(self, value: Array) -> tuple[Shape, str]:
+        return value.shape, dtype_name(value.dtype)
+
+    def copy(self, value: Any) -> Array:
+        return np.array(value, order="C")
+
+    def result(self, value: Any) -> Array:
+        """What a caller gets: an array, also where NumPy's arithmetic gave a scalar."""
+        return np.asarray(value)
+
+    def astype(self, value: Any, dtype: Any) -> Any:
+        return value.astype(dtype)
+
+    def zeros(self, shape: Shape, dtype: Any) -> Array:
+        return np.zeros(shape, dtype)
+
+    def sigmoid(self, value: Any) -> Any:
+        # exp of what is never positive cannot overflow, and small results keep their digits.
+        wide = np.float64 if value.dtype == np.float64 else np.float32
+        x = value.astype(wide, copy=False)
+        small = np.exp(-np.abs(x))
+        return (np.where(x >= 0, 1, small) / (1 + small)).astype(value.dtype, copy=False)
+
+    def flip(self, value: Any, axis: Sequence[int]) -> Any:
+        return np.flip(value, tuple(axis))
+
+    def take(self, value: Any, indices: Any, axis: int) -> Any:
+        return np.take(value, indices, axis=axis)
+
+    def put_ones(self, rows: Any, columns: Any, value: float) -> None:
+        """rows[k, columns[k]] = value for every k."""
+        rows[np.arange(len(rows)), columns] = value
+
+    def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Array:
+        """Sum updates[k] [K, …] into row indices[k] of zeros; rows in a fixed order."""
+        total = np.zeros(shape, updates.dtype)
+        if len(indices) == 0:
+            return total
+        order = np.argsort(indices, kind="stable")
+        rows, starts = np.unique(indices[order], return_index=True)
+        wide = updates.dtype if updates.dtype.itemsize > 2 else np.dtype(np.float32)
+        sums = np.add.reduceat(updates[order].astype(wide, copy=False), starts, axis=0)
+        total[rows] = sums
+        return total
+
+    def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Array:
+        wide = updates.dtype if updates.dtype.itemsize > 2 else np.dtype(np.float32)
+        total = np.zeros(shape, wide)
+        grid = list(np.indices(indices.shape, sparse=True))
+        grid[axis] = indices
+        np.add.at(total, tuple(grid), updates.astype(wide, copy=False))
+        return total.astype(updates.dtype, copy=False)
+
+
+class TorchNamespace:
+    """torch on one device, under the array API's names."""
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch, self.device = torch, device
+        self.take_along_axis = lambda x, indices, axis: torch.take_along_dim(x, indices, axis)
+        self.equal = torch.eq  # torch.equal compares whole tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def dtype(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def asarray(self, value: Any) -> Any:
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            return value.detach().to(self.device)
+        if value.dtype.name == "bfloat16":  # NumPy's and torch's have the same bits
+            return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
+        if not (value.flags.writeable and value.flags.c_contiguous):
+            value = np.array(value, order="C")
+        return torch.from_numpy(value).to(self.device)
+
+    def to_numpy(self, value: Any) -> Array:
+        return _torch_to_numpy(value)
+
+    def info(self, value: Any) -> tuple[Shape, str]:
+        return tuple(value.shape), str(value.dtype).removeprefix("torch.")
+
+    def copy(self, value: Any) -> Any:
+        return value.detach().clone(memory_format=self._torch.contiguous_format)
+
+    def result(self, value: Any) -> Any:
+        return value
+
+    def astype(self, value: Any, dtype: Any) -> Any:
+        return value.to(dtype)
+
+    def zeros(self, shape: Shape, dtype: Any) -> Any:
+        return self._torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def sum(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        # torch sums over all axes where it is given none.
+        return self._torch.sum(value, axis, keepdim=keepdims) if axis else value
+
+    def max(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        return self._torch.amax(value, axis, keepdim=keepdims) if axis else value
+
+    def permute_dims(self, value: Any, axes: tuple[int, ...]) -> Any:
+        return value.permute(axes)
+
+    def expand_dims(self, value: Any, axis: tuple[int, ...]) -> Any:
+        for one in axis:
+            value = value.unsqueeze(one)
+        return value
+
+    def flip(self, value: Any, axis: Sequence[int]) -> Any:
+        return value.flip(list(axis))
+
+    def take(self, value: Any, indices: Any, axis: int) -> Any:
+        found = self._torch.index_select(value, axis, indices.reshape(-1))
+        return found.reshape(value.shape[:axis] + indices.shape + value.shape[axis + 1 :])
+
+    def put_ones(self, rows: Any, columns: Any, value: float) -> None:
+        rows[self._arange(len(rows)), columns] = value
+
+    def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any:
+        total = self.zeros(shape, updates.dtype)
+        if updates.is_cuda:  # index_add_ is atomic there; this one sorts, so its order is fixed
+            return total.index_put_((indices,), updates, accumulate=True)
+        return total.index_add_(0, indices, updates)
+
+    def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Any:
+        total = self.zeros(shape, updates.dtype)
+        grid = list(self._torch.meshgrid(*map(self._arange, indices.shape), indexing="ij"))
+        grid[axis] = indices
+        return total.index_put_(tuple(grid), updates, accumulate=True)
+
+    def _arange(self, size: int) -> Any:
+        return self._torch.arange(size, device=self.device)
+
+
+NUMPY = NumPyNamespace()
+_TORCH: dict[Any, TorchNamespace] = {}
+
+
+def is_torch(value: object) -> bool:
+    """Whether it is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: object) -> bool:
+    """Whether a graph can be fed with it."""
+    return is_plain_array(value) or is_torch(value)
+
+
+def namespace_of(value: Any) -> Namespace:
+    """The namespace of an array: its library and, in torch, its device."""
+    if not is_torch(value):
+        return NUMPY
+    if value.device not in _TORCH:
+        _TORCH[value.device] = TorchNamespace(sys.modules["torch"], value.device)
+    return _TORCH[value.device]
+
+
+def _torch_to_numpy(value: Any) -> Array:
+    value = value.detach().cpu().contiguous()
+    if str(value.dtype) == "torch.bfloat16":
+        bits: Array = value.view(sys.modules["torch"].int16).numpy()
+        return bits.view(float_dtype("bfloat16"))
+    array: Array = value.numpy()
+    return array

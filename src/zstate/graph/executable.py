@@ -1,0 +1,258 @@
+"""A compiled graph: one pass over its nodes, each buffer freed when its last reader ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import DTypeError, GraphError, ShapeError, refusal
+from ..layout import brackets, describe
+from ..types import Array, float_dtype
+from .arrays import NUMPY, Namespace, is_array, namespace_of
+from .ops import CONSTANT, PLACEHOLDER, VARIABLE
+from .ops.base import known
+from .tensor import Node, Tensor
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+
+class Memory(NamedTuple):
+    """Bytes of the tensors of a program, apart from what an operation uses while it runs.
+
+    ``peak`` is the most that results of nodes take at one time, ``without_reuse`` what they would
+    take if none were freed; ``weights`` is constants and variables, ``feeds`` the arrays fed.
+    """
+
+    peak: int
+    without_reuse: int
+    weights: int
+    feeds: int
+
+
+class _Step(NamedTuple):
+    node: Node
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    dead: tuple[int, ...]  # the slots that no later step reads
+
+
+class Executable:
+    """A program: feeds and results are lists in the order that ``Graph.compile`` was given.
+
+    It shares the variables of the graph that it was compiled from; one that was loaded from a
+    file has its own.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        feeds: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        updates: Sequence[tuple[Node, Tensor]],
+        names: Sequence[str],
+    ) -> None:
+        self.graph = graph
+        self.feeds, self.targets, self.updates = list(feeds), list(targets), list(updates)
+        self.target_names = list(names)
+        kept = [*self.targets, *(tensor for _, tensor in self.updates)]
+        self.nodes = graph.needed(kept)
+        self._slots: dict[Tensor, int] = {}
+        for tensor in self.feeds:
+            self._slots[tensor] = len(self._slots)
+        for node in self.nodes:
+            for tensor in node.results:
+                self._slots.setdefault(tensor, len(self._slots))
+        self._roots = _roots(self.nodes, self.feeds)
+        self._steps = self._plan(kept)
+        self.memory = self._measure(kept)
+        self._is_copied = self._copies()
+        self._bound: dict[Namespace, list[Any]] = {}
+        self._constants: dict[Namespace, list[Any]] = {}
+
+    @property
+    def variables(self) -> dict[str, Array]:
+        """The variables that the program reads or updates, by name: their values as they are."""
+        nodes = [node for node in self.nodes if node.op is VARIABLE]
+        nodes += [node for node, _ in self.updates if node not in nodes]
+        return {node.name: NUMPY.asarray(node.attributes["store"].value) for node in nodes}
+
+    def run(self, feeds: Sequence[Any]) -> list[Any]:
+        """Compute the targets, then keep what was assigned. Arrays of one library, NumPy or torch,
+        and one device; the results are arrays of the same, and the caller's own."""
+        xp = self._check(feeds)
+        steps = self._bound.get(xp)
+        if steps is None:
+            steps = self._bind(xp)
+        values = self._constants[xp].copy()
+        for slot, array in enumerate(feeds):
+            values[slot] = array
+        asarray = xp.asarray
+        for slot, store in self._variable_slots:
+            values[slot] = asarray(store.value)
+        for function, inputs, results, dead in steps:
+            found = function(*[values[slot] for slot in inputs])
+            if results.__class__ is int:
+                values[results] = found
+            else:
+                for slot, array in zip(results, found, strict=True):
+                    values[slot] = array
+            for slot in dead:
+                values[slot] = None
+        out = []
+        for tensor, is_copied in zip(self.targets, self._is_copied, strict=True):
+            array = values[self._slots[tensor]]
+            out.append(xp.copy(array) if is_copied else xp.result(array))
+        kept = [(node, self._kept(xp, tensor, values)) for node, tensor in self.updates]
+        for node, array in kept:
+            node.attributes["store"].value = array
+        return out
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the program, its constants and the values of its variables to one file."""
+        from .files import save_executable
+
+        save_executable(self, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Executable:
+        """The program in a file that :meth:`save` wrote; everything in it is checked."""
+        from .files import load_executable
+
+        return load_executable(path)
+
+    def _plan(self, kept: Sequence[Tensor]) -> list[_Step]:
+        last: dict[Tensor, Node] = {}
+        for node in self.nodes:
+            for tensor in (*node.inputs, *node.results):
+                last[tensor] = node
+        ends: dict[Node, list[int]] = {}
+        stays = {*kept, *(t for t in last if t.node.op in (CONSTANT, VARIABLE, PLACEHOLDER))}
+        for tensor, node in last.items():
+            if tensor not in stays:
+                ends.setdefault(node, []).append(self._slots[tensor])
+        return [
+            _Step(
+                node,
+                tuple(self._slots[tensor] for tensor in node.inputs),
+                tuple(self._slots[tensor] for tensor in node.results),
+                tuple(ends.get(node, ())),
+            )
+            for node in self.nodes
+            if node.op.prepare is not None
+        ]
+
+    def _measure(self, kept: Sequence[Tensor]) -> Memory:
+        tensors = {slot: tensor for tensor, slot in self._slots.items()}
+        alive: dict[Tensor, int] = {}  # how many live tensors share a buffer
+        now = peak = total = 0
+        for step in self._steps:
+            for slot in step.results:
+                root = self._roots[tensors[slot]]
+                if root.node.op in (CONSTANT, VARIABLE, PLACEHOLDER):
+                    continue
+                if root not in alive:
+                    alive[root] = 0
+                    now += _size(root)
+                    total += _size(root)
+                alive[root] += 1
+            peak = max(peak, now)
+            for slot in step.dead:
+                root = self._roots[tensors[slot]]
+                alive[root] = alive.get(root, 0) - 1
+                if alive[root] == 0:
+                    now -= _size(root)
+        stored = [node.results[0] for node in self.nodes if node.op in (CONSTANT, VARIABLE)]
+        weights = sum(map(_size, stored))
+        return Memory(peak, total, weights, sum(map(_size, self.feeds)))
+
+    def _copies(self) -> list[bool]:
+        """Which targets must be copied, for the caller to own them and nobody else."""
+        given: set[Tensor] = {self._roots[tensor] for _, tensor in self.updates}
+        copied = []
+        for tensor in self.targets:
+            root = self._roots[tensor]
+            shared = root in given or root.node.op in (CONSTANT, VARIABLE, PLACEHOLDER)
+            given.add(root)
+            copied.append(shared)
+        return copied
+
+    def _kept(self, xp: Namespace, tensor: Tensor, values: list[Any]) -> Any:
+        array = values[self._slots[tensor]]
+        root = self._roots[tensor]
+        # A view would keep all of its buffer; a fed array is the caller's.
+        if root is not tensor or root.node.op is PLACEHOLDER:
+            return xp.copy(array)
+        return xp.result(array)
+
+    def _bind(self, xp: Namespace) -> list[Any]:
+        """The steps with their functions of this array library, and its copy of the constants."""
+        steps: list[Any] = []
+        for step in self._steps:
+            assert step.node.op.prepare is not None
+            infos = [tensor.info for tensor in step.node.inputs]
+            function: Callable[..., Any] = step.node.op.prepare(xp, infos, step.node.attributes)
+            # A row that names its results gives a tuple of them, any other an array.
+            is_named = step.node.results[0].name != step.node.name
+            results = step.results if is_named else step.results[0]
+            steps.append((function, step.inputs, results, step.dead))
+        values: list[Any] = [None] * len(self._slots)
+        self._variable_slots = []
+        for tensor, slot in self._slots.items():
+            if tensor.node.op is CONSTANT:
+                values[slot] = xp.asarray(tensor.node.attributes["store"].value)
+            elif tensor.node.op is VARIABLE:
+                self._variable_slots.append((slot, tensor.node.attributes["store"]))
+        self._bound[xp], self._constants[xp] = steps, values
+        return steps
+
+    def _check(self, feeds: Sequence[Any]) -> Namespace:
+        if not isinstance(feeds, list | tuple) or len(feeds) != len(self.feeds):
+            names = ", ".join(tensor.name for tensor in self.feeds)
+            count = f"{len(feeds)} arrays" if isinstance(feeds, list | tuple) else describe(feeds)
+            expected = f"a list of {len(self.feeds)} arrays [{names}]"
+            raise GraphError(refusal("run", "feeds", expected, count + self._odd_one(feeds)))
+        xp: Namespace | None = None
+        for tensor, array in zip(self.feeds, feeds, strict=True):
+            if not is_array(array):
+                label = f"feed {tensor.name!r}"
+                raise DTypeError(refusal("run", label, "a NumPy array", describe(array)))
+            found = namespace_of(array)
+            shape, dtype = found.info(array)
+            if dtype != tensor.dtype:
+                raise DTypeError(refusal("run", f"feed {tensor.name!r}", tensor.dtype, dtype))
+            if shape != tensor.shape:
+                expected, got = brackets(tensor.shape), brackets(shape)
+                raise ShapeError(refusal("run", f"feed {tensor.name!r}", expected, got))
+            if xp is not None and found is not xp:
+                expected = f"an array of the library and device of {self.feeds[0].name!r}"
+                got = type(array).__module__
+                raise DTypeError(refusal("run", f"feed {tensor.name!r}", expected, got))
+            xp = found
+        return NUMPY if xp is None else xp
+
+    def _odd_one(self, feeds: object) -> str:
+        """Which feed is missing or too many."""
+        if not isinstance(feeds, list | tuple):
+            return ""
+        if len(feeds) < len(self.feeds):
+            missing = ", ".join(repr(tensor.name) for tensor in self.feeds[len(feeds) :])
+            return f", without {missing}"
+        return f", {len(feeds) - len(self.feeds)} behind the last"
+
+
+def _roots(nodes: Sequence[Node], feeds: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """The tensor in whose buffer each lies: its own, or for a view that of its first input."""
+    roots = {tensor: tensor for tensor in feeds}
+    for node in nodes:
+        for tensor in node.results:
+            roots[tensor] = roots[node.inputs[0]] if node.op.view else tensor
+    return roots
+
+
+def _size(tensor: Tensor) -> int:
+    shape = known(tensor.shape)
+    assert shape is not None
+    return math.prod(shape) * float_dtype(tensor.dtype).itemsize

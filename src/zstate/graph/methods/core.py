@@ -1,0 +1,225 @@
+"""What every method stands on: adding a node, and checking that a tensor belongs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from ...errors import DTypeError, GraphError, OptionError, ShapeError, refusal
+from ...layout import TensorInfo, brackets, describe, dtype_name, is_plain_array
+from ...types import Array, PartialShape, float_dtype
+from ..ops import CONSTANT, OPS, PLACEHOLDER, VARIABLE, Op
+from ..tensor import Node, Store, Tensor
+
+
+class Core:
+    """Nodes, placeholders, constants and variables."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._assigned: dict[Node, Tensor] = {}  # a variable's node, and its latest assign
+        self._twins: dict[Node, Node] = {}
+
+    def placeholder(
+        self, *, shape: Sequence[int | None], dtype: str = "float32", name: str | None = None
+    ) -> Tensor:
+        """A tensor that is fed at every run; a dimension may be None, known at run time."""
+        info = TensorInfo(checked_shape("placeholder", shape), checked_dtype("placeholder", dtype))
+        return self.add_node(PLACEHOLDER, (), {"info": info}, name)[0]
+
+    def constant(
+        self,
+        value: Array | float,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: str | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """A tensor with fixed values: an array, or a number filled into ``shape`` as ``dtype``."""
+        return self._stored(CONSTANT, value, shape, dtype, name)
+
+    def variable(
+        self,
+        value: Array | float,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: str | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """A tensor that keeps its values from run to run; ``value`` is the first.
+
+        As an input of another node it is the value at the start of the run; :meth:`read` gives
+        the value after the assigns that were made before it.
+        """
+        return self._stored(VARIABLE, value, shape, dtype, name)
+
+    def add_node(
+        self,
+        op: Op,
+        inputs: tuple[Tensor, ...],
+        attributes: Mapping[str, Any],
+        name: str | None = None,
+    ) -> list[Tensor]:
+        """Make a node of a row of the op table, its shapes checked; the methods call this."""
+        if name is not None and not isinstance(name, str):
+            raise DTypeError(refusal(op.name, "name", "a string or None", describe(name)))
+        results = op.infer([tensor.info for tensor in inputs], attributes, label_of(op.name, name))
+        node = Node(cast(Any, self), op, name or f"{op.name}_{len(self.nodes)}", inputs, attributes)
+        for result, info in results.items():
+            full = f"{node.name}:{result}" if result else node.name
+            node.results.append(Tensor(node, full, info))
+        self.nodes.append(node)
+        return list(node.results)
+
+    def add_node_named(
+        self,
+        op: str,
+        inputs: tuple[Tensor, ...],
+        attributes: Mapping[str, Any],
+        name: str | None = None,
+    ) -> Tensor:
+        """The one result of a row that is named; the lowered form where there is one."""
+        row = OPS[op]
+        if row.lower is not None:
+            lowered = row.lower(cast(Any, self), inputs, attributes)
+            if lowered is not None:
+                return lowered[0]
+        return self.add_node(row, inputs, attributes, name)[0]
+
+    def own(self, label: str, name: str, tensor: object) -> Tensor:
+        """The tensor, if it is one of this graph."""
+        if not isinstance(tensor, Tensor):
+            raise DTypeError(refusal(label, name, "a Tensor of this graph", describe(tensor)))
+        if tensor.graph is not self:
+            raise GraphError(
+                refusal(label, name, "a Tensor of this graph", f"{tensor} of another graph")
+            )
+        return tensor
+
+    def apply(
+        self,
+        op: str,
+        tensors: Sequence[object],
+        attributes: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """The one result of a row, numbers among the tensors made constants of the others' type."""
+        return self._add_checked(op, tensors, attributes, name)[0]
+
+    def apply_many(
+        self,
+        op: str,
+        tensors: Sequence[object],
+        attributes: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> list[Tensor]:
+        """Every result of a row."""
+        return self._add_checked(op, tensors, attributes, name)
+
+    def _add_checked(
+        self,
+        op: str,
+        tensors: Sequence[object],
+        attributes: Mapping[str, Any] | None,
+        name: str | None,
+    ) -> list[Tensor]:
+        row, label = OPS[op], label_of(op, name)
+        dtype = next(
+            (t.dtype for t in tensors if isinstance(t, Tensor) and t.dtype != "bool"), "float32"
+        )
+        if not tensors:
+            raise GraphError(refusal(label, row.operands[0], "at least one tensor", "none"))
+        inputs = []
+        for index, tensor in enumerate(tensors):
+            operand = row.operands[min(index, len(row.operands) - 1)]
+            if isinstance(tensor, int | float | np.number) and not isinstance(tensor, bool):
+                tensor = self.constant(cast(float, tensor), dtype=dtype)
+            inputs.append(self.own(label, operand, tensor))
+        return self.add_node(row, tuple(inputs), attributes or {}, name)
+
+    def _stored(
+        self,
+        op: Op,
+        value: Array | float,
+        shape: Sequence[int] | None,
+        dtype: str | None,
+        name: str | None,
+    ) -> Tensor:
+        array = checked_value(label_of(op.name, name), value, shape, dtype)
+        array.flags.writeable = False
+        info = TensorInfo(array.shape, array.dtype.name)
+        return self.add_node(op, (), {"info": info, "store": Store(array)}, name)[0]
+
+
+def label_of(kind: str, name: str | None) -> str:
+    """How messages name a node."""
+    return f"{kind} {name!r}" if name else kind
+
+
+def whole_number(label: str, name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise DTypeError(refusal(label, name, "a whole number", describe(value)))
+    return int(value)
+
+
+def whole_numbers(label: str, name: str, values: object) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple | range):
+        raise DTypeError(refusal(label, name, "a sequence of whole numbers", describe(values)))
+    return tuple(whole_number(label, name, value) for value in values)
+
+
+def real_number(label: str, name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise DTypeError(refusal(label, name, "a number", describe(value)))
+    return float(value)
+
+
+def checked_shape(label: str, shape: object) -> PartialShape:
+    expected = "a sequence of sizes, None where known at run time"
+    if not isinstance(shape, list | tuple):
+        raise DTypeError(refusal(label, "shape", expected, describe(shape)))
+    sizes: list[int | None] = []
+    for size in shape:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer | None):
+            raise DTypeError(refusal(label, "shape", expected, describe(size)))
+        if size is not None and size < 0:
+            raise ShapeError(refusal(label, "shape", expected, str(size)))
+        sizes.append(None if size is None else int(size))
+    return tuple(sizes)
+
+
+def checked_dtype(label: str, dtype: object) -> str:
+    try:
+        if dtype == "bfloat16":
+            return dtype_name(float_dtype("bfloat16"))
+        found = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise DTypeError(refusal(label, "dtype", "the name of a type", repr(dtype))) from error
+    name = dtype_name(found)
+    if found.kind not in "fiub" and name != "bfloat16":
+        raise DTypeError(refusal(label, "dtype", "a real number type", name))
+    return name
+
+
+def checked_value(
+    label: str, value: object, shape: Sequence[int] | None, dtype: str | None
+) -> Array:
+    """The array behind a constant or a variable: always a copy."""
+    if is_plain_array(value):
+        if shape is not None or dtype is not None:
+            raise OptionError(
+                refusal(label, "shape and dtype", "none beside an array", "one of them")
+            )
+        assert isinstance(value, np.ndarray)
+        checked_dtype(label, value.dtype)
+        return np.array(value, order="C")
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise DTypeError(refusal(label, "value", "a NumPy array or a number", describe(value)))
+    sizes = checked_shape(label, () if shape is None else shape)
+    if None in sizes:
+        raise ShapeError(refusal(label, "shape", "known sizes", brackets(sizes)))
+    known = tuple(size for size in sizes if size is not None)
+    name = checked_dtype(label, "float32" if dtype is None else dtype)
+    return np.full(known, value, float_dtype(name))

@@ -1,0 +1,21 @@
+"""The op table: one row an op, with its shape rule, its evaluation and its derivative."""
+
+from . import contractions, elementwise, indexing, like, losses, random, recurrent, shaping, state
+from .base import Op
+from .recurrent import RECURRENT
+from .state import ASSIGN, CONSTANT, PLACEHOLDER, READ, VARIABLE
+
+_FAMILIES = (
+    state,
+    elementwise,
+    shaping,
+    contractions,
+    losses,
+    indexing,
+    random,
+    recurrent,
+    like,
+)
+OPS: dict[str, Op] = {op.name: op for family in _FAMILIES for op in family.ROWS}
+
+__all__ = ["ASSIGN", "CONSTANT", "OPS", "PLACEHOLDER", "READ", "RECURRENT", "VARIABLE", "Op"]

@@ -1,0 +1,146 @@
+"""What a row of the op table is, and the shape rules that rows share.
+
+A row has a shape rule (``infer``, run when a node is made, so that a wrong shape is refused then),
+an evaluation (``prepare``, run when a program is bound to an array library: it gives the function
+of arrays that the program calls), and a derivative (which builds new nodes). A size may be unknown
+(None) when a node is made; a program knows them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DTypeError, ShapeError, refusal
+from ...layout import TensorInfo, brackets
+from ...types import FLOAT_NAMES, PartialShape
+
+if TYPE_CHECKING:
+    from ..arrays import Namespace
+    from ..graph import Graph
+    from ..tensor import Node, Tensor
+
+Attributes = Mapping[str, Any]
+Infos = Sequence[TensorInfo]
+Infer = Callable[[Infos, Attributes, str], dict[str, TensorInfo]]
+# The namespace, the inputs' shapes and types, the attributes -> a function of the input arrays that
+# gives an array, or a tuple of arrays for a row with several results.
+Prepare = Callable[["Namespace", Infos, Attributes], Callable[..., Any]]
+# The graph, the node, the gradient of each result (None: nothing depends on it), and which inputs
+# need a gradient -> one gradient for every input, None where none is needed or there is none.
+Derivative = Callable[
+    ["Graph", "Node", "list[Tensor | None]", "list[bool]"], "Sequence[Tensor | None]"
+]
+# Nodes of known shapes that compute the same, or None while a shape that matters is unknown.
+Lower = Callable[["Graph", "Sequence[Tensor]", Attributes], "list[Tensor] | None"]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One row of the op table.
+
+    ``operands`` names the inputs for messages, the last one standing for all further ones;
+    ``kinds`` says of what kind each attribute is, so that a file can be checked against it;
+    ``view`` says that the result may share memory with the first input; ``passive`` lists inputs
+    on whose values the results do not depend.
+    """
+
+    name: str
+    infer: Infer
+    prepare: Prepare | None = None
+    derivative: Derivative | None = None
+    lower: Lower | None = None
+    operands: tuple[str, ...] = ("tensor",)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    view: bool = False
+    passive: tuple[int, ...] = ()
+
+    def operand(self, node: Node, index: int) -> str:
+        """The name of one input of a node, for messages."""
+        names: tuple[str, ...] = node.attributes.get("names", self.operands)
+        return names[min(index, len(names) - 1)]
+
+
+def only(info: TensorInfo) -> dict[str, TensorInfo]:
+    """The results of a row that has one."""
+    return {"": info}
+
+
+def require_float(label: str, name: str, info: TensorInfo) -> None:
+    if info.dtype not in FLOAT_NAMES:
+        one_of = "one of " + ", ".join(FLOAT_NAMES)
+        raise DTypeError(refusal(label, name, one_of, info.dtype))
+
+
+def require_integer(label: str, name: str, info: TensorInfo) -> None:
+    if not info.dtype.startswith(("int", "uint")):
+        raise DTypeError(refusal(label, name, "whole numbers", info.dtype))
+
+
+def require_same_type(label: str, names: Sequence[str], infos: Infos) -> None:
+    for name, info in zip(names, infos, strict=True):
+        if info.dtype != infos[0].dtype:
+            expected = f"{infos[0].dtype} like {names[0]}"
+            raise DTypeError(refusal(label, name, expected, info.dtype))
+
+
+def axis_of(label: str, name: str, axis: int, rank: int) -> int:
+    """An axis counted from the front; negative ones count from the back."""
+    if not -rank <= axis < rank:
+        expected = f"an axis of {rank} dimensions" if rank else "a tensor with dimensions"
+        raise ShapeError(refusal(label, name, expected, str(axis)))
+    return axis % rank
+
+
+def axes_of(label: str, axes: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, sorted; None means all."""
+    if axes is None:
+        return tuple(range(rank))
+    found = sorted(axis_of(label, "axes", axis, rank) for axis in axes)
+    if len(set(found)) != len(found):
+        raise ShapeError(refusal(label, "axes", "every axis once", brackets(axes)))
+    return tuple(found)
+
+
+def broadcast_shapes(
+    label: str, names: Sequence[str], shapes: Sequence[PartialShape]
+) -> PartialShape:
+    """The shape that all broadcast to; an unknown size is taken to fit."""
+    result = shapes[0]
+    for name, shape in zip(names[1:], shapes[1:], strict=True):
+        rank = max(len(result), len(shape))
+        left = (1,) * (rank - len(result)) + result
+        right = (1,) * (rank - len(shape)) + shape
+        sizes = []
+        for a, b in zip(left, right, strict=True):
+            if a is not None and b is not None and a != b and 1 not in (a, b):
+                expected = f"a shape that broadcasts with {brackets(result)}"
+                raise ShapeError(refusal(label, name, expected, brackets(shape)))
+            sizes.append(b if a == 1 else a if b in (1, None) else b)
+        result = tuple(sizes)
+    return result
+
+
+def known(shape: PartialShape) -> tuple[int, ...] | None:
+    """The shape if every size is known."""
+    sizes = tuple(size for size in shape if size is not None)
+    return sizes if len(sizes) == len(shape) else None
+
+
+def wide(xp: Namespace, dtype: str) -> Any:
+    """The type of sums and products: float16 and bfloat16 are storage. None: as it is."""
+    return xp.dtype("float32") if dtype in ("float16", "bfloat16") else None
+
+
+def widened(xp: Namespace, dtype: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that computes at least in float32 and gives back the storage type."""
+    target = wide(xp, dtype)
+    if target is None:
+        return function
+    narrow, astype = xp.dtype(dtype), xp.astype
+
+    def computed(*arrays: Any) -> Any:
+        return astype(function(*[astype(array, target) for array in arrays]), narrow)
+
+    return computed

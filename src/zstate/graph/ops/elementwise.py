@@ -1,0 +1,213 @@
+"""Rows that work element by element: arithmetic, comparison, select, functions, cast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...layout import TensorInfo
+from .base import (
+    Attributes,
+    Derivative,
+    Infos,
+    Op,
+    broadcast_shapes,
+    only,
+    require_float,
+    require_same_type,
+    widened,
+)
+from .like import sum_like
+
+if TYPE_CHECKING:
+    from ..arrays import Namespace
+    from ..graph import Graph
+    from ..tensor import Node, Tensor
+
+# (inputs, result, gradient of the result) -> gradient of one input, before it is summed over the
+# axes along which that input was broadcast. None: the input has no derivative.
+Part = Callable[["tuple[Tensor, ...]", "Tensor", "Tensor"], "Tensor"]
+
+
+def _derivative(parts: tuple[Part | None, ...]) -> Derivative:
+    def derivative(
+        g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+    ) -> list[Tensor | None]:
+        (result,), (gradient,) = node.results, gradients
+        assert gradient is not None
+        found: list[Tensor | None] = []
+        for tensor, part, needed in zip(node.inputs, parts, needs, strict=True):
+            if part is None or not needed:
+                found.append(None)
+            else:
+                found.append(sum_like(g, part(node.inputs, result, gradient), tensor))
+        return found
+
+    return derivative
+
+
+def _row(
+    name: str,
+    operands: tuple[str, ...],
+    function: str,
+    parts: tuple[Part | None, ...] = (),
+    *,
+    integers: bool = True,
+    result: str | None = None,
+    is_wide: bool = False,
+) -> Op:
+    """A row whose inputs have one type and broadcast; ``function`` is the array API's name."""
+
+    def infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+        require_same_type(label, operands, inputs)
+        if not integers:
+            require_float(label, operands[0], inputs[0])
+        shape = broadcast_shapes(label, operands, [info.shape for info in inputs])
+        return only(TensorInfo(shape, result or inputs[0].dtype))
+
+    def prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(xp, function)
+        return widened(xp, inputs[0].dtype, found) if is_wide else found
+
+    return Op(name, infer, prepare, _derivative(parts) if parts else None, operands=operands)
+
+
+def _binary(
+    name: str,
+    function: str,
+    first: Part | None = None,
+    second: Part | None = None,
+    *,
+    integers: bool = True,
+    result: str | None = None,
+) -> Op:
+    parts = () if first is None else (first, second)
+    names = ("primary", "secondary")
+    return _row(name, names, function, parts, integers=integers, result=result)
+
+
+def _unary(
+    name: str, function: str, part: Part, *, integers: bool = False, is_wide: bool = False
+) -> Op:
+    return _row(name, ("tensor",), function, (part,), integers=integers, is_wide=is_wide)
+
+
+def _chosen(compare: str, first: bool) -> Part:
+    """The gradient of the larger or the smaller of two; of equal ones the first has it all."""
+
+    def part(inputs: tuple[Tensor, ...], result: Tensor, d: Tensor) -> Tensor:
+        a, b = inputs
+        g = d.graph
+        is_first = getattr(g, compare)(a, b)
+        return g.select(is_first, d, 0.0) if first else g.select(is_first, 0.0, d)
+
+    return part
+
+
+def _power_exponent(inputs: tuple[Tensor, ...], result: Tensor, d: Tensor) -> Tensor:
+    base, _ = inputs
+    g = d.graph
+    positive = g.greater_than(base, 0.0)
+    # 0 ** y does not change with y > 0; of a negative base it has no derivative.
+    return d * result * g.select(positive, g.logarithm(g.select(positive, base, 1.0)), 0.0)
+
+
+def _select_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    require_same_type(label, ("true_tensor", "false_tensor"), inputs[1:])
+    if inputs[0].dtype != "bool":
+        require_same_type(label, ("bool", "predicate"), [TensorInfo((), "bool"), inputs[0]])
+    shape = broadcast_shapes(label, _SELECT, [info.shape for info in inputs])
+    return only(TensorInfo(shape, inputs[1].dtype))
+
+
+_SELECT = ("predicate", "true_tensor", "false_tensor")
+
+
+def _cast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    return only(TensorInfo(inputs[0].shape, attributes["dtype"]))
+
+
+def _cast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    dtype, astype = xp.dtype(attributes["dtype"]), xp.astype
+    return lambda array: astype(array, dtype)
+
+
+def _cast_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    (gradient,) = gradients
+    assert gradient is not None
+    return [g.cast(gradient, node.inputs[0].dtype)]
+
+
+def _cast_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:
+    return list(inputs) if inputs[0].dtype == attributes["dtype"] else None
+
+
+ROWS = (
+    _binary("addition", "add", lambda i, y, d: d, lambda i, y, d: d),
+    _binary("subtraction", "subtract", lambda i, y, d: d, lambda i, y, d: -d),
+    _binary("multiplication", "multiply", lambda i, y, d: d * i[1], lambda i, y, d: d * i[0]),
+    _binary(
+        "division",
+        "divide",
+        lambda i, y, d: d / i[1],
+        lambda i, y, d: -(d * y / i[1]),
+        integers=False,
+    ),
+    _binary("power", "pow", lambda i, y, d: d * i[1] * i[0] ** (i[1] - 1.0), _power_exponent),
+    _binary(
+        "maximum",
+        "maximum",
+        _chosen("greater_than_or_equal_to", True),
+        _chosen("greater_than_or_equal_to", False),
+    ),
+    _binary(
+        "minimum",
+        "minimum",
+        _chosen("less_than_or_equal_to", True),
+        _chosen("less_than_or_equal_to", False),
+    ),
+    _binary("equal", "equal", result="bool"),
+    _binary("not_equal", "not_equal", result="bool"),
+    _binary("less_than", "less", result="bool"),
+    _binary("less_than_or_equal_to", "less_equal", result="bool"),
+    _binary("greater_than", "greater", result="bool"),
+    _binary("greater_than_or_equal_to", "greater_equal", result="bool"),
+    Op(
+        "select",
+        _select_infer,
+        lambda xp, inputs, attributes: xp.where,
+        _derivative(
+            (
+                None,
+                lambda i, y, d: d.graph.select(i[0], d, 0.0),
+                lambda i, y, d: d.graph.select(i[0], 0.0, d),
+            )
+        ),
+        operands=_SELECT,
+    ),
+    _unary("negative", "negative", lambda i, y, d: -d, integers=True),
+    _unary("absolute", "abs", lambda i, y, d: d * d.graph.sign(i[0]), integers=True),
+    _unary("sign", "sign", lambda i, y, d: d * 0.0, integers=True),
+    _unary("square", "square", lambda i, y, d: d * (i[0] * 2.0), integers=True),
+    _unary("exponent", "exp", lambda i, y, d: d * y),
+    _unary("logarithm", "log", lambda i, y, d: d / i[0]),
+    _unary("square_root", "sqrt", lambda i, y, d: d / (y * 2.0)),
+    _unary("reciprocal", "reciprocal", lambda i, y, d: -(d * d.graph.square(y))),
+    _unary("tanh", "tanh", lambda i, y, d: d * (1.0 - d.graph.square(y))),
+    _unary("sigmoid", "sigmoid", lambda i, y, d: d * (y * (1.0 - y))),
+    _unary(
+        "relu",
+        "relu",
+        lambda i, y, d: d.graph.select(d.graph.greater_than(i[0], 0.0), d, 0.0),
+    ),
+    Op(
+        "cast",
+        _cast_infer,
+        _cast_prepare,
+        _cast_derivative,
+        _cast_lower,
+        kinds={"dtype": "dtype"},
+    ),
+)

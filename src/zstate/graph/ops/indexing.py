@@ -1,0 +1,294 @@
+"""Rows that take and put by index: one_hot, gather, scatter-add, and both along an axis.
+
+An index outside its axis is refused when the program runs, in every array library alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import OptionError, ShapeError, refusal
+from ...layout import TensorInfo, brackets
+from .base import Attributes, Infos, Op, axis_of, known, only, require_float, require_integer
+
+if TYPE_CHECKING:
+    from ..arrays import Namespace
+    from ..graph import Graph
+    from ..tensor import Node, Tensor
+
+
+def _checked(label: str, indices: Any, size: int) -> Any:
+    """The indices, if all of them are in range(size)."""
+    if 0 not in indices.shape:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= size:
+            got = f"{low if low < 0 else high}"
+            raise OptionError(refusal(label, "indices", f"0 to {size - 1}", got))
+    return indices
+
+
+def _one_hot_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,) = inputs
+    require_integer(label, "indices", info)
+    if attributes["depth"] < 1:
+        raise ShapeError(refusal(label, "depth", "at least 1", str(attributes["depth"])))
+    axis = axis_of(label, "axis", attributes["axis"], len(info.shape) + 1)
+    shape = (*info.shape[:axis], attributes["depth"], *info.shape[axis:])
+    return only(TensorInfo(shape, attributes["dtype"]))
+
+
+def _one_hot_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    depth, rank = attributes["depth"], len(inputs[0].shape)
+    axis = attributes["axis"] % (rank + 1)
+    flat = known(inputs[0].shape)
+    assert flat is not None
+    dtype, integer = xp.dtype(attributes["dtype"]), xp.dtype("int64")
+    order = (*range(axis), rank, *range(axis, rank))
+    on, off = attributes["on_value"], attributes["off_value"]
+
+    def one_hot(indices: Any) -> Any:
+        found = xp.zeros((*flat, depth), dtype)
+        if off:
+            found[...] = off
+        rows = found.reshape(-1, depth)
+        picked = xp.reshape(_checked("one_hot", indices, depth), (-1,))
+        xp.put_ones(rows, xp.astype(picked, integer), on)
+        return xp.permute_dims(found, order) if axis != rank else found
+
+    return one_hot
+
+
+def _gather_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    updates, indices = inputs
+    require_integer(label, "indices", indices)
+    axis = axis_of(label, "axis", attributes["axis"], len(updates.shape))
+    shape = (*updates.shape[:axis], *indices.shape, *updates.shape[axis + 1 :])
+    return only(TensorInfo(shape, updates.dtype))
+
+
+def _gather_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis = attributes["axis"] % len(inputs[0].shape)
+    size = inputs[0].shape[axis]
+    assert size is not None
+    take = xp.take
+    return lambda updates, indices: take(updates, _checked("gather", indices, size), axis)
+
+
+def _gather_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    (gradient,), (updates, indices) = gradients, node.inputs
+    assert gradient is not None
+    axis = node.attributes["axis"] % len(updates.shape)
+    inputs = (gradient, indices, updates)
+    return [g.add_node_named("gather_gradient", inputs, {"axis": axis}), None]
+
+
+def _gather_gradient_infer(
+    inputs: Infos, attributes: Attributes, label: str
+) -> dict[str, TensorInfo]:
+    return only(TensorInfo(inputs[2].shape, inputs[0].dtype))
+
+
+def _gather_gradient_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:
+    gradient, indices, updates = inputs
+    size = updates.shape[attributes["axis"]]
+    return None if size is None else [g.scatter(gradient, indices, size, attributes["axis"])]
+
+
+def _scatter_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    updates, indices = inputs
+    require_float(label, "updates", updates)
+    require_integer(label, "indices", indices)
+    count, axis = len(indices.shape), attributes["axis"]
+    rank = len(updates.shape) - count + 1
+    axis = axis_of(label, "axis", axis, rank) if rank > 0 else 0
+    window = updates.shape[axis : axis + count]
+    if rank < 1 or any(
+        a is not None and b is not None and a != b
+        for a, b in zip(window, indices.shape, strict=True)
+    ):
+        expected = f"{brackets(indices.shape)} of the indices at axis {axis}"
+        raise ShapeError(refusal(label, "updates", expected, brackets(updates.shape)))
+    shape = (*updates.shape[:axis], attributes["size"], *updates.shape[axis + count :])
+    return only(TensorInfo(shape, updates.dtype))
+
+
+def _scatter_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    shape = known(_scatter_infer(inputs, attributes, "scatter")[""].shape)
+    assert shape is not None
+    count = len(inputs[1].shape)
+    axis = attributes["axis"] % (len(inputs[0].shape) - count + 1)
+    rest = shape[:axis] + shape[axis + 1 :]
+    size, integer = attributes["size"], xp.dtype("int64")
+    forth = (
+        *range(axis, axis + count),
+        *range(axis),
+        *range(axis + count, len(inputs[0].shape)),
+    )
+    back = (*range(1, axis + 1), 0, *range(axis + 1, len(shape)))
+
+    def scatter(updates: Any, indices: Any) -> Any:
+        flat = xp.reshape(_checked("scatter", indices, size), (-1,))
+        rows = xp.reshape(xp.permute_dims(updates, forth), (len(flat), *rest))
+        total = xp.scatter_add((size, *rest), xp.astype(flat, integer), rows)
+        return xp.permute_dims(total, back) if axis else total
+
+    return scatter
+
+
+def _scatter_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    (gradient,), (_, indices) = gradients, node.inputs
+    assert gradient is not None
+    return [g.gather(gradient, indices, axis=node.attributes["axis"]), None]
+
+
+def _along_shape(label: str, outer: TensorInfo | None, indices: TensorInfo, axis: int) -> int:
+    require_integer(label, "indices", indices)
+    axis = axis_of(label, "axis", axis, len(indices.shape))
+    if outer is not None:
+        fits = len(outer.shape) == len(indices.shape) and all(
+            k == axis or a is None or b is None or a == b
+            for k, (a, b) in enumerate(zip(outer.shape, indices.shape, strict=True))
+        )
+        if not fits:
+            expected = f"{brackets(outer.shape)} outside axis {axis}"
+            raise ShapeError(refusal(label, "indices", expected, brackets(indices.shape)))
+    return axis
+
+
+def _gather_along_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    updates, indices = inputs
+    _along_shape(label, updates, indices, attributes["axis"])
+    return only(TensorInfo(indices.shape, updates.dtype))
+
+
+def _gather_along_prepare(
+    xp: Namespace, inputs: Infos, attributes: Attributes
+) -> Callable[..., Any]:
+    axis = attributes["axis"] % len(inputs[0].shape)
+    size = inputs[0].shape[axis]
+    assert size is not None
+    take, integer, astype = xp.take_along_axis, xp.dtype("int64"), xp.astype
+    return lambda updates, indices: take(
+        updates, astype(_checked("gather_along_axis", indices, size), integer), axis
+    )
+
+
+def _gather_along_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    (gradient,), (updates, indices) = gradients, node.inputs
+    assert gradient is not None
+    axis = node.attributes["axis"] % len(updates.shape)
+    inputs = (gradient, indices, updates)
+    return [g.add_node_named("gather_along_axis_gradient", inputs, {"axis": axis}), None]
+
+
+def _gather_along_gradient_lower(
+    g: Graph, inputs: Any, attributes: Attributes
+) -> list[Tensor] | None:
+    gradient, indices, updates = inputs
+    size = updates.shape[attributes["axis"]]
+    if size is None:
+        return None
+    return [g.scatter_along_axis(gradient, indices, size, attributes["axis"])]
+
+
+def _scatter_along_infer(
+    inputs: Infos, attributes: Attributes, label: str
+) -> dict[str, TensorInfo]:
+    updates, indices = inputs
+    require_float(label, "updates", updates)
+    axis = _along_shape(label, None, indices, attributes["axis"])
+    if known(updates.shape) and known(indices.shape) and updates.shape != indices.shape:
+        expected, got = brackets(indices.shape), brackets(updates.shape)
+        raise ShapeError(refusal(label, "updates", expected, got))
+    shape = (*updates.shape[:axis], attributes["size"], *updates.shape[axis + 1 :])
+    return only(TensorInfo(shape, updates.dtype))
+
+
+def _scatter_along_prepare(
+    xp: Namespace, inputs: Infos, attributes: Attributes
+) -> Callable[..., Any]:
+    axis = attributes["axis"] % len(inputs[0].shape)
+    shape = known(_scatter_along_infer(inputs, attributes, "scatter_along_axis")[""].shape)
+    assert shape is not None
+    size, integer = attributes["size"], xp.dtype("int64")
+    return lambda updates, indices: xp.scatter_along(
+        shape,
+        axis,
+        xp.astype(_checked("scatter_along_axis", indices, size), integer),
+        updates,
+    )
+
+
+def _scatter_along_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    (gradient,), (_, indices) = gradients, node.inputs
+    assert gradient is not None
+    return [g.gather_along_axis(gradient, indices, node.attributes["axis"]), None]
+
+
+_UPDATES = ("updates", "indices")
+_AXIS = {"axis": "int"}
+ROWS = (
+    Op(
+        "one_hot",
+        _one_hot_infer,
+        _one_hot_prepare,
+        operands=("indices",),
+        kinds={
+            "depth": "int",
+            "axis": "int",
+            "dtype": "dtype",
+            "on_value": "float",
+            "off_value": "float",
+        },
+    ),
+    Op(
+        "gather", _gather_infer, _gather_prepare, _gather_derivative, operands=_UPDATES, kinds=_AXIS
+    ),
+    Op(
+        "gather_gradient",
+        _gather_gradient_infer,
+        lower=_gather_gradient_lower,
+        operands=("gradient", "indices", "like"),
+        kinds=_AXIS,
+    ),
+    Op(
+        "scatter",
+        _scatter_infer,
+        _scatter_prepare,
+        _scatter_derivative,
+        operands=_UPDATES,
+        kinds={"size": "int", "axis": "int"},
+    ),
+    Op(
+        "gather_along_axis",
+        _gather_along_infer,
+        _gather_along_prepare,
+        _gather_along_derivative,
+        operands=_UPDATES,
+        kinds=_AXIS,
+    ),
+    Op(
+        "gather_along_axis_gradient",
+        _gather_gradient_infer,
+        lower=_gather_along_gradient_lower,
+        operands=("gradient", "indices", "like"),
+        kinds=_AXIS,
+    ),
+    Op(
+        "scatter_along_axis",
+        _scatter_along_infer,
+        _scatter_along_prepare,
+        _scatter_along_derivative,
+        operands=_UPDATES,
+        kinds={"size": "int", "axis": "int"},
+    ),
+)

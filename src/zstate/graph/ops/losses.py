@@ -1,0 +1,206 @@
+"""Rows of the softmax and of its cross entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import OptionError, ShapeError, refusal
+from ...layout import TensorInfo, brackets
+from .base import (
+    Attributes,
+    Infos,
+    Op,
+    axis_of,
+    known,
+    only,
+    require_float,
+    require_same_type,
+    widened,
+)
+
+if TYPE_CHECKING:
+    from ..arrays import Namespace
+    from ..graph import Graph
+    from ..tensor import Node, Tensor
+
+REDUCTIONS = ("none", "sum", "mean")
+
+
+def _softmax_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    require_float(label, "tensor", inputs[0])
+    axis_of(label, "axis", attributes["axis"], len(inputs[0].shape))
+    return only(inputs[0])
+
+
+def _shifted(xp: Namespace, array: Any, axis: int) -> Any:
+    """The array minus its largest element along the axis, so that exp cannot overflow."""
+    return array - xp.max(array, axis=(axis,), keepdims=True)
+
+
+def _softmax(xp: Namespace, array: Any, axis: int) -> Any:
+    raised = xp.exp(_shifted(xp, array, axis))
+    raised /= xp.sum(raised, axis=(axis,), keepdims=True)
+    return raised
+
+
+def _softmax_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis = attributes["axis"] % len(inputs[0].shape)
+    return widened(xp, inputs[0].dtype, lambda array: _softmax(xp, array, axis))
+
+
+def _softmax_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    (gradient,), (y,) = gradients, node.results
+    assert gradient is not None
+    inner = g.reduction_sum(gradient * y, axes=[node.attributes["axis"]])
+    return [y * (gradient - inner)]
+
+
+def _loss_shape(info: TensorInfo, attributes: Attributes, label: str) -> TensorInfo:
+    axis = axis_of(label, "axis", attributes["axis"], len(info.shape))
+    if attributes["reduction"] not in REDUCTIONS:
+        expected = "one of " + ", ".join(REDUCTIONS)
+        raise OptionError(refusal(label, "reduction", expected, repr(attributes["reduction"])))
+    if attributes["reduction"] != "none":
+        return TensorInfo((), info.dtype)
+    return TensorInfo((*info.shape[:axis], *info.shape[axis + 1 :]), info.dtype)
+
+
+def _check_labels(source: TensorInfo, labels: TensorInfo, label: str) -> None:
+    require_float(label, "source", source)
+    require_same_type(label, ("source", "labels"), [source, labels])
+    fits = len(source.shape) == len(labels.shape) and all(
+        a is None or b is None or a == b for a, b in zip(source.shape, labels.shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(refusal(label, "labels", brackets(source.shape), brackets(labels.shape)))
+
+
+def _entropy_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    _check_labels(inputs[0], inputs[1], label)
+    return only(_loss_shape(inputs[0], attributes, label))
+
+
+def _count(info: TensorInfo, axis: int) -> int:
+    shape = known(info.shape)
+    assert shape is not None
+    return math.prod(size for k, size in enumerate(shape) if k != axis)
+
+
+def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis = attributes["axis"] % len(inputs[0].shape)
+    reduction, count = attributes["reduction"], _count(inputs[0], axis)
+    every = tuple(range(len(inputs[0].shape) - 1))
+
+    def entropy(source: Any, labels: Any) -> Any:
+        # -Σ labels · log softmax = log Σ exp · Σ labels - Σ labels · source, both shifted
+        moved = _shifted(xp, source, axis)
+        weight = xp.sum(labels, axis=(axis,), keepdims=False)
+        log = xp.log(xp.sum(xp.exp(moved), axis=(axis,), keepdims=False))
+        loss = log * weight - xp.sum(labels * moved, axis=(axis,), keepdims=False)
+        if reduction == "none":
+            return loss
+        total = xp.sum(loss, axis=every, keepdims=False)
+        return total / count if reduction == "mean" else total
+
+    return widened(xp, inputs[0].dtype, entropy)
+
+
+def _entropy_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    (gradient,), (source, labels), a = gradients, node.inputs, node.attributes
+    assert gradient is not None
+    first = second = None
+    if needs[0]:
+        inputs = (gradient, source, labels)
+        first = g.add_node_named("soft_max_cross_entropy_gradient", inputs, a)
+    if needs[1]:
+        second = g.add_node_named("soft_max_cross_entropy_labels_gradient", (gradient, source), a)
+    return [first, second]
+
+
+def _gradient_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    gradient, source = inputs[:2]
+    require_same_type(label, ("gradient", "source"), [gradient, source])
+    if len(inputs) == 3:
+        _check_labels(source, inputs[2], label)
+    wanted = _loss_shape(source, attributes, label).shape
+    fits = len(wanted) == len(gradient.shape) and all(
+        a is None or b is None or a == b for a, b in zip(wanted, gradient.shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(refusal(label, "gradient", brackets(wanted), brackets(gradient.shape)))
+    return only(source)
+
+
+def _scaled(xp: Namespace, source: TensorInfo, attributes: Attributes) -> Callable[[Any], Any]:
+    """The loss's gradient as a factor of every element of the source."""
+    axis, expand = attributes["axis"] % len(source.shape), xp.expand_dims
+    if attributes["reduction"] == "none":
+        return lambda gradient: expand(gradient, axis=(axis,))
+    count = _count(source, axis) if attributes["reduction"] == "mean" else 1
+    return lambda gradient: gradient / max(count, 1)
+
+
+def _gradient_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis = attributes["axis"] % len(inputs[1].shape)
+    scaled = _scaled(xp, inputs[1], attributes)
+
+    def back(gradient: Any, source: Any, labels: Any) -> Any:
+        found = _softmax(xp, source, axis)
+        found *= xp.sum(labels, axis=(axis,), keepdims=True)
+        found -= labels
+        found *= scaled(gradient)
+        return found
+
+    return widened(xp, inputs[1].dtype, back)
+
+
+def _labels_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis = attributes["axis"] % len(inputs[1].shape)
+    scaled = _scaled(xp, inputs[1], attributes)
+
+    def back(gradient: Any, source: Any) -> Any:
+        moved = _shifted(xp, source, axis)
+        log = xp.log(xp.sum(xp.exp(moved), axis=(axis,), keepdims=True))
+        return (log - moved) * scaled(gradient)
+
+    return widened(xp, inputs[1].dtype, back)
+
+
+_KINDS = {"axis": "int", "reduction": "str"}
+ROWS = (
+    Op(
+        "soft_max",
+        _softmax_infer,
+        _softmax_prepare,
+        _softmax_derivative,
+        kinds={"axis": "int"},
+    ),
+    Op(
+        "soft_max_cross_entropy",
+        _entropy_infer,
+        _entropy_prepare,
+        _entropy_derivative,
+        operands=("source", "labels"),
+        kinds=_KINDS,
+    ),
+    Op(
+        "soft_max_cross_entropy_gradient",
+        _gradient_infer,
+        _gradient_prepare,
+        operands=("gradient", "source", "labels"),
+        kinds=_KINDS,
+    ),
+    Op(
+        "soft_max_cross_entropy_labels_gradient",
+        _gradient_infer,
+        _labels_prepare,
+        operands=("gradient", "source"),
+        kinds=_KINDS,
+    ),
+)

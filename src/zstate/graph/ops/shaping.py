@@ -1,0 +1,495 @@
+"""Rows that move elements without computing: transpose, reshape, concat, slice, pad and others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ShapeError, refusal
+from ...layout import TensorInfo, brackets
+from ...types import PartialShape
+from .base import (
+    Attributes,
+    Infos,
+    Op,
+    axes_of,
+    axis_of,
+    broadcast_shapes,
+    known,
+    only,
+    require_same_type,
+)
+from .like import concat_gradient, reshape_like, slice_gradient, sum_like
+
+if TYPE_CHECKING:
+    from ..arrays import Namespace
+    from ..graph import Graph
+    from ..tensor import Node, Tensor
+
+
+def _single(gradients: list[Tensor | None]) -> Tensor:
+    (gradient,) = gradients
+    assert gradient is not None
+    return gradient
+
+
+# transpose
+
+
+def _transpose_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,), axes = inputs, attributes["permutation"]
+    if sorted(axes) != list(range(len(info.shape))):
+        expected = f"a permutation of {len(info.shape)} axes"
+        raise ShapeError(refusal(label, "permutation", expected, brackets(axes)))
+    return only(TensorInfo(tuple(info.shape[axis] for axis in axes), info.dtype))
+
+
+def _transpose_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axes, permute = attributes["permutation"], xp.permute_dims
+    return lambda array: permute(array, axes)
+
+
+def _transpose_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    axes = node.attributes["permutation"]
+    back = sorted(range(len(axes)), key=axes.__getitem__)
+    return [g.transpose(_single(gradients), back)]
+
+
+def _transpose_lower(
+    g: Graph, inputs: Sequence[Tensor], attributes: Attributes
+) -> list[Tensor] | None:
+    """Two transpositions become one, and one that changes nothing becomes none."""
+    (tensor,), axes = inputs, attributes["permutation"]
+    if list(axes) == sorted(axes):
+        return [tensor]
+    if tensor.node.op is TRANSPOSE:
+        first = tensor.node.attributes["permutation"]
+        return [g.transpose(tensor.node.inputs[0], [first[axis] for axis in axes])]
+    return None
+
+
+# reshape, expand_dims, squeeze
+
+
+def _reshape_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,), wanted = inputs, attributes["shape"]
+    sizes: list[int | None] = list(wanted)
+    whole = known(info.shape)
+    fixed = math.prod(size for size in wanted if size != -1)
+    expected = f"sizes with as many elements as {brackets(info.shape)}, at most one of them -1"
+    if sizes.count(-1) > 1 or any(size < -1 for size in wanted):
+        raise ShapeError(refusal(label, "shape", expected, brackets(wanted)))
+    if -1 in sizes:
+        filled = None
+        if whole is not None:
+            filled = math.prod(whole) // fixed if fixed else 0
+            if filled * fixed != math.prod(whole):
+                raise ShapeError(refusal(label, "shape", expected, brackets(wanted)))
+        sizes[sizes.index(-1)] = filled
+    elif whole is not None and math.prod(whole) != fixed:
+        raise ShapeError(refusal(label, "shape", expected, brackets(wanted)))
+    return only(TensorInfo(tuple(sizes), info.dtype))
+
+
+def _reshape_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    (shape,) = (_reshape_infer(inputs, attributes, "reshape")[""].shape,)
+    reshape = xp.reshape
+    return lambda array: reshape(array, shape)
+
+
+def _reshape_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    return [reshape_like(g, _single(gradients), node.inputs[0])]
+
+
+def _reshape_lower(
+    g: Graph, inputs: Sequence[Tensor], attributes: Attributes
+) -> list[Tensor] | None:
+    """A reshape of a reshape is one, and one that changes nothing is none."""
+    (tensor,) = inputs
+    if tensor.shape == attributes["shape"]:
+        return [tensor]
+    if tensor.node.op is RESHAPE and -1 not in attributes["shape"]:
+        return [g.reshape(tensor.node.inputs[0], attributes["shape"])]
+    return None
+
+
+def _expand_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,), axes = inputs, attributes["axes"]
+    rank = len(info.shape) + len(axes)
+    placed = axes_of(label, axes, rank)
+    sizes = iter(info.shape)
+    shape = tuple(1 if axis in placed else next(sizes) for axis in range(rank))
+    return only(TensorInfo(shape, info.dtype))
+
+
+def _expand_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axes = axes_of(
+        "expand_dims", attributes["axes"], len(inputs[0].shape) + len(attributes["axes"])
+    )
+    expand = xp.expand_dims
+    return lambda array: expand(array, axis=axes)
+
+
+def _squeeze_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,) = inputs
+    axes = axes_of(label, attributes["axes"], len(info.shape))
+    for axis in axes:
+        if info.shape[axis] not in (1, None):
+            expected = "axes of size 1"
+            got = f"axis {axis} of {brackets(info.shape)}"
+            raise ShapeError(refusal(label, "axes", expected, got))
+    shape = tuple(size for axis, size in enumerate(info.shape) if axis not in axes)
+    return only(TensorInfo(shape, info.dtype))
+
+
+def _squeeze_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    shape = _squeeze_infer(inputs, attributes, "squeeze")[""].shape
+    reshape = xp.reshape
+    return lambda array: reshape(array, shape)
+
+
+# broadcast
+
+
+def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,), wanted = inputs, attributes["shape"]
+    found = broadcast_shapes(label, ("shape", "tensor"), [wanted, info.shape])
+    if found != wanted:
+        expected = f"a shape that broadcasts to {brackets(wanted)}"
+        raise ShapeError(refusal(label, "tensor", expected, brackets(info.shape)))
+    return only(TensorInfo(wanted, info.dtype))
+
+
+def _broadcast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    shape, broadcast = attributes["shape"], xp.broadcast_to
+    return lambda array: broadcast(array, shape)
+
+
+def _broadcast_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    return [sum_like(g, _single(gradients), node.inputs[0])]
+
+
+# concat, stack, split
+
+
+def _concat_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    first = inputs[0]
+    require_same_type(label, [f"tensors[{k}]" for k in range(len(inputs))], inputs)
+    axis = axis_of(label, "axis", attributes["axis"], len(first.shape))
+    sizes: list[int | None] = list(first.shape)
+    total: int | None = 0
+    for k, info in enumerate(inputs):
+        fits = len(info.shape) == len(sizes) and all(
+            a is None or b is None or a == b or place == axis
+            for place, (a, b) in enumerate(zip(info.shape, sizes, strict=True))
+        )
+        if not fits:
+            expected = f"{brackets(first.shape)} outside axis {axis}"
+            raise ShapeError(refusal(label, f"tensors[{k}]", expected, brackets(info.shape)))
+        sizes = [b if a is None else a for a, b in zip(info.shape, sizes, strict=True)]
+        piece = info.shape[axis]
+        total = None if total is None or piece is None else total + piece
+    sizes[axis] = total
+    return only(TensorInfo(tuple(sizes), first.dtype))
+
+
+def _concat_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis, concat = attributes["axis"], xp.concat
+    return lambda *arrays: concat(arrays, axis=axis)
+
+
+def _concat_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    axis = axis_of("concat", "axis", node.attributes["axis"], len(node.inputs[0].shape))
+    return [*concat_gradient(g, _single(gradients), node.inputs, axis)]
+
+
+def _stack_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    first = inputs[0]
+    require_same_type(label, [f"tensors[{k}]" for k in range(len(inputs))], inputs)
+    sizes: list[int | None] = list(first.shape)
+    for k, info in enumerate(inputs):
+        if len(info.shape) != len(sizes) or any(
+            None not in (a, b) and a != b for a, b in zip(info.shape, sizes, strict=True)
+        ):
+            name = f"tensors[{k}]"
+            raise ShapeError(refusal(label, name, brackets(first.shape), brackets(info.shape)))
+        sizes = [b if a is None else a for a, b in zip(info.shape, sizes, strict=True)]
+    axis = axis_of(label, "axis", attributes["axis"], len(sizes) + 1)
+    sizes.insert(axis, len(inputs))
+    return only(TensorInfo(tuple(sizes), first.dtype))
+
+
+def _stack_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis, stack = attributes["axis"], xp.stack
+    return lambda *arrays: stack(arrays, axis)
+
+
+def _stack_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    axis = node.attributes["axis"]
+    parts = g.split(_single(gradients), [1] * len(node.inputs), axis=axis)
+    return [g.squeeze(part, axes=[axis]) for part in parts]
+
+
+def _split_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,), sizes = inputs, attributes["sizes"]
+    axis = axis_of(label, "axis", attributes["axis"], len(info.shape))
+    if any(size < 0 for size in sizes) or info.shape[axis] not in (None, sum(sizes)):
+        expected = f"sizes that sum to {info.shape[axis]}"
+        raise ShapeError(refusal(label, "split_sizes", expected, brackets(sizes)))
+    return {
+        str(k): TensorInfo((*info.shape[:axis], size, *info.shape[axis + 1 :]), info.dtype)
+        for k, size in enumerate(sizes)
+    }
+
+
+def _split_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axis = axis_of("split", "axis", attributes["axis"], len(inputs[0].shape))
+    windows, start = [], 0
+    for size in attributes["sizes"]:
+        windows.append((slice(None),) * axis + (slice(start, start + size),))
+        start += size
+    return lambda array: tuple(array[window] for window in windows)
+
+
+def _split_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    from .like import zeros_like
+
+    pieces = [
+        zeros_like(g, result) if gradient is None else gradient
+        for result, gradient in zip(node.results, gradients, strict=True)
+    ]
+    return [g.concat_tensors(pieces, axis=node.attributes["axis"])]
+
+
+# slice and what puts it back, reverse, pad
+
+
+def _windows(attributes: Attributes) -> list[slice]:
+    names = ("starts", "ends", "strides")
+    return [slice(*bounds) for bounds in zip(*(attributes[n] for n in names), strict=True)]
+
+
+def _slice_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,), rank = inputs, len(inputs[0].shape)
+    for name in ("starts", "ends", "strides"):
+        if len(attributes[name]) != rank:
+            expected = f"one number for each of {rank} dimensions"
+            raise ShapeError(refusal(label, name, expected, brackets(attributes[name])))
+    if any(step < 1 for step in attributes["strides"]):
+        raise ShapeError(refusal(label, "strides", "at least 1", brackets(attributes["strides"])))
+    shape: list[int | None] = []
+    for size, window in zip(info.shape, _windows(attributes), strict=True):
+        if size is not None:
+            shape.append(len(range(*window.indices(size))))
+        else:
+            shape.append(_unknown_length(window))
+    return only(TensorInfo(tuple(shape), info.dtype))
+
+
+def _unknown_length(window: slice) -> int | None:
+    """The length of a slice of an unknown size, where the bounds tell it for any that fits."""
+    start, stop, step = window.start, window.stop, window.step
+    if (stop is not None and (start >= 0) == (stop >= 0)) or (stop is None and start < 0):
+        return len(range(start, 0 if stop is None else stop, step))
+    return None
+
+
+def _slice_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    windows = tuple(_windows(attributes))
+    return lambda array: array[windows]
+
+
+def _slice_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    return [slice_gradient(g, _single(gradients), node.inputs[0], node.attributes)]
+
+
+def _put_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    whole = TensorInfo(attributes["shape"], inputs[0].dtype)
+    hole = _slice_infer([whole], attributes, label)[""].shape
+    if inputs[0].shape != hole:
+        raise ShapeError(refusal(label, "tensor", brackets(hole), brackets(inputs[0].shape)))
+    return only(whole)
+
+
+def _put_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    shape, windows = attributes["shape"], tuple(_windows(attributes))
+    zeros, dtype = xp.zeros, xp.dtype(inputs[0].dtype)
+
+    def put(array: Any) -> Any:
+        whole = zeros(shape, dtype)
+        whole[windows] = array
+        return whole
+
+    return put
+
+
+def _put_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    a = node.attributes
+    return [g.strided_slice(_single(gradients), a["starts"], a["ends"], a["strides"])]
+
+
+def _reverse_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    axes_of(label, attributes["axes"], len(inputs[0].shape))
+    return only(inputs[0])
+
+
+def _reverse_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axes = axes_of("reverse", attributes["axes"], len(inputs[0].shape))
+    flip = xp.flip
+    return lambda array: flip(array, axes)
+
+
+def _reverse_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    return [g.reverse(_single(gradients), axes=node.attributes["axes"])]
+
+
+def _pad_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    (info,) = inputs
+    for name in ("left", "right"):
+        sizes = attributes[name]
+        if len(sizes) != len(info.shape) or any(size < 0 for size in sizes):
+            expected = f"{len(info.shape)} sizes of at least 0"
+            raise ShapeError(refusal(label, f"{name}_padding", expected, brackets(sizes)))
+    shape: PartialShape = tuple(
+        None if size is None else left + size + right
+        for left, size, right in zip(
+            attributes["left"], info.shape, attributes["right"], strict=True
+        )
+    )
+    return only(TensorInfo(shape, info.dtype))
+
+
+def _pad_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    shape = known(_pad_infer(inputs, attributes, "pad")[""].shape)
+    inner = known(inputs[0].shape)
+    assert shape is not None and inner is not None
+    window = tuple(
+        slice(left, left + size) for left, size in zip(attributes["left"], inner, strict=True)
+    )
+    value, zeros, dtype = attributes["value"], xp.zeros, xp.dtype(inputs[0].dtype)
+
+    def pad(array: Any) -> Any:
+        whole = zeros(shape, dtype)
+        if value:
+            whole[...] = value
+        whole[window] = array
+        return whole
+
+    return pad
+
+
+def _pad_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    left, right = node.attributes["left"], node.attributes["right"]
+    ends = [-size if size else None for size in right]
+    return [g.strided_slice(_single(gradients), left, ends, [1] * len(left))]
+
+
+_SLICE = {"starts": "ints", "ends": "bounds", "strides": "ints"}
+TRANSPOSE = Op(
+    "transpose",
+    _transpose_infer,
+    _transpose_prepare,
+    _transpose_derivative,
+    _transpose_lower,
+    kinds={"permutation": "ints"},
+    view=True,
+)
+RESHAPE = Op(
+    "reshape",
+    _reshape_infer,
+    _reshape_prepare,
+    _reshape_derivative,
+    _reshape_lower,
+    kinds={"shape": "ints"},
+    view=True,
+)
+ROWS = (
+    TRANSPOSE,
+    RESHAPE,
+    Op(
+        "expand_dims",
+        _expand_infer,
+        _expand_prepare,
+        _reshape_derivative,
+        kinds={"axes": "ints"},
+        view=True,
+    ),
+    Op(
+        "squeeze",
+        _squeeze_infer,
+        _squeeze_prepare,
+        _reshape_derivative,
+        kinds={"axes": "ints?"},
+        view=True,
+    ),
+    Op(
+        "broadcast",
+        _broadcast_infer,
+        _broadcast_prepare,
+        _broadcast_derivative,
+        kinds={"shape": "ints"},
+        view=True,
+    ),
+    Op(
+        "concat_tensors",
+        _concat_infer,
+        _concat_prepare,
+        _concat_derivative,
+        operands=("tensors",),
+        kinds={"axis": "int"},
+    ),
+    Op(
+        "stack",
+        _stack_infer,
+        _stack_prepare,
+        _stack_derivative,
+        operands=("tensors",),
+        kinds={"axis": "int"},
+    ),
+    Op(
+        "split",
+        _split_infer,
+        _split_prepare,
+        _split_derivative,
+        kinds={"sizes": "ints", "axis": "int"},
+        view=True,
+    ),
+    Op("slice", _slice_infer, _slice_prepare, _slice_derivative, kinds=_SLICE, view=True),
+    Op("put_slice", _put_infer, _put_prepare, _put_derivative, kinds={**_SLICE, "shape": "ints"}),
+    Op(
+        "reverse",
+        _reverse_infer,
+        _reverse_prepare,
+        _reverse_derivative,
+        kinds={"axes": "ints?"},
+        view=True,
+    ),
+    Op(
+        "pad_tensor",
+        _pad_infer,
+        _pad_prepare,
+        _pad_derivative,
+        kinds={"left": "ints", "right": "ints", "value": "float"},
+    ),
+)
