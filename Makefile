@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 .PHONY: run test lint clean
 
 run: $(VENV)/.run
-	$(BIN)/zstate check
+	$(BIN)/zstate train
 
 test: lint
 	$(PYTEST) --cov --cov-report=term
@@ -24,7 +24,7 @@ $(BIN)/python:
 
 # --no-deps for the package itself: pip would otherwise keep an installed copy of the same version.
 $(VENV)/.run: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet '.[cli,bfloat16]'
+	$(BIN)/python -m pip install --quiet '.[train,bfloat16]'
 	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
 	touch $@
 

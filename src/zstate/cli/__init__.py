@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from .. import __version__
 
 _COMMANDS = {
+    "train": "train a character language model through the graph",
+    "sample": "write text with a trained model",
+    "graph": "print or draw a saved graph",
     "check": "compare every backend of this machine with the oracle",
     "bench": "time it beside PyTorch, ONNX Runtime and JAX, where they are installed",
     "shapes": "print the shape of every tensor of an operation, and the order of its gradients",
@@ -30,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f".{name}", __name__)
         subparser = subparsers.add_parser(name, help=text, description=module.__doc__)
         module.add_arguments(subparser)
-        subparser.set_defaults(run=module.run)
+        subparser.set_defaults(command_run=module.run)
     options = parser.parse_args(arguments)
-    status: int = options.run(options)
+    status: int = options.command_run(options)
     return status

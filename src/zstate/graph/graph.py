@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..layout import brackets, describe
 from ..types import Array
 from . import gradients as reverse
 from . import printing
-from .arrays import is_array, namespace_of
+from .arrays import NUMPY, is_array, namespace_of
 from .compiling import compile_graph, fits
 from .executable import Executable
 from .methods import Learning, Recurrent, Shaping
-from .ops import PLACEHOLDER
+from .methods.core import checked_value
+from .ops import PLACEHOLDER, VARIABLE
 from .tensor import Node, Tensor
 
 _MOST_PROGRAMS = 32  # that run() keeps: a bound, not a policy
@@ -116,6 +119,32 @@ class Graph(Learning, Shaping, Recurrent):
             array([0., 2., 4.])
         """
         return reverse.gradients(self, of, list(with_respect_to))
+
+    def variables(self) -> dict[str, Array]:
+        """The values of the variables, by the name of the variable: copies."""
+        return {
+            node.name: np.array(NUMPY.asarray(node.attributes["store"].value))
+            for node in self.nodes
+            if node.op is VARIABLE
+        }
+
+    def set_variables(self, values: Mapping[str, Array]) -> None:
+        """Give variables these values, by name; nothing is changed if one does not fit."""
+        nodes = {node.name: node for node in self.nodes if node.op is VARIABLE}
+        arrays = {}
+        for name, value in values.items():
+            if name not in nodes:
+                expected = "the name of a variable"
+                raise GraphError(refusal("set_variables", "values", expected, repr(name)))
+            info = nodes[name].results[0].info
+            array = checked_value("set_variables", value, None, None)
+            if (array.shape, array.dtype.name) != info:
+                expected = f"{info.dtype}{brackets(info.shape)}"
+                got = f"{array.dtype.name}{brackets(array.shape)}"
+                raise ShapeError(refusal("set_variables", name, expected, got))
+            arrays[name] = array
+        for name, array in arrays.items():
+            nodes[name].attributes["store"].value = array
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the graph, its constants and the values of its variables to one file."""

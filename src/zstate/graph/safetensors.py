@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -57,9 +57,9 @@ def write(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(len(text).to_bytes(8, "little"))
             file.write(text)
             for array in arrays.values():
@@ -68,7 +68,7 @@ def write(
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 

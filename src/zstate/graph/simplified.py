@@ -61,7 +61,7 @@ class Simplified(Graph):
         function = node.op.prepare(NUMPY, inputs, node.attributes)
         arrays = function(*[tensor.node.attributes["store"].value for tensor in node.inputs])
         many = arrays if isinstance(arrays, tuple) else (arrays,)
-        self.nodes.remove(node)  # nothing reads it: it was added last
+        self.nodes.pop()  # the node itself: nothing reads it
         return [self.constant(np.asarray(array)) for array in many]
 
 

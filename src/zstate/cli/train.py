@@ -1,0 +1,153 @@
+"""Train a character language model through the graph, its gradients and the compiled program."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from dataclasses import fields
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from ..errors import ZStateError
+
+_HELP = {
+    "cell": "rnn, lstm or gru",
+    "layers": "recurrent layers",
+    "hidden": "hidden units of a layer",
+    "embedding": "size of a character's embedding",
+    "window": "steps of truncated back-propagation",
+    "batch": "streams of text side by side",
+    "dropout": "recurrent dropout: of h[t-1], one mask a window",
+    "learning_rate": "of Adam, at its highest",
+    "clip": "global norm of the gradients",
+    "total": "steps of training",
+    "seed": "of the weights, of dropout and of the sample",
+}
+_SENTENCE = "The value of the expression is evaluated before the function is called."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The text, the folder, and a flag for every setting."""
+    from ..train.model import Settings
+
+    parser.add_argument(
+        "text", nargs="?", help="a text file (default: Python's own language reference)"
+    )
+    parser.add_argument("--run", default=None, help="folder of the run (default: runs/CELL)")
+    parser.add_argument("--resume", action="store_true", help="continue the run of the folder")
+    parser.add_argument(
+        "--checkpoint-every", type=int, default=100, metavar="STEPS", help="also validates"
+    )
+    parser.add_argument("--temperature", type=float, default=0.7, help="of the sample")
+    for field in fields(Settings):
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            default=None,
+            help=f"{_HELP[field.name]} (default: {field.default})",
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns 0, 2 for a refusal, 130 after Ctrl-C with the run saved."""
+    console = Console()
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print("[red]zstate train needs matplotlib: pip install 'zstate\\[train]'[/red]")
+        return 2
+    try:
+        return _train(options, console)
+    except (ZStateError, OSError, UnicodeDecodeError) as error:
+        console.print(f"[red]{escape(str(error))}[/red]")
+        return 2
+
+
+def _train(options: argparse.Namespace, console: Console) -> int:
+    from ..train import plots
+    from ..train.data import read_text
+    from ..train.loop import Run
+    from ..train.model import Settings
+
+    given = {f.name: getattr(options, f.name) for f in fields(Settings)}
+    given = {name: value for name, value in given.items() if value is not None}
+    folder = Path(options.run or f"runs/{given.get('cell', Settings.cell)}")
+    every = max(options.checkpoint_every, 1)
+    if options.resume:
+        if given:
+            names = ", ".join(given)
+            console.print(f"[red]--resume keeps the run's settings; without {names}, please[/red]")
+            return 2
+        about = Run.about(folder)
+        current = Run.resume(folder, read_text(options.text or about["text"]))
+        console.print(f"resuming {escape(str(folder))} at step {current.step}")
+    else:
+        current = Run.create(folder, Settings(**given), read_text(options.text), options.text)
+    s = current.settings
+    weights = sum(v.size for n, v in current.model.graph.variables().items() if _is_weight(n))
+    console.print(
+        f"{s.layers} × {s.cell} of {s.hidden}, {weights:,} weights, "
+        f"{len(current.corpus.train):,} characters of {len(current.corpus.alphabet)} kinds"
+    )
+    try:
+        _loop(current, every, console)
+    except KeyboardInterrupt:
+        current.save()
+        console.print(f"stopped and saved at step {current.step}; to go on:")
+        console.print(f"  zstate train --resume --run {escape(str(folder))}")
+        return 130
+    bits = current.history[-1][2]
+    sentence = "".join(c for c in _SENTENCE if c in current.corpus.alphabet)
+    sentence = sentence if len(sentence) > 20 else current.corpus.decode(current.corpus.valid[:70])
+    sample = current.sample(400, "", options.temperature, s.seed)
+    (folder / "sample.txt").write_text(sample, encoding="utf-8")
+    console.rule("sample")
+    console.print(escape(sample), highlight=False)
+    console.rule()
+    console.print(f"validation: [bold]{bits:.3f} bits per character[/bold]")
+    for path in plots.draw_all(current, sentence):
+        console.print(f"  {escape(str(path))}")
+    console.print(f"more of it: zstate sample {escape(str(folder))} --prompt 'The '")
+    return 0
+
+
+def _is_weight(name: str) -> bool:
+    return name.startswith(("embedding", "layer", "projection"))
+
+
+def _loop(current: object, every: int, console: Console) -> None:
+    from ..train.loop import Run
+
+    assert isinstance(current, Run)
+    columns = (
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[bits]:.3f} bits/char"),
+        TextColumn("valid {task.fields[valid]}"),
+        TextColumn("{task.fields[speed]:,.0f} chars/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(
+            "", total=current.settings.total, completed=current.step, bits=0.0, valid="–", speed=0.0
+        )
+        smooth = speed = 0.0
+        for point in current.train(every):
+            rate = point.characters / point.seconds
+            smooth = point.bits if not smooth else 0.95 * smooth + 0.05 * point.bits
+            speed = rate if not speed else 0.95 * speed + 0.05 * rate
+            progress.update(task, completed=point.step, bits=smooth, speed=speed)
+            if point.valid_bits is not None:
+                progress.update(task, valid=f"{point.valid_bits:.3f}")
+                if not console.is_terminal:
+                    progress.console.print(
+                        f"step {point.step}: {smooth:.3f} bits/char, "
+                        f"valid {point.valid_bits:.3f}, {speed:,.0f} chars/s"
+                    )

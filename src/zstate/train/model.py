@@ -1,0 +1,309 @@
+"""The language model as a graph: embedding, recurrent layers, projection, loss, gradients, Adam.
+
+One graph holds the parameters once and four programs around them: one step of training,
+validation, sampling, and the look at the gates. All that training changes is a variable of it,
+the carried state and the random generator included, so that a saved graph is a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from ..errors import OptionError, refusal
+from ..graph import Executable, Graph, Tensor
+from ..types import Array
+
+CELLS = {"rnn": 1, "lstm": 4, "gru": 3}  # gates
+_BETA1, _BETA2, _EPSILON = 0.9, 0.99, 1e-8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides a training run; ``total`` is how many steps it has, whatever their outcome."""
+
+    cell: str = "lstm"
+    layers: int = 1
+    hidden: int = 256
+    embedding: int = 64
+    window: int = 64  # T, the steps of truncated back-propagation
+    batch: int = 32  # N, streams side by side
+    dropout: float = 0.0  # of h[t-1] in front of R, one mask a window
+    learning_rate: float = 4e-3
+    clip: float = 1.0  # the global norm of the gradients
+    total: int = 1000
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cell not in CELLS:
+            expected = "one of " + ", ".join(CELLS)
+            raise OptionError(refusal("train", "cell", expected, repr(self.cell)))
+        for name in ("layers", "hidden", "embedding", "window", "batch", "total"):
+            if getattr(self, name) < 1:
+                got = str(getattr(self, name))
+                raise OptionError(refusal("train", name, "at least 1", got))
+        for name in ("learning_rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise OptionError(refusal("train", name, "above 0", str(getattr(self, name))))
+        if self.seed < 0:
+            raise OptionError(refusal("train", "seed", "at least 0", str(self.seed)))
+        if not 0 <= self.dropout < 1:
+            expected = "at least 0 and below 1"
+            raise OptionError(refusal("train", "dropout", expected, str(self.dropout)))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step: a short rise, then half a cosine down to a tenth."""
+        warm = max(self.total // 50, 1)
+        if step < warm:
+            return self.learning_rate * (step + 1) / warm
+        part = min((step - warm) / max(self.total - warm, 1), 1.0)
+        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * part)))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The parameters of one recurrent layer: W [G·H,I], R [G·H,H], b [G·H]."""
+
+    input_weight: Tensor
+    recurrent_weight: Tensor
+    bias: Tensor
+
+
+class Model:
+    """The graph of a language model over an alphabet of so many characters."""
+
+    def __init__(self, settings: Settings, characters: int) -> None:
+        self.settings, self.characters = settings, characters
+        self.graph = Graph()
+        rng = np.random.default_rng(settings.seed)
+        hidden, gates = settings.hidden, CELLS[settings.cell]
+        bound = 1 / math.sqrt(hidden)
+
+        def uniform(name: str, *shape: int) -> Tensor:
+            value = rng.uniform(-bound, bound, shape).astype(np.float32)
+            return self.graph.variable(value, name=name)
+
+        first = rng.normal(size=(characters, settings.embedding)).astype(np.float32)
+        self.embedding = self.graph.variable(first, name="embedding")
+        self.layers = []
+        for k in range(settings.layers):
+            inputs = settings.embedding if k == 0 else hidden
+            bias = np.zeros(gates * hidden, np.float32)
+            if settings.cell == "lstm":
+                bias[hidden : 2 * hidden] = 1  # remember, until there is a reason to forget
+            self.layers.append(
+                Layer(
+                    uniform(f"layer{k}.input_weight", gates * hidden, inputs),
+                    uniform(f"layer{k}.recurrent_weight", gates * hidden, hidden),
+                    self.graph.variable(bias, name=f"layer{k}.bias"),
+                )
+            )
+        self.projection = uniform("projection", hidden, characters)
+        self.projection_bias = self.graph.variable(
+            np.zeros(characters, np.float32), name="projection_bias"
+        )
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        layers = [t for k in self.layers for t in (k.input_weight, k.recurrent_weight, k.bias)]
+        return [self.embedding, *layers, self.projection, self.projection_bias]
+
+    def carries(self, name: str, batch: int) -> list[list[Tensor]]:
+        """For every layer the variables [N,H] that carry its state, and for an LSTM its cell."""
+        parts = ("state", "cell") if self.settings.cell == "lstm" else ("state",)
+        return [
+            [
+                self.graph.variable(
+                    0.0, shape=(batch, self.settings.hidden), name=f"{name}{k}.{part}"
+                )
+                for part in parts
+            ]
+            for k in range(self.settings.layers)
+        ]
+
+    def recurrent(
+        self, k: int, x: Tensor, start: list[Tensor], mask: Tensor | None, training: bool = False
+    ) -> dict[str, Tensor]:
+        """Layer k over x [T,N,I] from a state: its results by name."""
+        g, layer, cell = self.graph, self.layers[k], self.settings.cell
+        weights: dict[str, Any] = {
+            "recurrent_weight": layer.recurrent_weight,
+            "input_weight": layer.input_weight,
+            "bias": layer.bias,
+            "init_state": start[0],
+            "mask": mask,
+        }
+        if cell == "lstm":
+            d = LSTMDescriptor(produce_cell=True, training=training)
+            found = g.lstm(x, init_cell=start[1], descriptor=d, **weights)
+        elif cell == "gru":
+            # torch.nn.GRU's form: the reset after the product.
+            d2 = GRUDescriptor(reset_after=True, training=training)
+            found = g.gru(x, descriptor=d2, **weights)
+        else:
+            d3 = SingleGateRNNDescriptor(activation=Activation.TANH, training=training)
+            found = g.single_gate_rnn(x, descriptor=d3, **weights)
+        return {tensor.name.rpartition(":")[2]: tensor for tensor in found}
+
+    def forward(
+        self,
+        tokens: Tensor,
+        carries: list[list[Tensor]],
+        keep: Tensor,
+        masks: list[Tensor | None],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Logits [T·N,V] of tokens [T,N], and the assigns that carry the last state on."""
+        g, hidden = self.graph, self.settings.hidden
+        x = g.gather(self.embedding, tokens)  # [T,N,E]
+        steps, batch = (size or 0 for size in tokens.shape)
+        assigns = []
+        for k, (variables, mask) in enumerate(zip(carries, masks, strict=True)):
+            found = self.recurrent(k, x, [v * keep for v in variables], mask)
+            x = found["state"]
+            for variable, part in zip(variables, ("state", "cell"), strict=False):
+                last = g.slice_tensor(found[part], 0, steps - 1, 1)
+                assigns.append(g.assign(variable, g.reshape(last, (batch, hidden))))
+        rows = g.reshape(x, (steps * batch, hidden))
+        return rows @ self.projection + self.projection_bias, assigns
+
+    def _inputs(self, name: str, steps: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        g = self.graph
+        tokens = g.placeholder(shape=(steps, batch), dtype="int32", name=f"{name}.tokens")
+        targets = g.placeholder(shape=(steps, batch), dtype="int32", name=f"{name}.targets")
+        keep = g.placeholder(shape=(), dtype="float32", name=f"{name}.keep")
+        return tokens, targets, keep
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        g = self.graph
+        rows = logits.shape[0] or 0
+        labels = g.one_hot(g.reshape(targets, (rows,)), self.characters)
+        return g.soft_max_cross_entropy(logits, labels, axis=-1, reduction="mean")
+
+    def training_program(self) -> Executable:
+        """[tokens [T,N], targets [T,N], keep [], learning rate []] -> [loss, gradient norm].
+
+        ``keep`` is 1, or 0 to begin with a state of zeros.
+        """
+        g, s = self.graph, self.settings
+        tokens, targets, keep = self._inputs("train", s.window, s.batch)
+        rate = g.placeholder(shape=(), dtype="float32", name="train.learning_rate")
+        effects: list[Tensor] = []
+        masks: list[Tensor | None] = [None] * s.layers
+        if s.dropout:
+            generator = g.random_philox_state(seed=s.seed, name="dropout.state")
+            after, ones = generator, g.constant(1.0, shape=(1, s.batch, s.hidden))
+            for k in range(s.layers):
+                masks[k], after = g.dropout(ones, s.dropout, after)
+            effects.append(g.assign(generator, after))
+        logits, assigns = self.forward(tokens, self.carries("train", s.batch), keep, masks)
+        loss = self._loss(logits, targets)
+        gradients = g.gradients(of=loss, with_respect_to=self.parameters)
+        squares = [g.reshape(g.reduction_sum(g.square(d)), ()) for d in gradients.values()]
+        norm = g.square_root(sum(squares[1:], squares[0]))
+        scale = g.minimum(s.clip / (norm + 1e-6), 1.0)
+        step = g.variable(0.0, dtype="float64", name="step")
+        effects += [*assigns, g.assign(step, step + 1.0), *self._adam(gradients, scale, rate)]
+        return g.compile(
+            feeds={t: (t.shape, t.dtype) for t in (tokens, targets, keep, rate)},  # type: ignore[misc]
+            targets=[loss, norm],
+            operations=effects,
+        )
+
+    def _adam(self, gradients: dict[Tensor, Tensor], scale: Tensor, rate: Tensor) -> list[Tensor]:
+        g = self.graph
+        powers = []
+        effects = []
+        for name, beta in (("beta1", _BETA1), ("beta2", _BETA2)):
+            variable = g.variable(1.0, name=f"adam.{name}_power")
+            powers.append(g.assign(variable, variable * beta))
+        effects += powers
+        for parameter, gradient in gradients.items():
+            zeros = np.zeros([size or 0 for size in parameter.shape], np.float32)
+            moments = [g.variable(zeros, name=f"adam.{parameter.name}.{k}") for k in ("m", "v")]
+            found = g.adam(
+                learning_rate=rate,
+                beta1=_BETA1,
+                beta2=_BETA2,
+                epsilon=_EPSILON,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                values=parameter,
+                momentum=moments[0],
+                velocity=moments[1],
+                gradient=gradient * scale,
+            )
+            effects += [
+                g.assign(variable, value)
+                for variable, value in zip([parameter, *moments], found, strict=True)
+            ]
+        return effects
+
+    def validation_program(self, steps: int, batch: int) -> Executable:
+        """[tokens [T,N], targets [T,N], keep []] -> [loss]."""
+        tokens, targets, keep = self._inputs("valid", steps, batch)
+        masks: list[Tensor | None] = [None] * self.settings.layers
+        logits, assigns = self.forward(tokens, self.carries("valid", batch), keep, masks)
+        return self.graph.compile(
+            feeds={t: (t.shape, t.dtype) for t in (tokens, targets, keep)},  # type: ignore[misc]
+            targets=[self._loss(logits, targets)],
+            operations=assigns,
+        )
+
+    def sampling_program(self) -> Executable:
+        """[token [1,1], keep []] -> [logits [1,V]]."""
+        g = self.graph
+        token = g.placeholder(shape=(1, 1), dtype="int32", name="sample.token")
+        keep = g.placeholder(shape=(), dtype="float32", name="sample.keep")
+        masks: list[Tensor | None] = [None] * self.settings.layers
+        logits, assigns = self.forward(token, self.carries("sample", 1), keep, masks)
+        return g.compile(
+            feeds={token: ((1, 1), "int32"), keep: ((), "float32")},
+            targets=[logits],
+            operations=assigns,
+        )
+
+    def gates(self, ids: Array) -> Array:
+        """zState [T,G·H] of the last layer over a text of T characters."""
+        g = self.graph
+        x = g.gather(self.embedding, g.constant(ids[:, None]))
+        found: dict[str, Tensor] = {}
+        for k in range(self.settings.layers):
+            zeros = g.constant(0.0, shape=(1, self.settings.hidden))
+            found = self.recurrent(k, x, [zeros, zeros], None, training=True)
+            x = found["state"]
+        z = found["training_state"]
+        array: Array = g.run({}, [z])[z][:, 0]
+        return array
+
+    def gradient_flow(self, ids: Array) -> Array:
+        """‖dL/dh[t]‖ [layers,T-1]: L is the loss of the last character of T given all before it.
+
+        One node a step, so that every h[t] is a tensor of the graph with a gradient of its own.
+        """
+        g, s = self.graph, self.settings
+        zeros = g.constant(0.0, shape=(1, s.hidden))
+        states = [[zeros, zeros] for _ in range(s.layers)]
+        by_layer: list[list[Tensor]] = [[] for _ in range(s.layers)]
+        x = zeros
+        for token in ids[:-1]:
+            x = g.gather(self.embedding, g.constant(np.array([[token]], np.int32)))
+            for k in range(s.layers):
+                found = self.recurrent(k, x, states[k], None)
+                x = found["state"]
+                by_layer[k].append(x)
+                parts = [found[name] for name in ("state", "cell") if name in found]
+                states[k] = [g.reshape(part, (1, s.hidden)) for part in parts]
+        logits = g.reshape(x, (1, s.hidden)) @ self.projection + self.projection_bias
+        loss = self._loss(logits, g.constant(ids[-1:, None]))
+        every = [h for states in by_layer for h in states]
+        gradients = g.gradients(of=loss, with_respect_to=every)
+        found_arrays = g.run({}, [gradients[h] for h in every])
+        norms = [float(np.linalg.norm(array)) for array in found_arrays.values()]
+        return np.array(norms).reshape(s.layers, -1)

@@ -1,0 +1,105 @@
+"""The pictures at the end of a run: the loss, the gates over a sentence, the flow of gradients."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from ..layout import gate_order
+from ..types import Array
+from .loop import Run
+
+_GATES = {
+    "lstm": {"i": "input gate", "f": "forget gate", "z": "cell candidate", "o": "output gate"},
+    "gru": {"z": "update gate", "r": "reset gate", "o": "output candidate"},
+    "rnn": {"z": "before the activation"},
+}
+_DESCRIPTORS: dict[str, AnyDescriptor] = {
+    "lstm": LSTMDescriptor(),
+    "gru": GRUDescriptor(),
+    "rnn": SingleGateRNNDescriptor(),
+}
+_UNITS = 24  # rows of the heat map
+
+
+def _pyplot() -> Any:
+    matplotlib: Any = importlib.import_module("matplotlib")
+    matplotlib.use("Agg")
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def draw_all(run: Run, sentence: str) -> list[Path]:
+    """loss.png, gates.png and gradient_flow.png in the run's folder."""
+    plt = _pyplot()
+    ids = run.corpus.encode(sentence)
+    return [
+        _loss(plt, run),
+        _gates(plt, run, sentence, run.model.gates(ids)),
+        _flow(plt, run, run.model.gradient_flow(ids)),
+    ]
+
+
+def _saved(plt: Any, figure: Any, path: Path) -> Path:
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+    return path
+
+
+def _loss(plt: Any, run: Run) -> Path:
+    figure, axes = plt.subplots(figsize=(7, 3.6))
+    steps, bits, _ = zip(*run.history, strict=True)
+    axes.plot(steps, bits, linewidth=0.8, color="#94a3b8", label="training, each window")
+    valid = [(step, value) for step, _, value in run.history if value is not None]
+    axes.plot(*zip(*valid, strict=True), "o-", color="#dc2626", label="validation")
+    axes.set(xlabel="step", ylabel="bits per character", title=f"{run.settings.cell}: loss")
+    axes.set_ylim(0, min(max(bits), 7))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return _saved(plt, figure, run.folder / "loss.png")
+
+
+def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
+    """Each gate of the last layer: the units that vary most, over the characters."""
+    names = _GATES[run.settings.cell]
+    order = gate_order(_DESCRIPTORS[run.settings.cell])
+    by_gate = z.reshape(len(z), len(order), -1)  # [T,G,H]
+    figure, rows = plt.subplots(
+        len(order), 1, figsize=(0.16 * len(sentence) + 2, 1.9 * len(order) + 0.6), sharex=True
+    )
+    for k, (gate, axes) in enumerate(zip(order, np.atleast_1d(rows), strict=True)):
+        values = by_gate[:, k]
+        units = np.sort(np.argsort(-values.std(axis=0))[:_UNITS])
+        low = 0 if "gate" in names[gate] else -1
+        image = axes.imshow(
+            values[:, units].T,
+            aspect="auto",
+            interpolation="nearest",
+            cmap="viridis" if low == 0 else "RdBu_r",
+            vmin=low,
+            vmax=1,
+        )
+        axes.set(ylabel=names[gate], yticks=[])
+        figure.colorbar(image, ax=axes, pad=0.01)
+    axes.set_xticks(range(len(sentence)), [c if c.isprintable() else "⏎" for c in sentence])
+    figure.suptitle(f"{run.settings.cell}: the {_UNITS} units of each gate that vary most")
+    return _saved(plt, figure, run.folder / "gates.png")
+
+
+def _flow(plt: Any, run: Run, norms: Array) -> Path:
+    figure, axes = plt.subplots(figsize=(7, 3.6))
+    back = -np.arange(norms.shape[1])[::-1]
+    for k, line in enumerate(norms):
+        axes.semilogy(back, np.maximum(line, 1e-12), label=f"layer {k}")
+    axes.set(
+        xlabel="steps before the loss",
+        ylabel="‖dL/dh[t]‖",
+        title=f"{run.settings.cell}: how far back the gradient of one character reaches",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return _saved(plt, figure, run.folder / "gradient_flow.png")
