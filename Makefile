@@ -18,6 +18,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror csrc/*
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -29,8 +30,8 @@ $(VENV)/.run: $(BIN)/python $(SOURCES)
 	touch $@
 
 $(VENV)/.dev: $(BIN)/python $(SOURCES) constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
+	$(BIN)/python -m pip install --quiet -c constraints.txt --config-settings=cmake.define.ZSTATE_WERROR=ON '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall --config-settings=cmake.define.ZSTATE_WERROR=ON .
 	touch $@
 
 clean:

@@ -37,7 +37,7 @@ from zstate.backends import native
 pytestmark = pytest.mark.skipif(
     native.unavailable() is not None, reason="built without a C++ compiler"
 )
-ISAS = native._native.supported_isas() if native._native else []
+ISAS = [] if native.unavailable() else native._native.supported_isas()
 SIZES = (1, 7, 8, 15, 16, 17, 31, 33, 64, 65, 255, 257)
 # Against float64: float32 by its rounding over a few steps, the 16-bit types by theirs in storage.
 TOLERANCES = {
@@ -392,8 +392,7 @@ def test_empty_arrays_with_strange_strides() -> None:
 
 
 def test_without_the_module_the_reference_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_native", None)
-    monkeypatch.setattr(native, "_REASON", "no compiler", raising=False)
+    monkeypatch.setattr(native, "_REASON", "no compiler")
     x, R = np.ones((2, 3, 9)), np.ones((9, 9))
     assert zs.single_gate_rnn(x[..., :9], R).state.shape == (2, 3, 9)
     with pytest.raises(
@@ -402,3 +401,8 @@ def test_without_the_module_the_reference_serves(monkeypatch: pytest.MonkeyPatch
         zs.single_gate_rnn(np.ones((2, 4, 9)), R, backend="native")
     assert zs.get_num_threads() == 1
     zs.set_num_threads(2)
+
+
+def test_a_module_of_another_interface_is_not_used() -> None:
+    assert native._stale(native._native) is None
+    assert "interface None, not 1: build the package again" in str(native._stale(object()))

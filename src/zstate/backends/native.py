@@ -13,13 +13,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DTypeError, OptionError
+from ..errors import BackendError, DTypeError, OptionError
 from ..layout import Call, Layout, describe
 from ..types import Array, Shape
 
+_INTERFACE = 1  # what this module knows how to call; csrc/module.cpp says what it offers
+
+
+def _stale(module: Any) -> str | None:
+    found = getattr(module, "interface", None)
+    if found == _INTERFACE:
+        return None
+    return f"its native module has interface {found}, not {_INTERFACE}: build the package again"
+
+
+_REASON: str | None
 _native: Any
 try:
     _native = import_module("zstate._native")
+    _REASON = _stale(_native)
 except ImportError as error:  # built without a C++ compiler, or run from the source tree
     _native = None
     _REASON = f"the package was built without its native module ({error})"
@@ -59,7 +71,7 @@ class _Prepared(NamedTuple):
 
 def unavailable() -> str | None:
     """Why this machine cannot run the backend, or None."""
-    return _REASON if _native is None else None
+    return _REASON
 
 
 def refuses(layout: Layout) -> str | None:
@@ -132,6 +144,10 @@ def _prepare(call: Call) -> _Prepared:
 def _plan(layout: Layout) -> Any:
     steps, batch, inputs, hidden = layout.size
     descriptor = layout.descriptor
+    try:
+        _native.isa()
+    except RuntimeError as error:  # an instruction set was forced that this machine has not
+        raise BackendError(str(error)) from error
     return _native.Plan(
         cell=_CELLS[layout.cell_kind.name],
         dtype=layout.dtype,
@@ -170,7 +186,7 @@ def _bits(array: Array | None) -> Array | None:
 
 def get_num_threads() -> int:
     """How many threads the native engine uses; 1 where it is not there."""
-    return 1 if _native is None else int(_native.get_num_threads())
+    return 1 if _REASON else int(_native.get_num_threads())
 
 
 def set_num_threads(count: int) -> None:
@@ -183,5 +199,5 @@ def set_num_threads(count: int) -> None:
         raise DTypeError(f"[set_num_threads] expected a whole number, got {describe(count)}")
     if count < 1:
         raise OptionError(f"[set_num_threads] expected at least 1, got {count}")
-    if _native is not None:
+    if not _REASON:
         _native.set_num_threads(count)
