@@ -23,15 +23,16 @@ lint: $(VENV)/.dev
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# --no-deps for the package itself: pip would otherwise keep an installed copy of the same version.
+# Uninstalled first: pip would keep an installed copy of the same version.
 $(VENV)/.run: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip uninstall --quiet --yes zstate
 	$(BIN)/python -m pip install --quiet '.[cli,bfloat16]'
-	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
 	touch $@
 
 $(VENV)/.dev: $(BIN)/python $(SOURCES) constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt --config-settings=cmake.define.ZSTATE_WERROR=ON '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall --config-settings=cmake.define.ZSTATE_WERROR=ON .
+	$(BIN)/python -m pip uninstall --quiet --yes zstate
+	$(BIN)/python -m pip install --quiet -c constraints.txt '.[dev]' \
+		--config-settings=cmake.define.ZSTATE_WERROR=ON
 	touch $@
 
 clean:
