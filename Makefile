@@ -18,19 +18,21 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror csrc/*
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# --no-deps for the package itself: pip would otherwise keep an installed copy of the same version.
+# Uninstalled first: pip would keep an installed copy of the same version.
 $(VENV)/.run: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip uninstall --quiet --yes zstate
 	$(BIN)/python -m pip install --quiet '.[train,bfloat16]'
-	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
 	touch $@
 
 $(VENV)/.dev: $(BIN)/python $(SOURCES) constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
+	$(BIN)/python -m pip uninstall --quiet --yes zstate
+	$(BIN)/python -m pip install --quiet -c constraints.txt '.[dev]' \
+		--config-settings=cmake.define.ZSTATE_WERROR=ON
 	touch $@
 
 clean:

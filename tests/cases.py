@@ -21,10 +21,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import zstate as zs
+from zstate.backends import available
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
+BACKENDS = [backend.name for backend in available()]
 CELLS = ("rnn", "lstm", "gru")
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 DIRECTIONS = ("forward", "reverse", "bidirectional", "bidirectional_reverse")
@@ -365,6 +367,12 @@ def check_case(
     for array, copy in zip(result, kept, strict=True):
         np.testing.assert_array_equal(array, copy, f"a forward result of {case} was written to")
     check_memory(case, [*tensors.values(), *cotangents.values()], [*result, *gradients])
+
+
+def check_everywhere(case: Case) -> None:
+    """The common body on every backend that this machine has; the oracle answers once."""
+    for backend in BACKENDS:
+        check_case(case, backend)
 
 
 def check_memory(case: Case, inputs: list[Array], results: list[Array | None]) -> None:

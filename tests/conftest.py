@@ -25,11 +25,17 @@ torch.set_num_threads(1)  # the tensors are tiny, and the workers share the core
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Runs before hypothesis reads its option; xdist hands the options on to its workers."""
-    if config.option.hypothesis_seed is None:
-        seed = os.environ.get("ZSTATE_TEST_SEED") or secrets.randbelow(2**32)
-        config.option.hypothesis_seed = str(seed)
+    """Runs before hypothesis reads its option; a worker takes the seed of the run it is part of."""
+    given = getattr(config, "workerinput", {}).get("seed") or config.option.hypothesis_seed
+    seed = given or os.environ.get("ZSTATE_TEST_SEED") or secrets.randbelow(2**32)
+    config.option.hypothesis_seed = str(seed)
 
 
-def pytest_report_header(config: Any) -> str:
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hands the seed to a worker of pytest-xdist."""
+    node.workerinput["seed"] = node.config.option.hypothesis_seed
+
+
+def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: ZSTATE_TEST_SEED={config.option.hypothesis_seed}"

@@ -21,7 +21,7 @@ from cases import (
     OPTIONAL,
     Case,
     cases,
-    check_case,
+    check_everywhere,
     subsets,
     well_conditioned,
 )
@@ -85,7 +85,7 @@ def test_every_combination_of_options(
     cell: str, direction: str, flags: frozenset[str], weights: frozenset[str]
 ) -> None:
     for case in product(cell, direction, flags, weights):
-        check_case(well_conditioned(case))
+        check_everywhere(well_conditioned(case))
 
 
 def test_the_product_is_complete() -> None:
@@ -115,16 +115,16 @@ def test_the_product_is_complete() -> None:
 @given(case=cases("rnn"))
 @settings(max_examples=150)
 def test_any_single_gate_rnn(case: Case) -> None:
-    check_case(case)
+    check_everywhere(case)
 
 
 @given(case=cases("lstm"))
 @settings(max_examples=300)
 def test_any_lstm(case: Case) -> None:
-    check_case(case)
+    check_everywhere(case)
 
 
 @given(case=cases("gru"))
 @settings(max_examples=300)
 def test_any_gru(case: Case) -> None:
-    check_case(case)
+    check_everywhere(case)

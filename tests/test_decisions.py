@@ -29,7 +29,7 @@ from cases import (
     Case,
     all_inputs,
     assert_close,
-    check_case,
+    check_everywhere,
     expected_forward,
     expected_gradients,
     make_cotangents,
@@ -120,7 +120,7 @@ def test_mask_may_vary_with_time(cell: str) -> None:
     masked = run_forward(case, {**tensors, "mask": mask}).state
     np.testing.assert_array_equal(masked[:2], plain[:2])
     assert np.all(masked[2:] != plain[2:])
-    check_case(replace(full(cell), mask_form="T11"))
+    check_everywhere(replace(full(cell), mask_form="T11"))
 
 
 def smooth(cell: str) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ def test_cell_gradient_may_have_a_leading_axis(direction: str) -> None:
 
 @directions
 def test_cell_gradient_for_every_step(direction: str) -> None:
-    check_case(full("lstm", direction=direction, cell_gradient="all"))
+    check_everywhere(full("lstm", direction=direction, cell_gradient="all"))
 
 
 @directions
@@ -930,13 +930,13 @@ def test_no_input_features(cell: str, direction: str) -> None:
     gradients = setup(case)[3]
     assert gradients.source.shape == (case.T, case.N, 0)
     assert gradients.input_weight.shape[1] == 0
-    check_case(case)
+    check_everywhere(case)
 
 
 @cells
 @pytest.mark.parametrize("sizes", [{"T": 0, "N": 0}, {"T": 0, "I": 0}, {"T": 0, "N": 0, "I": 0}])
 def test_nothing_at_all(cell: str, sizes: dict[str, int]) -> None:
-    check_case(full(cell, **sizes))
+    check_everywhere(full(cell, **sizes))
 
 
 # Arithmetic

@@ -14,6 +14,7 @@ import oracle
 import pytest
 import torch
 from cases import (
+    BACKENDS,
     CELLS,
     DIRECTIONS,
     FORWARD_MEMBERS,
@@ -36,7 +37,14 @@ from cases import (
 TORCH_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 SIZES = {"T": 12, "N": 5, "I": 8, "H": 16}
 half_types = pytest.mark.parametrize("dtype", list(TORCH_TYPES))
-BACKEND: str | None = "reference"
+BACKEND: str | None = None  # set for each test
+
+
+@pytest.fixture(params=BACKENDS, autouse=True)
+def backend(request: pytest.FixtureRequest) -> None:
+    """Every test on every backend that this machine has."""
+    global BACKEND
+    BACKEND = request.param
 
 
 def full(cell: str, dtype: str, **more: Any) -> Case:

@@ -134,8 +134,10 @@ class Layout:
     dtype: str
     letters: Mapping[str, int | None]
     present: frozenset[str]
-    # What a backend wants to keep for calls of the same signature.
+    # What a backend keeps for calls of the same signature, and which one was chosen, by the name
+    # that was asked for.
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    chosen: dict[str | None, Any] = field(default_factory=dict, repr=False)
 
     @property
     def cell_kind(self) -> Cell:
@@ -347,16 +349,23 @@ def check_descriptor(
     return descriptor
 
 
-@dataclass(frozen=True, eq=False)
 class Call:
-    """A checked call: its layout and its input arrays, None where an input was not passed."""
+    """A checked call: its layout and its input arrays, in the order of the operation's inputs."""
 
-    layout: Layout
-    tensors: Mapping[str, Array | None]
+    __slots__ = ("layout", "values")
+
+    def __init__(self, layout: Layout, values: tuple[Array | None, ...]) -> None:
+        self.layout = layout
+        self.values = values
+
+    @property
+    def tensors(self) -> dict[str, Array | None]:
+        """The inputs by name, None where one was not passed."""
+        return dict(zip(self.layout.operation.inputs, self.values, strict=True))
 
     def required(self, name: str) -> Array:
-        """An input that the operation always has."""
-        array = self.tensors[name]
+        """An input that was passed."""
+        array = self.values[self.layout.operation.inputs.index(name)]
         assert array is not None
         return array
 
@@ -374,34 +383,31 @@ def bind(
 
     Raises ShapeError, DTypeError or OptionError before anything is computed.
     """
-    if descriptor is not None:
-        check_descriptor(operation, descriptor)
-    key: tuple[object, ...] = (
-        operation,
-        descriptor,
-        *[
-            None if tensor is None else (tensor.shape, tensor.dtype)
-            for tensor in tensors
-            if tensor is None or type(tensor) is np.ndarray
-        ],
-    )
-    layout = _LAYOUTS.get(key) if len(key) == len(tensors) + 2 else None
-    named = dict(zip(operation.inputs, tensors, strict=True))
-    if layout is None:
-        layout = _check_arrays(operation, named, descriptor)
+    # This is what a call of one step costs before it computes: a flat key, one look-up.
+    key: list[object] = [operation, descriptor]
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+        elif type(tensor) is np.ndarray:
+            key += (tensor.shape, tensor.dtype)
+        else:
+            return Call(_check_arrays(operation, tensors, descriptor), tensors)
+    try:
+        layout = _LAYOUTS[tuple(key)]
+    except (KeyError, TypeError):  # new, or with something unhashable in the descriptor's place
+        layout = _check_arrays(operation, tensors, descriptor)
         if len(_LAYOUTS) >= _MOST_LAYOUTS:
             _LAYOUTS.clear()
-        if len(key) == len(tensors) + 2:
-            _LAYOUTS[key] = layout
-    return Call(layout, named)
+        _LAYOUTS[tuple(key)] = layout
+    return Call(layout, tensors)
 
 
 def _check_arrays(
-    operation: Operation, tensors: Mapping[str, Any], descriptor: AnyDescriptor | None
+    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
 ) -> Layout:
     descriptor = check_descriptor(operation, descriptor)
     infos = {}
-    for name, tensor in tensors.items():
+    for name, tensor in zip(operation.inputs, tensors, strict=True):
         if tensor is None and name not in operation.required:
             continue
         if not is_plain_array(tensor):

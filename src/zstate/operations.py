@@ -6,6 +6,7 @@ The functional interface, the graph, the PyObjC facade and the command line all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from .cells import GRU, LSTM, RNN, Cell
@@ -84,11 +85,11 @@ class Operation:
     optional: tuple[str, ...]
     result: type[AnyResult]
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         return self.required + self.optional
 
-    @property
+    @cached_property
     def is_gradient(self) -> bool:
         return "source_gradient" in self.required
 

@@ -37,10 +37,18 @@ def available() -> list[Backend]:
 
 def choose(layout: Layout, name: str | None) -> Backend:
     """The backend that was asked for, or the fastest that can serve the call."""
+    chosen: Backend | None = layout.chosen.get(name)
+    if chosen is None:
+        chosen = _choose(layout, name)
+        layout.chosen[name] = chosen
+    return chosen
+
+
+def _choose(layout: Layout, name: str | None) -> Backend:
     operation = layout.operation.name
     if name is None:
         return next(backend for backend in available() if backend.refuses(layout) is None)
-    if not isinstance(name, str) or name not in BACKENDS:
+    if name not in BACKENDS:
         known = ", ".join(map(repr, BACKENDS))
         raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")
     backend = BACKENDS[name]

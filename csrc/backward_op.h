@@ -1,0 +1,298 @@
+// The gradient operation: scan backwards for the gates' gradient, then contract it with what the weights multiplied.
+#pragma once
+
+#include "backward.h"
+#include "operation.h"
+
+namespace ZS_NAMESPACE {
+
+using zstate::BackwardArrays;
+
+template <class S, class Cell>
+struct BackwardOp {
+  using R = RealOf<S>;
+  static constexpr bool kSame = sizeof(S) == sizeof(R);
+  static constexpr int L = Simd<R>::lanes;
+
+  const Problem& p;
+  const BackwardArrays& in;
+  Cell cell;
+  int threads = 1;
+  i64 GH, H;
+  bool direct, gru_after, gru_before;
+  Rows<const S> x[2];
+  Rows<S> dx_rows[2];
+  R* packed[2][2] = {};
+  R *packed_input[2] = {}, *packed_candidate[2] = {};
+  R *row_scratch = nullptr, *outer_scratch = nullptr, *outer_b = nullptr, *dx_chunk = nullptr;
+  // The gradients of the weights in the type of the arithmetic: the outputs themselves, or scratch.
+  R *dR = nullptr, *dW = nullptr, *db = nullptr, *db2 = nullptr, *dp = nullptr;
+
+  template <class Acts>
+  BackwardOp(const Problem& problem, const BackwardArrays& arrays, const Acts& acts)
+      : p(problem),
+        in(arrays),
+        cell(problem, acts),
+        GH(p.G * p.H),
+        H(p.H),
+        direct(reads_weights_directly(p)) {
+    gru_after = p.cell == zstate::Cell::kGru && p.reset_after;
+    gru_before = p.cell == zstate::Cell::kGru && !p.reset_after;
+    for (int d = 0; d < p.D; ++d) bind(d);
+  }
+
+  void bind(int d) {
+    const i64 x_width = p.has_input_weight ? 0 : GH;
+    x[d] = rows_of<const S>(p, in.source, d, x_width, Order::kInput);
+    dx_rows[d] = rows_of<S>(p, in.d_source, d, x_width, Order::kInput);
+    cell.dy[d] = rows_of<const S>(p, in.source_gradient, d, H, Order::kProcessing);
+    cell.z[d] = rows_of<const S>(p, in.training_state, d, GH, Order::kProcessing);
+    cell.c[d] = rows_of<const S>(p, in.cell_fwd, d, H, Order::kProcessing);
+    cell.h[d] = rows_of<const S>(p, in.state_fwd, d, H, Order::kProcessing);
+    cell.ds[d] = state_rows<const S>(in.state_gradient, d, H);
+    if (in.cell_gradient.rank == 3)
+      cell.dc_steps[d] = rows_of<const S>(p, in.cell_gradient, d, H, Order::kProcessing);
+    else
+      cell.dc_last[d] = state_rows<const S>(in.cell_gradient, d, H);
+    cell.h0[d] = state_rows<const S>(in.init_state, d, H);
+    cell.c0[d] = state_rows<const S>(in.init_cell, d, H);
+    cell.mask[d] = mask_rows<S>(p, in.mask, d);
+    cell.peephole[d] = weights<S>(in.peephole, d, in.peephole.rank == 2 ? in.peephole.strides[0] : 4 * H);
+    cell.b2[d] = weights<S>(in.secondary_bias, d, H);
+    cell.R[d] = weight_matrix<S>(in.recurrent_weight, d, GH, cell.ldr);
+    cell.dh0[d] = state_rows<S>(in.d_state, d, H);
+    cell.dc0[d] = state_rows<S>(in.d_cell, d, H);
+  }
+
+  bool gates_are_dx() const { return kSame && !p.has_input_weight; }
+  i64 dx_chunk_steps() const { return min_of(max_of(p.T, 1), ceil_div(4 * kRowsBlock, max_of(p.N, 1))); }
+
+  void lay_out(Arena& arena) {
+    for (int d = 0; d < p.D; ++d) {
+      if (gates_are_dx())
+        cell.dgates[d] = {reinterpret_cast<R*>(dx_rows[d].data), dx_rows[d].step, dx_rows[d].row};
+      else
+        cell.dgates[d] = {arena.take<R>(p.T * p.N * GH), p.N * GH, GH};
+      cell.carry[d] = arena.take<R>(p.N * cell.Hp);
+      if (gru_after) {
+        cell.recurrent[d] = arena.take<R>(2 * p.N * GH);
+        packed_candidate[d] = arena.take<R>(panels_size<R>(H, H));
+      }
+      if (p.has_input_weight && !direct) packed_input[d] = arena.take<R>(panels_size<R>(p.I, GH));
+    }
+    if (!direct) lay_out_stages(arena, cell, packed);
+    row_scratch = arena.take<R>(threads * kRowsScratch<R>);
+    outer_scratch = arena.take<R>(threads * kOuterScratch<R>);
+    outer_b = arena.take<R>(2 * min_of(kOuterDepth, p.T * p.N) *
+                            (ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>)) * kPanel<R>);
+    if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_steps() * p.N * p.I);
+    dR = gradient(arena, in.d_recurrent, p.D * GH * H);
+    dW = gradient(arena, in.d_input, p.D * GH * p.I);
+    db = gradient(arena, in.d_bias, p.D * GH);
+    db2 = gradient(arena, in.d_secondary, p.D * H);
+    dp = gradient(arena, in.d_peephole, p.D * GH);
+  }
+  R* gradient(Arena& arena, const Array& out, i64 count) {
+    if (!out) return nullptr;
+    return kSame ? static_cast<R*>(out.data) : arena.take<R>(count);
+  }
+
+  void run(const Team& team) {
+    pack(team);
+    initialise(team);
+    team.barrier();
+    if (gru_after) {
+      for (int d = 0; d < p.D; ++d) recompute_candidate_term(team, d);
+      team.barrier();
+    }
+    const bool states = in.d_state || in.d_cell;
+    scan(cell, team, p.T - 1, p.T + (states ? 1 : 0), -1);
+    for (int d = 0; d < p.D; ++d) contract_weights(team, d);
+    contract_source(team);
+    team.barrier();
+    if (!kSame) convert_gradients(team);
+  }
+
+  void pack(const Team& team) {
+    if (!direct) pack_stages(team, cell, packed);
+    for (int d = 0; d < p.D; ++d) {
+      i64 ld = 0;
+      if (gru_after)
+        pack_panels_transposed<S>(team, packed_candidate[d], cell.R[d] + 2 * H * cell.ldr, cell.ldr, H, H);
+      if (p.has_input_weight && !direct) {
+        const S* w = weight_matrix<S>(in.input_weight, d, GH, ld);
+        pack_panels_straight<S>(team, packed_input[d], w, ld, p.I, GH);
+      }
+    }
+  }
+
+  void initialise(const Team& team) {
+    const Range mine = share(team, p.N);
+    for (int d = 0; d < p.D; ++d)
+      for (i64 n = mine.begin; n < mine.end; ++n)
+        for (i64 u = 0; u < H; u += L) {
+          const int lanes = lanes_at<R>(u, H);
+          const Vec<R> first =
+              cell.dc_last[d] ? Io<S>::load_n(cell.dc_last[d].at(0, n) + u, lanes) : Vec<R>{};
+          Io<R>::store(cell.carry[d] + n * cell.Hp + u, first);
+        }
+  }
+
+  // (h[t-1]·m)Ro^T of every step in one product, into the o slot of dgates, where the scan reads it and then
+  // overwrites it.
+  void recompute_candidate_term(const Team& team, int d) {
+    const auto load = [&](i64 row, i64 k0, i64 depth, R* dst) {
+      const i64 s = row / p.N, n = row % p.N;
+      for (i64 k = 0; k < depth; k += L) {
+        const int lanes = static_cast<int>(min_of(L, depth - k));
+        Io<R>::store_n(dst + k, cell.masked_before(d, s, n, k0 + k, lanes), lanes);
+      }
+    };
+    const auto out = [&](i64 row) { return cell.dgates[d].at(row / p.N, row % p.N) + 2 * H; };
+    multiply_rows(team, p.T * p.N, H, H, load, packed_candidate[d], out, false,
+                  row_scratch + team.rank * kRowsScratch<R>);
+  }
+
+  // dR, dW, db, db2 and dp of one direction.
+  void contract_weights(const Team& team, int d) {
+    const i64 gates = p.cell == zstate::Cell::kGru ? 2 : p.G;  // those whose dR and dW share an operand
+    outer(team, d, 0, gates * H, true, true, false, db ? db + d * GH : nullptr);
+    if (gates < p.G) {
+      outer(team, d, 2 * H, GH, true, false, false, db ? db + d * GH + 2 * H : nullptr);
+      outer(team, d, 2 * H, GH, false, true, true, db2 ? db2 + d * H : nullptr);
+    }
+    if (dp) contract_peephole(team, d);
+  }
+
+  // Rows [m_begin, m_end) of dW and dR. `candidate`: the o gate of a GRU, whose recurrent operand carries the
+  // reset gate.
+  void outer(const Team& team, int d, i64 m_begin, i64 m_end, bool input, bool recurrent, bool candidate,
+             R* sums) {
+    const bool no_history = p.T == 1 && !in.init_state;  // then dR is zero: do not compute it
+    OuterPart<R> parts[2];
+    bool is_input[2] = {false, false};
+    int count = 0;
+    if (input && dW) {
+      is_input[count] = true;
+      parts[count++] = {p.I, dW + d * GH * p.I, p.I};
+    }
+    if (recurrent && no_history) {
+      const Range mine = share(team, m_end - m_begin);
+      std::memset(dR + (d * GH + m_begin + mine.begin) * H, 0,
+                  sizeof(R) * static_cast<std::size_t>((mine.end - mine.begin) * H));
+    } else if (recurrent) {
+      parts[count++] = {H, dR + d * GH * H, H};
+    }
+    if (count == 0 && !sums) return;
+    const bool scale_a = candidate && gru_after, scale_b = candidate && gru_before;
+    const auto load_a = [&](i64 k, i64 m0, i64 m, R* dst) {
+      const i64 s = k / p.N, n = k % p.N;
+      const R* row = cell.dgates[d].at(s, n) + m0;
+      if (!scale_a) {
+        std::memcpy(dst, row, sizeof(R) * static_cast<std::size_t>(m));
+        return;
+      }
+      for (i64 i = 0; i < m; i += L) {
+        const int lanes = lanes_at<R>(i, m);
+        Io<R>::store_n(dst + i, Io<R>::load_n(row + i, lanes) * cell.gate(d, s, n, m0 - 2 * H + i, lanes, 1),
+                       lanes);
+      }
+    };
+    const auto load_b = [&](int part, i64 k, i64 j, int lanes) -> Vec<R> {
+      if (lanes == 0) return Vec<R>{};
+      const i64 s = k / p.N, n = k % p.N;
+      if (is_input[part]) return Io<S>::load_n(x[d].at(s, n) + j, lanes);
+      const Vec<R> before = cell.masked_before(d, s, n, j, lanes);
+      return scale_b ? before * cell.gate(d, s, n, j, lanes, 1) : before;
+    };
+    multiply_outer(team, p.T * p.N, m_begin, m_end, parts, count, load_a, load_b, sums, outer_b,
+                   outer_scratch + team.rank * kOuterScratch<R>);
+    team.barrier();  // the next call packs into the same shared scratch
+  }
+
+  // dp = sum of dgates·c[t-1]; every member owns some units.
+  void contract_peephole(const Team& team, int d) {
+    const Range mine = share(team, ceil_div(H, L));
+    for (i64 i = mine.begin; i < mine.end; ++i) {
+      const i64 u = i * L;
+      const int lanes = lanes_at<R>(u, H);
+      Vec<R> sum[4] = {};
+      for (i64 s = 0; s < p.T; ++s)
+        for (i64 n = 0; n < p.N; ++n) {
+          const Vec<R> c = cell.c_before(d, s, n, u, lanes);
+          for (int k = 0; k < 4; ++k) sum[k] += c * Io<R>::load_n(cell.dgates[d].at(s, n) + k * H + u, lanes);
+        }
+      for (int k = 0; k < 4; ++k) Io<R>::store_n(dp + d * GH + k * H + u, sum[k], lanes);
+    }
+  }
+
+  // dx = dgates W, or dgates itself where there is no W.
+  void contract_source(const Team& team) {
+    if (gates_are_dx() || p.T * p.N == 0) return;
+    if (!p.has_input_weight) return copy_gates_to_dx(team);
+    if constexpr (kSame) {
+      multiply_source(team, 0, p.T, {static_cast<R*>(in.d_source.data), p.N * p.I, p.I});
+    } else {
+      const i64 steps = dx_chunk_steps();
+      for (i64 t = 0; t < p.T; t += steps) {
+        const i64 n = min_of(steps, p.T - t), count = n * p.N * p.I;
+        multiply_source(team, t, n, {dx_chunk - t * p.N * p.I, p.N * p.I, p.I});
+        team.barrier();
+        const Range mine = share(team, count);
+        convert_out<S>(dx_chunk + mine.begin, static_cast<S*>(in.d_source.data) + t * p.N * p.I + mine.begin,
+                       mine.end - mine.begin);
+        team.barrier();
+      }
+    }
+  }
+
+  // Input steps [t0, t0 + steps); both directions meet at an input step, whatever their processing order.
+  void multiply_source(const Team& team, i64 t0, i64 steps, Rows<R> out) {
+    for (int d = 0; d < p.D; ++d) {
+      const bool backwards = runs_backwards(p, d, Order::kInput);
+      const auto gates_row = [&](i64 row) {
+        const i64 t = t0 + row / p.N;
+        return cell.dgates[d].at(backwards ? p.T - 1 - t : t, row % p.N);
+      };
+      const auto out_row = [&](i64 row) { return out.at(t0 + row / p.N, row % p.N); };
+      if (direct) {
+        i64 ldw = 0;
+        const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
+        const Range mine = share(team, ceil_div(p.I, L));
+        const i64 begin = mine.begin * L, end = min_of(mine.end * L, p.I);
+        for (i64 row = 0; row < steps * p.N; ++row)
+          weighted_rows<S>(w, ldw, begin, end, gates_row(row), GH, out_row(row) + begin, d > 0);
+        continue;
+      }
+      const auto load = [&](i64 row, i64 k0, i64 depth, R* dst) {
+        std::memcpy(dst, gates_row(row) + k0, sizeof(R) * static_cast<std::size_t>(depth));
+      };
+      // The members' rows are the same for both directions, so the second may add to the first without a
+      // barrier.
+      multiply_rows(team, steps * p.N, GH, p.I, load, packed_input[d], out_row, d > 0,
+                    row_scratch + team.rank * kRowsScratch<R>);
+    }
+  }
+
+  void copy_gates_to_dx(const Team& team) {
+    const Range mine = share(team, p.T * p.N);
+    for (int d = 0; d < p.D; ++d)
+      for (i64 row = mine.begin; row < mine.end; ++row)
+        convert_out<S>(cell.dgates[d].at(row / p.N, row % p.N), dx_rows[d].at(row / p.N, row % p.N), GH);
+  }
+
+  void convert_gradients(const Team& team) {
+    const auto convert = [&](const R* from, const Array& to, i64 count) {
+      if (!to) return;
+      const Range mine = share(team, count);
+      convert_out<S>(from + mine.begin, static_cast<S*>(to.data) + mine.begin, mine.end - mine.begin);
+    };
+    convert(dR, in.d_recurrent, p.D * GH * H);
+    convert(dW, in.d_input, p.D * GH * p.I);
+    convert(db, in.d_bias, p.D * GH);
+    convert(db2, in.d_secondary, p.D * H);
+    convert(dp, in.d_peephole, p.D * GH);
+  }
+};
+
+}  // namespace ZS_NAMESPACE

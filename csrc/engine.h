@@ -1,0 +1,55 @@
+// What the bindings hand to an engine, and the table of functions that each instruction set's engine exports.
+//
+// An engine computes a whole operation: project, scan, contract. Shapes and strides were checked before.
+#pragma once
+
+#include <cstdint>
+
+namespace zstate {
+
+enum class Cell { kRnn, kLstm, kGru };
+enum class Type { kFloat32, kFloat64, kFloat16, kBfloat16 };
+
+// The signature of an operation.
+struct Problem {
+  Cell cell = Cell::kRnn;
+  Type type = Type::kFloat32;
+  std::int64_t T = 0, N = 0, I = 0, H = 1, D = 1;
+  std::int64_t G = 1;
+  bool reverse = false, reset_after = false, flip_z = false, has_input_weight = true;
+  int slots[4] = {0, 1, 2, 3};  // where canonical gate k lies along the G axis
+  int activations[5] = {0, 0, 0, 0, 0};
+};
+
+// An array whose last axis is contiguous: strides in elements of the axes before it. No data: not given.
+struct Array {
+  void* data = nullptr;
+  std::int64_t strides[3] = {0, 0, 0};
+  int rank = 0;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+struct ForwardArrays {
+  Array source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, secondary_bias;
+  Array state, cell, training_state;
+};
+
+struct BackwardArrays {
+  Array source, recurrent_weight, source_gradient, training_state, cell_fwd, state_fwd, state_gradient,
+      cell_gradient;
+  Array input_weight, bias, init_state, init_cell, mask, peephole, secondary_bias;
+  Array d_source, d_recurrent, d_input, d_bias, d_peephole, d_state, d_cell, d_secondary;
+};
+
+struct Engine {
+  const char* name;
+  bool (*supported)();
+  void (*forward)(const Problem&, const ForwardArrays&);
+  void (*backward)(const Problem&, const BackwardArrays&);
+  void (*activation)(Type, int kind, const void* in, void* out, std::int64_t count);
+};
+
+// The engines of this build, narrowest first, ended by null.
+extern const Engine* const kEngines[];
+
+}  // namespace zstate

@@ -1,0 +1,198 @@
+// What each cell reads, computes and writes at one place of the forward scan.
+#pragma once
+
+#include "cells.h"
+#include "scan.h"
+
+namespace ZS_NAMESPACE {
+
+template <class S>
+struct Forward {
+  using Real = RealOf<S>;
+  using V = Vec<Real>;
+  static constexpr int L = Simd<Real>::lanes;
+
+  const Problem& problem;
+  i64 H, Hp;  // hidden units, and rounded up to whole vectors: the row length of the buffers below
+  bool starts_from_zero = false;
+  Stage<Real> stages[2];
+  i64 weight_bytes = 0;
+
+  Rows<const Real> gates_x[2];
+  Rows<S> h[2], c[2], z[2];
+  MaskRows<S> mask[2];
+  const S *bias[2] = {}, *peephole[2] = {}, *b2[2] = {};
+  const S* R[2] = {};
+  i64 ldr = 0;
+
+  Real* operand_buffer[2] = {};  // [2][N][Hp]: h·m for this step and for the next
+  Real* state[2] = {};           // [N][Hp]: c of the LSTM, the unmasked h of the GRU
+  Real* reset[2] = {};           // [N][Hp]: h·m·r of the GRU that resets before the product
+  Real* update[2] = {};          // [N][Hp]: its z
+
+  explicit Forward(const Problem& p) : problem(p), H(p.H), Hp(round_up(p.H, L)) {}
+
+  Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
+  bool has_product(int, i64 s) const { return s > 0 || !starts_from_zero; }
+  Real* operand_at(int d, i64 s) const { return operand_buffer[d] + (s & 1) * problem.N * Hp; }
+  const Real* operand(int index, int d, i64 s, i64& lda) const {
+    lda = Hp;
+    return index == 1 ? reset[d] : operand_at(d, s);
+  }
+  // Row of R for canonical gate `k`, unit `u`.
+  const S* weight_row(int d, int k, i64 u) const { return R[d] + (problem.slots[k] * H + u) * ldr; }
+
+  // The gate of vector v of a stage.
+  virtual int gate_of(int index, int v) const = 0;
+  virtual ~Forward() = default;
+
+  void direct_product(int index, int d, i64 s, i64 panel, i64 row, Real* tile) const {
+    const Stage<Real>& stage = stages[index];
+    i64 lda;
+    const Real* a = operand(index, d, s, lda) + row * lda;
+    for (int v = 0; v < stage.vectors; ++v) {
+      const i64 u = stage.gated ? panel * L : (panel * stage.vectors + v) * L;
+      if (u < H)
+        dot_rows<S>(weight_row(d, gate_of(index, v), u), ldr, lanes_at<Real>(u, H), a, stage.K, tile + v * L);
+    }
+  }
+  // One register column of one panel; columns are numbered through all panels of a direction.
+  void pack_column(int index, int d, i64 column, Real* packed) const {
+    const Stage<Real>& stage = stages[index];
+    const i64 panel = column / stage.vectors, v = column % stage.vectors, width = stage.vectors * L;
+    const i64 u = stage.gated ? panel * L : column * L;
+    pack_transposed<S>(packed + panel * stage.K * width + v * L, width,
+                       weight_row(d, gate_of(index, static_cast<int>(v)), min_of(u, H - 1)), ldr,
+                       lanes_at<Real>(u, H), stage.K);
+  }
+
+  // x's share of gate k, with the bias.
+  ZS_DEVICE V input(int d, i64 s, i64 n, i64 u, int lanes, int k) const {
+    const i64 at = problem.slots[k] * H + u;
+    V a = Io<Real>::load_n(gates_x[d].at(s, n) + at, lanes);
+    if (bias[d]) a += Io<S>::load_n(bias[d] + at, lanes);
+    return a;
+  }
+  ZS_DEVICE void keep_gate(int d, i64 s, i64 n, i64 u, int lanes, int k, V gate) const {
+    if (z[d]) Io<S>::store_n(z[d].at(s, n) + problem.slots[k] * H + u, gate, lanes);
+  }
+  // Stores h and prepares what the next step multiplies by R.
+  ZS_DEVICE void publish(int d, i64 s, i64 n, i64 u, int lanes, V value) const {
+    Io<S>::store_n(h[d].at(s, n) + u, value, lanes);
+    if (s + 1 < problem.T) set_operand(d, s + 1, n, u, lanes, value);
+  }
+  ZS_DEVICE void set_operand(int d, i64 s, i64 n, i64 u, int lanes, V value) const {
+    if (mask[d]) value *= mask[d].load(s, n, u, lanes);
+    Io<Real>::store(operand_at(d, s) + n * Hp + u, value);
+  }
+};
+
+template <class S, class Acts>
+struct RnnForward final : Forward<S> {
+  using Base = Forward<S>;
+  using typename Base::Real;
+  using typename Base::V;
+  static constexpr int kStages = 1;
+  Acts acts;
+
+  RnnForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
+    this->stages[0] = plain_stage<Real>(p.H, p.H);
+  }
+  int gate_of(int, int) const override { return 0; }
+
+  void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+    const V a = Io<Real>::load(tile) + this->input(d, s, n, u, lanes, 0);
+    this->keep_gate(d, s, n, u, lanes, 0, a);
+    this->publish(d, s, n, u, lanes, rnn_forward(acts, a));
+  }
+};
+
+template <class S, class Acts>
+struct LstmForward final : Forward<S> {
+  using Base = Forward<S>;
+  using typename Base::Real;
+  using typename Base::V;
+  static constexpr int kStages = 1;
+  Acts acts;
+
+  LstmForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
+    this->stages[0] = gated_stage<Real>(4, p.H, p.H);
+  }
+  int gate_of(int, int v) const override { return v; }
+
+  void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+    Real* state = this->state[d] + n * this->Hp + u;
+    const V c_prev = Io<Real>::load(state);
+    V a[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      a[k] = Io<Real>::load(tile + k * Base::L) + this->input(d, s, n, u, lanes, k);
+      if (this->peephole[d])
+        a[k] += Io<S>::load_n(this->peephole[d] + this->problem.slots[k] * this->H + u, lanes) * c_prev;
+    }
+    const LstmState<V> next = lstm_forward(acts, a, c_prev);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) this->keep_gate(d, s, n, u, lanes, k, next.gate[k]);
+    Io<Real>::store(state, next.c);
+    if (this->c[d]) Io<S>::store_n(this->c[d].at(s, n) + u, next.c, lanes);
+    this->publish(d, s, n, u, lanes, next.h);
+  }
+};
+
+template <class S, class Acts, bool ResetAfter>
+struct GruForward final : Forward<S> {
+  using Base = Forward<S>;
+  using typename Base::Real;
+  using typename Base::V;
+  static constexpr int kStages = ResetAfter ? 1 : 2;
+  Acts acts;
+
+  GruForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
+    this->stages[0] = gated_stage<Real>(ResetAfter ? 3 : 2, p.H, p.H);
+    if (!ResetAfter) this->stages[1] = plain_stage<Real>(p.H, p.H);
+  }
+  int gate_of(int index, int v) const override { return index == 1 ? 2 : v; }
+
+  void apply(int index, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+    if (index == 1)
+      finish_before(d, s, n, u, lanes, Io<Real>::load(tile));
+    else if constexpr (ResetAfter)
+      step_after(d, s, n, u, lanes, tile);
+    else
+      begin_before(d, s, n, u, lanes, tile);
+  }
+
+ private:
+  ZS_DEVICE V gate(int d, i64 s, i64 n, i64 u, int lanes, const Real* tile, int k) const {
+    const V a = Io<Real>::load(tile + k * Base::L) + this->input(d, s, n, u, lanes, k);
+    const V value = activate(acts.kind(k), a);
+    this->keep_gate(d, s, n, u, lanes, k, value);
+    return value;
+  }
+  ZS_DEVICE void blend(int d, i64 s, i64 n, i64 u, int lanes, V z, V o) const {
+    this->keep_gate(d, s, n, u, lanes, 2, o);
+    Real* state = this->state[d] + n * this->Hp + u;
+    const V value = gru_blend(this->problem.flip_z, z, Io<Real>::load(state), o);
+    Io<Real>::store(state, value);
+    this->publish(d, s, n, u, lanes, value);
+  }
+  ZS_DEVICE void step_after(int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+    const V z = gate(d, s, n, u, lanes, tile, 0), r = gate(d, s, n, u, lanes, tile, 1);
+    V recurrent = Io<Real>::load(tile + 2 * Base::L);
+    if (this->b2[d]) recurrent += Io<S>::load_n(this->b2[d] + u, lanes);
+    blend(d, s, n, u, lanes, z, gru_candidate_after(acts, this->input(d, s, n, u, lanes, 2), recurrent, r));
+  }
+  ZS_DEVICE void begin_before(int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+    const i64 at = n * this->Hp + u;
+    const V r = gate(d, s, n, u, lanes, tile, 1);
+    Io<Real>::store(this->update[d] + at, gate(d, s, n, u, lanes, tile, 0));
+    const bool zero = this->starts_from_zero && s == 0;
+    Io<Real>::store(this->reset[d] + at, zero ? V{} : Io<Real>::load(this->operand_at(d, s) + at) * r);
+  }
+  ZS_DEVICE void finish_before(int d, i64 s, i64 n, i64 u, int lanes, V recurrent) const {
+    const V o = activate(acts.kind(2), recurrent + this->input(d, s, n, u, lanes, 2));
+    blend(d, s, n, u, lanes, Io<Real>::load(this->update[d] + n * this->Hp + u), o);
+  }
+};
+
+}  // namespace ZS_NAMESPACE

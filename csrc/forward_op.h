@@ -1,0 +1,153 @@
+// The forward operation: project a chunk of steps, scan it, go on to the next.
+#pragma once
+
+#include "forward.h"
+#include "operation.h"
+
+namespace ZS_NAMESPACE {
+
+using zstate::ForwardArrays;
+
+template <class S, class Cell>
+struct ForwardOp {
+  using R = RealOf<S>;
+  static constexpr bool kSame = sizeof(S) == sizeof(R);
+  static constexpr i64 kChunkBytes = i64{2} << 20;
+
+  const Problem& p;
+  const ForwardArrays& in;
+  Cell cell;
+  int threads = 1;
+  i64 GH, gates_row, chunk;
+  bool direct, in_place;
+  Rows<const S> x[2], h0[2], c0[2];
+  R* chunk_gates[2] = {};
+  R* packed_input[2] = {};
+  R* packed[2][2] = {};
+  R* scratch = nullptr;
+
+  template <class Acts>
+  ForwardOp(const Problem& problem, const ForwardArrays& arrays, const Acts& acts)
+      : p(problem), in(arrays), cell(problem, acts), GH(p.G * p.H), direct(reads_weights_directly(p)) {
+    // Training in the type of the arithmetic: the projection goes straight into zState and is activated in
+    // place.
+    in_place = kSame && p.has_input_weight && in.training_state && !direct;
+    gates_row = direct ? round_up(GH, Simd<R>::lanes) : GH;
+    const i64 step_bytes = max_of(1, p.D * p.N * gates_row * static_cast<i64>(sizeof(R)));
+    chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
+    cell.starts_from_zero = !in.init_state;
+    for (int d = 0; d < p.D; ++d) bind(d);
+  }
+
+  void bind(int d) {
+    const i64 H = p.H;
+    x[d] = rows_of<const S>(p, in.source, d, p.has_input_weight ? 0 : GH, Order::kInput);
+    h0[d] = state_rows<const S>(in.init_state, d, H);
+    c0[d] = state_rows<const S>(in.init_cell, d, H);
+    cell.h[d] = rows_of<S>(p, in.state, d, H, Order::kProcessing);
+    cell.c[d] = rows_of<S>(p, in.cell, d, H, Order::kProcessing);
+    cell.z[d] = rows_of<S>(p, in.training_state, d, GH, Order::kProcessing);
+    cell.mask[d] = mask_rows<S>(p, in.mask, d);
+    cell.bias[d] = weights<S>(in.bias, d, GH);
+    cell.peephole[d] = weights<S>(in.peephole, d, in.peephole.rank == 2 ? in.peephole.strides[0] : 4 * H);
+    cell.b2[d] = weights<S>(in.secondary_bias, d, H);
+    cell.R[d] = weight_matrix<S>(in.recurrent_weight, d, GH, cell.ldr);
+  }
+
+  bool buffers_gates() const { return direct || !(in_place || (kSame && !p.has_input_weight)); }
+
+  void lay_out(Arena& arena) {
+    const i64 state = p.N * cell.Hp;
+    for (int d = 0; d < p.D; ++d) {
+      if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk * p.N * gates_row);
+      if (p.has_input_weight && !direct) packed_input[d] = arena.take<R>(panels_size<R>(GH, p.I));
+      cell.operand_buffer[d] = arena.take<R>(2 * state);
+      if (p.cell != zstate::Cell::kRnn) cell.state[d] = arena.take<R>(state);
+      if (Cell::kStages == 2) {
+        cell.reset[d] = arena.take<R>(state);
+        cell.update[d] = arena.take<R>(state);
+      }
+    }
+    if (!direct) lay_out_stages(arena, cell, packed);
+    scratch = arena.take<R>(threads * (direct ? round_up(p.I, Simd<R>::lanes) : kRowsScratch<R>));
+  }
+
+  void run(const Team& team) {
+    if (!direct) {
+      pack_stages(team, cell, packed);
+      for (int d = 0; d < p.D && p.has_input_weight; ++d) {
+        i64 ldw = 0;
+        const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
+        pack_panels_transposed<S>(team, packed_input[d], w, ldw, GH, p.I);
+      }
+    }
+    initialise(team);
+    team.barrier();
+    for (i64 s = 0; s < p.T; s += chunk) {
+      const i64 steps = min_of(chunk, p.T - s);
+      for (int d = 0; d < p.D; ++d) project(team, d, s, steps);
+      team.barrier();
+      scan(cell, team, s, steps, 1);
+    }
+  }
+
+  void initialise(const Team& team) {
+    constexpr int L = Simd<R>::lanes;
+    const Range mine = share(team, p.N);
+    for (int d = 0; d < p.D; ++d)
+      for (i64 n = mine.begin; n < mine.end; ++n)
+        for (i64 u = 0; u < p.H; u += L) {
+          const int lanes = lanes_at<R>(u, p.H);
+          const Vec<R> first = h0[d] ? Io<S>::load_n(h0[d].at(0, n) + u, lanes) : Vec<R>{};
+          if (p.T > 0) cell.set_operand(d, 0, n, u, lanes, first);
+          const bool lstm = p.cell == zstate::Cell::kLstm;
+          if (!cell.state[d]) continue;
+          const Vec<R> cell_first = c0[d] ? Io<S>::load_n(c0[d].at(0, n) + u, lanes) : Vec<R>{};
+          Io<R>::store(cell.state[d] + n * cell.Hp + u, lstm ? cell_first : first);
+        }
+  }
+
+  // Points gates_x at x W^T for steps [s, s + steps), computing it unless x came projected.
+  void project(const Team& team, int d, i64 s, i64 steps) {
+    if (kSame && !p.has_input_weight) {
+      const Rows<const R> rows{reinterpret_cast<const R*>(x[d].data), x[d].step, x[d].row};
+      if (team.rank == 0) cell.gates_x[d] = rows;
+      return;
+    }
+    Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row};
+    out.data -= s * out.step;
+    if (in_place) out = {reinterpret_cast<R*>(cell.z[d].data), cell.z[d].step, cell.z[d].row};
+    if (team.rank == 0) cell.gates_x[d] = {out.data, out.step, out.row};
+    const i64 first = s * p.N, rows = steps * p.N;
+    const auto out_row = [&](i64 row) { return out.at((first + row) / p.N, (first + row) % p.N); };
+    const auto in_row = [&](i64 row) { return x[d].at((first + row) / p.N, (first + row) % p.N); };
+    if (!p.has_input_weight) {
+      const Range mine = share(team, rows);
+      for (i64 row = mine.begin; row < mine.end; ++row) convert_in<S>(in_row(row), out_row(row), GH);
+    } else if (direct) {
+      project_directly(team, d, rows, in_row, out_row);
+    } else {
+      const auto load = [&](i64 row, i64 k0, i64 depth, R* dst) {
+        convert_in<S>(in_row(row) + k0, dst, depth);
+      };
+      multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false,
+                    scratch + team.rank * kRowsScratch<R>);
+    }
+  }
+
+  template <class InRow, class OutRow>
+  void project_directly(const Team& team, int d, i64 rows, const InRow& in_row, const OutRow& out_row) {
+    constexpr int L = Simd<R>::lanes;
+    i64 ldw = 0;
+    const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
+    R* row_copy = scratch + team.rank * round_up(p.I, L);
+    const Range mine = share(team, ceil_div(GH, L));
+    const i64 begin = mine.begin * L, end = min_of(mine.end * L, GH);
+    for (i64 row = 0; row < rows; ++row) {
+      convert_in<S>(in_row(row), row_copy, p.I);
+      dot_rows<S>(w + begin * ldw, ldw, end - begin, row_copy, p.I, out_row(row) + begin);
+    }
+  }
+};
+
+}  // namespace ZS_NAMESPACE

@@ -1,0 +1,406 @@
+// Matrix products: one register-blocked kernel, packing, and two drivers that share the work of a team.
+//
+// The kernel multiplies a few rows of A by a panel of B that is `Vectors` registers wide. Every element of
+// the result is summed over k in the same order whatever the tile or the team, so the bits do not depend on
+// the number of threads.
+#pragma once
+
+#include "simd.h"
+#include "threads.h"
+
+namespace ZS_NAMESPACE {
+
+using zstate::Team;
+
+// The most rows a tile of `vectors` registers' width can have without spilling.
+constexpr int tile_rows(int vectors) {
+  const int registers = kRegisters == 32 ? 24 : 12;
+  const int rows = registers / vectors;
+  return rows > 8 ? 8 : rows;
+}
+
+// The panel of the large products: 4 registers wide.
+inline constexpr int kPanelVectors = 4;
+inline constexpr int kRows = tile_rows(kPanelVectors);
+template <class R>
+inline constexpr i64 kPanel = kPanelVectors * Simd<R>::lanes;
+
+struct Range {
+  i64 begin, end;
+};
+// The part of [0, n) that belongs to one member.
+inline Range share(const Team& team, i64 n) {
+  return {n * team.rank / team.size, n * (team.rank + 1) / team.size};
+}
+
+// c[r][j] (+)= sum over k of a(r,k)·b[k][j]. A is read as a[r·lda + k], or, Interleaved, as a[k·Rows + r].
+// Chains > 1 splits k over that many sums, which one row alone needs to keep the multipliers busy.
+template <class R, int Rows, int Vectors, int Chains, bool Interleaved>
+void tile_product(i64 K, const R* a, i64 lda, const R* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
+  using V = Vec<R>;
+  constexpr int L = Simd<R>::lanes;
+  V sum[Chains][Rows][Vectors];
+#pragma GCC unroll 8
+  for (int q = 0; q < Chains; ++q)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) sum[q][r][v] = V{};
+
+  i64 k = 0;
+  for (; k + Chains <= K; k += Chains) {
+#pragma GCC unroll 8
+    for (int q = 0; q < Chains; ++q) {
+      V bv[Vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) bv[v] = Io<R>::load(b + v * L);
+      b += ldb;
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        const V av = V{} + (Interleaved ? a[(k + q) * Rows + r] : a[r * lda + k + q]);
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v) sum[q][r][v] += av * bv[v];
+      }
+    }
+  }
+  if constexpr (Chains > 1) {
+    for (; k < K; ++k, b += ldb)
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) sum[0][0][v] += (V{} + a[k]) * Io<R>::load(b + v * L);
+#pragma GCC unroll 8
+    for (int q = 1; q < Chains; ++q)
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) sum[0][0][v] += sum[q][0][v];
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      R* out = c + r * ldc + v * L;
+      Io<R>::store(out, accumulate ? Io<R>::load(out) + sum[0][r][v] : sum[0][r][v]);
+    }
+}
+
+template <class R>
+using TileProduct = void (*)(i64, const R*, i64, const R*, i64, R*, i64, bool);
+
+// The kernel for `rows` rows.
+template <class R, int Vectors, bool Interleaved>
+TileProduct<R> tile_product_for(int rows) {
+  constexpr int most = tile_rows(Vectors);
+#define ZS_ROWS(n) (n <= most ? n : 1)
+  static constexpr TileProduct<R> kernels[] = {
+      nullptr,
+      tile_product<R, 1, Vectors, 1, Interleaved>,
+      tile_product<R, ZS_ROWS(2), Vectors, 1, Interleaved>,
+      tile_product<R, ZS_ROWS(3), Vectors, 1, Interleaved>,
+      tile_product<R, ZS_ROWS(4), Vectors, 1, Interleaved>,
+      tile_product<R, ZS_ROWS(5), Vectors, 1, Interleaved>,
+      tile_product<R, ZS_ROWS(6), Vectors, 1, Interleaved>,
+      tile_product<R, ZS_ROWS(7), Vectors, 1, Interleaved>,
+      tile_product<R, ZS_ROWS(8), Vectors, 1, Interleaved>,
+  };
+#undef ZS_ROWS
+  return kernels[rows];
+}
+
+// ---- packing ----
+
+// dst[k·ldd + lane] = src[lane·lds + k] for lane < rows, zero in the other lanes: one register column of a
+// panel.
+template <class S, class R = RealOf<S>>
+void pack_transposed(R* dst, i64 ldd, const S* src, i64 lds, int rows, i64 K) {
+  constexpr int L = Simd<R>::lanes;
+  for (i64 k = 0; k < K; k += L) {
+    const int part = static_cast<int>(min_of(L, K - k));
+    Vec<R> square[L];
+    for (int r = 0; r < L; ++r) square[r] = r < rows ? Io<S>::load_n(src + r * lds + k, part) : Vec<R>{};
+    transpose(square);
+    for (int i = 0; i < part; ++i) Io<R>::store(dst + (k + i) * ldd, square[i]);
+  }
+}
+
+// dst[k·ldd + lane] = src[k·lds + lane] for lane < columns, zero in the other lanes.
+template <class S, class R = RealOf<S>>
+void pack_straight(R* dst, i64 ldd, const S* src, i64 lds, int columns, i64 K) {
+  for (i64 k = 0; k < K; ++k) Io<R>::store(dst + k * ldd, Io<S>::load_n(src + k * lds, columns));
+}
+
+// Lanes of the register column that starts at `column` of `columns`; may be negative beyond the end.
+template <class R>
+int lanes_at(i64 column, i64 columns) {
+  return static_cast<int>(max_of(0, min_of(Simd<R>::lanes, columns - column)));
+}
+
+// A row-major matrix [rows, K] as the transposed B of a large product: panels of kPanel rows, each
+// [K][kPanel].
+template <class S, class R = RealOf<S>>
+void pack_panels_transposed(const Team& team, R* dst, const S* src, i64 lds, i64 rows, i64 K) {
+  const i64 columns = ceil_div(rows, kPanel<R>) * kPanelVectors;
+  const Range mine = share(team, columns);
+  for (i64 c = mine.begin; c < mine.end; ++c) {
+    const i64 first = c * Simd<R>::lanes;
+    R* panel = dst + c / kPanelVectors * kPanel<R> * K + c % kPanelVectors * Simd<R>::lanes;
+    pack_transposed<S>(panel, kPanel<R>, src + min_of(first, rows) * lds, lds, lanes_at<R>(first, rows), K);
+  }
+}
+// A row-major matrix [K, columns] as B: panels [K][kPanel].
+template <class S, class R = RealOf<S>>
+void pack_panels_straight(const Team& team, R* dst, const S* src, i64 lds, i64 columns, i64 K) {
+  const i64 vectors = ceil_div(columns, kPanel<R>) * kPanelVectors;
+  const Range mine = share(team, vectors);
+  for (i64 c = mine.begin; c < mine.end; ++c) {
+    const i64 first = c * Simd<R>::lanes;
+    R* panel = dst + c / kPanelVectors * kPanel<R> * K + c % kPanelVectors * Simd<R>::lanes;
+    pack_straight<S>(panel, kPanel<R>, src + min_of(first, columns), lds, lanes_at<R>(first, columns), K);
+  }
+}
+template <class R>
+i64 panels_size(i64 columns, i64 K) {
+  return ceil_div(columns, kPanel<R>) * kPanel<R> * K;
+}
+
+// ---- C = A·B with B packed whole ----
+
+inline constexpr i64 kRowsBlock = 96;  // rows of A packed at a time
+template <class R>
+inline constexpr i64 kDepthBlock = sizeof(R) == 4 ? 384 : 256;
+template <class R>
+inline constexpr i64 kRowsScratch = kRowsBlock * (kDepthBlock<R> + kDepthBlock<R> / 3);
+
+// Cuts `n` into equal parts of at most 4/3 of `most`.
+inline i64 even_block(i64 n, i64 most) {
+  return n <= most + most / 3 ? max_of(n, 1) : ceil_div(n, ceil_div(n, most));
+}
+
+// Writes a tile whose rows may lie anywhere and whose last columns may be missing.
+template <class R, class RowOf>
+void store_tile(const R* tile, const RowOf& row_of, i64 row, int rows, i64 column, i64 columns,
+                bool accumulate) {
+  for (int r = 0; r < rows; ++r) {
+    R* out = row_of(row + r) + column;
+    for (i64 j = 0; j < kPanel<R>; j += Simd<R>::lanes) {
+      const int n = lanes_at<R>(column + j, columns);
+      if (n == 0) break;
+      const Vec<R> v = Io<R>::load(tile + r * kPanel<R> + j);
+      Io<R>::store_n(out + j, accumulate ? Io<R>::load_n(out + j, n) + v : v, n);
+    }
+  }
+}
+
+// One block of rows times every panel in [panels.begin, panels.end).
+template <class R, class RowOf>
+void multiply_block(const R* a, i64 lda, i64 row, i64 rows, const R* b, i64 K, i64 k0, i64 depth,
+                    Range panels, i64 columns, const RowOf& c_row, bool accumulate) {
+  constexpr i64 P = kPanel<R>;
+  const i64 tiles = ceil_div(rows, kRows);
+  for (i64 p = panels.begin; p < panels.end; ++p) {
+    const R* panel = b + (p * K + k0) * P;
+    for (i64 t = 0; t < tiles; ++t) {
+      const i64 r = rows * t / tiles, end = rows * (t + 1) / tiles;
+      const int n = static_cast<int>(end - r);
+      const auto product = tile_product_for<R, kPanelVectors, false>(n);
+      R* first = c_row(row + r);
+      const i64 ldc = n > 1 ? c_row(row + r + 1) - first : 0;
+      const bool regular = n < 3 || c_row(row + end - 1) - first == (n - 1) * ldc;
+      if (regular && (p + 1) * P <= columns) {
+        product(depth, a + r * lda, lda, panel, P, first + p * P, ldc, accumulate);
+      } else {
+        alignas(64) R tile[kRows * P];
+        product(depth, a + r * lda, lda, panel, P, tile, P, false);
+        store_tile(tile, c_row, row + r, n, p * P, columns, accumulate);
+      }
+    }
+  }
+}
+
+// C[rows, columns] (+)= A·B. load_row(row, k0, depth, dst) writes a piece of a row of A; c_row(row) is where
+// a row of C starts. B is packed in panels of depth K. Ends without a barrier.
+template <class R, class LoadRow, class RowOf>
+void multiply_rows(const Team& team, i64 rows, i64 K, i64 columns, const LoadRow& load_row, const R* b,
+                   const RowOf& c_row, bool accumulate, R* scratch) {
+  const i64 panels = ceil_div(columns, kPanel<R>);
+  const bool by_rows = rows >= 2 * kRows * team.size;
+  const Range mine = by_rows ? share(team, rows) : Range{0, rows};
+  const Range my_panels = by_rows ? Range{0, panels} : share(team, panels);
+  const i64 depth = even_block(K, kDepthBlock<R>),
+            block = even_block(mine.end - mine.begin, kRowsBlock * 3 / 4);
+  for (i64 row = mine.begin; row < mine.end; row += block) {
+    const i64 n = min_of(block, mine.end - row);
+    for (i64 k0 = 0; k0 < K || k0 == 0; k0 += depth) {
+      const i64 d = min_of(depth, K - k0);
+      for (i64 r = 0; r < n; ++r) load_row(row + r, k0, d, scratch + r * depth);
+      multiply_block(scratch, depth, row, n, b, K, k0, d, my_panels, columns, c_row, accumulate || k0 > 0);
+    }
+  }
+}
+
+// ---- C = A^T·B summed over many rows k: the gradients of weights ----
+
+inline constexpr i64 kOuterDepth = 256;  // rows k packed at a time
+inline constexpr i64 kOuterRows = 32 * kRows;
+template <class R>
+inline constexpr i64 kOuterScratch = kOuterDepth * kOuterRows + kOuterRows;
+
+// One of the matrices that share A: columns of B and the C they go to.
+template <class R>
+struct OuterPart {
+  i64 columns = 0;
+  R* c = nullptr;
+  i64 ldc = 0;
+};
+template <class R>
+i64 outer_panels(const OuterPart<R>* parts, int count) {
+  i64 panels = 0;
+  for (int i = 0; i < count; ++i) panels += ceil_div(parts[i].columns, kPanel<R>);
+  return panels;
+}
+
+// Copies rows [k0, k0+depth) × columns [m0, m0+m) of A into tiles of kRows columns, and adds them to `sums`
+// if given.
+template <class R, class LoadA>
+void pack_outer_a(const LoadA& load_a, i64 k0, i64 depth, i64 m0, i64 m, R* dst, R* sums, R* row) {
+  for (i64 k = 0; k < depth; ++k) {
+    load_a(k0 + k, m0, m, row);
+    if (sums)
+      for (i64 i = 0; i < m; ++i) sums[i] += row[i];
+    i64 i = 0;
+    for (; i + kRows <= m; i += kRows) std::memcpy(dst + i * depth + k * kRows, row + i, sizeof(R) * kRows);
+    const i64 rest = m - i;
+    for (i64 j = 0; j < rest; ++j) dst[i * depth + k * rest + j] = row[i + j];
+  }
+}
+
+// C_part[m, columns] = sum over k in [0, K) of A[k, m]·B_part[k, columns] for every part, and sums[m -
+// m_begin] = sum of A[k, m]. load_a(k, m0, m, dst) and load_b(part, k, column, lanes) read the operands.
+// `b_scratch` holds two blocks of kOuterDepth × all panels and is shared; `scratch` is this member's own. C
+// must not be read before the next barrier.
+template <class R, class LoadA, class LoadB>
+void multiply_outer(const Team& team, i64 K, i64 m_begin, i64 m_end, const OuterPart<R>* parts,
+                    int part_count, const LoadA& load_a, const LoadB& load_b, R* sums, R* b_scratch,
+                    R* scratch) {
+  constexpr i64 P = kPanel<R>;
+  constexpr int L = Simd<R>::lanes;
+  const i64 panels = outer_panels(parts, part_count);
+  // Members own whole tiles of rows, so that only the last tile of all is narrow.
+  const Range tiles = share(team, ceil_div(m_end - m_begin, kRows));
+  const Range mine{m_begin + tiles.begin * kRows, min_of(m_end, m_begin + tiles.end * kRows)};
+  int half = 0;
+  for (i64 k0 = 0; k0 < K; k0 += kOuterDepth, half ^= 1) {
+    const i64 depth = min_of(kOuterDepth, K - k0);
+    R* b = b_scratch + half * panels * P * kOuterDepth;
+    const Range my_k = share(team, depth);
+    for (i64 k = my_k.begin; k < my_k.end; ++k) {
+      i64 panel = 0;
+      for (int i = 0; i < part_count; ++i) {
+        const i64 part_panels = ceil_div(parts[i].columns, P);
+        for (i64 j = 0; j < part_panels * P; j += L)
+          Io<R>::store(b + (panel + j / P) * depth * P + k * P + j % P,
+                       load_b(i, k0 + k, j, lanes_at<R>(j, parts[i].columns)));
+        panel += part_panels;
+      }
+    }
+    team.barrier();  // two halves: nobody can be packing the one that somebody still reads
+    for (i64 m = mine.begin; m < mine.end; m += kOuterRows) {
+      const i64 rows = min_of(kOuterRows, mine.end - m);
+      R* row = scratch + kOuterDepth * kOuterRows;
+      R* own = sums ? sums + (m - m_begin) : nullptr;
+      if (own && k0 == 0) std::memset(own, 0, sizeof(R) * static_cast<std::size_t>(rows));
+      pack_outer_a(load_a, k0, depth, m, rows, scratch, own, row);
+      i64 panel = 0;
+      for (int i = 0; i < part_count; ++i) {
+        const OuterPart<R>& part = parts[i];
+        for (i64 j = 0; j < part.columns; j += P, ++panel) {
+          for (i64 r = 0; r < rows; r += kRows) {
+            const int n = static_cast<int>(min_of(kRows, rows - r));
+            const auto product = tile_product_for<R, kPanelVectors, true>(n);
+            R* c = part.c + (m + r) * part.ldc + j;
+            const R* bp = b + panel * depth * P;
+            if (j + P <= part.columns) {
+              product(depth, scratch + r * depth, 0, bp, P, c, part.ldc, k0 > 0);
+            } else {
+              alignas(64) R tile[kRows * P];
+              product(depth, scratch + r * depth, 0, bp, P, tile, P, false);
+              const auto row_of = [&](i64 q) { return part.c + (m + r + q) * part.ldc; };
+              store_tile(tile, row_of, 0, n, j, part.columns, k0 > 0);
+            }
+          }
+        }
+      }
+    }
+  }
+  if (K == 0) {
+    for (i64 m = mine.begin; m < mine.end; ++m) {
+      if (sums) sums[m - m_begin] = 0;
+      for (int i = 0; i < part_count; ++i)
+        std::memset(parts[i].c + m * parts[i].ldc, 0, sizeof(R) * static_cast<std::size_t>(parts[i].columns));
+    }
+  }
+}
+
+// ---- products of so few rows that packing the weights would cost more than the product ----
+
+// out[j] = sum over k of w[j·ldw + k]·x[k] for j < rows; `out` has room for whole vectors.
+template <class S, class R = RealOf<S>>
+void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
+  constexpr int L = Simd<R>::lanes;
+  constexpr int group = 4;
+  for (i64 j = 0; j < rows; j += L) {
+    Vec<R> sum[L];
+    for (int r = 0; r < L; r += group) {
+      for (int q = 0; q < group && r + q < L; ++q) sum[r + q] = Vec<R>{};
+      if (j + r >= rows) continue;
+      const S* row[group];
+      constexpr int rows_here = group < L ? group : L;
+      for (int q = 0; q < rows_here; ++q) row[q] = w + min_of(j + r + q, rows - 1) * ldw;
+      Vec<R> acc[rows_here] = {};
+      i64 k = 0;
+      for (; k + L <= K; k += L) {
+        const Vec<R> xv = Io<R>::load(x + k);
+#pragma GCC unroll 4
+        for (int q = 0; q < rows_here; ++q) acc[q] += Io<S>::load(row[q] + k) * xv;
+      }
+      if (k < K) {
+        const int n = static_cast<int>(K - k);
+        const Vec<R> xv = Io<R>::load_n(x + k, n);
+#pragma GCC unroll 4
+        for (int q = 0; q < rows_here; ++q) acc[q] += Io<S>::load_n(row[q] + k, n) * xv;
+      }
+      for (int q = 0; q < rows_here; ++q) sum[r + q] = acc[q];
+    }
+    transpose(sum);
+    Vec<R> total = sum[0];
+    for (int r = 1; r < L; ++r) total += sum[r];
+    Io<R>::store(out + j, total);
+  }
+}
+
+// out[j - begin] (+)= sum over k of x[k]·w[k·ldw + j] for j in [begin, end).
+template <class S, class R = RealOf<S>>
+void weighted_rows(const S* w, i64 ldw, i64 begin, i64 end, const R* x, i64 K, R* out, bool accumulate) {
+  constexpr int L = Simd<R>::lanes;
+  constexpr int wide = 8;
+  i64 j = begin;
+  for (; j < end; j += wide * L) {
+    const int vectors = static_cast<int>(min_of(wide, ceil_div(end - j, L)));
+    Vec<R> sum[wide] = {};
+    if (j + wide * L <= end) {
+      for (i64 k = 0; k < K; ++k) {
+        const Vec<R> xv = Vec<R>{} + x[k];
+#pragma GCC unroll 8
+        for (int v = 0; v < wide; ++v) sum[v] += xv * Io<S>::load(w + k * ldw + j + v * L);
+      }
+    } else {
+      for (int v = 0; v < vectors; ++v)
+        for (i64 k = 0; k < K; ++k)
+          sum[v] += (Vec<R>{} + x[k]) * Io<S>::load_n(w + k * ldw + j + v * L, lanes_at<R>(j + v * L, end));
+    }
+    for (int v = 0; v < vectors; ++v) {
+      const int n = lanes_at<R>(j + v * L, end);
+      R* o = out + j - begin + v * L;
+      Io<R>::store_n(o, accumulate ? Io<R>::load_n(o, n) + sum[v] : sum[v], n);
+    }
+  }
+}
+
+}  // namespace ZS_NAMESPACE

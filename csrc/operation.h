@@ -1,0 +1,116 @@
+// What the forward and the backward operation share: scratch memory, the size of the team, packing, conversion.
+#pragma once
+
+#include "engine.h"
+#include "scan.h"
+#include "threads.h"
+
+namespace ZS_NAMESPACE {
+
+using zstate::Workspace;
+
+// Hands out pieces of one block. With no block it only counts, so the same code first measures and then lays
+// out.
+class Arena {
+ public:
+  explicit Arena(char* base) : base_(base) {}
+  template <class R>
+  R* take(i64 count) {
+    R* piece = base_ ? reinterpret_cast<R*>(base_ + used_) : nullptr;
+    used_ += round_up(count * static_cast<i64>(sizeof(R)), 128) +
+             128;  // the gap keeps equal buffers off equal cache sets
+    return piece;
+  }
+  i64 used() const { return used_; }
+
+ private:
+  char* base_;
+  i64 used_ = 0;
+};
+
+// How many threads are worth waking for this many multiplications. Never changes a result.
+inline int team_size(double work) {
+  const int threads = zstate::get_num_threads();
+  if (threads == 1) return 1;
+  return work < (zstate::workers_awake() ? 6e4 : 1.5e5) ? 1 : threads;
+}
+inline double operation_work(const Problem& p) {
+  const double input = p.has_input_weight ? static_cast<double>(p.I) : 1.0;
+  return static_cast<double>(p.T) * static_cast<double>(p.N * p.D * p.G * p.H) *
+         (input + static_cast<double>(p.H));
+}
+
+// So few rows that weights are read where they are instead of being packed. Part of the shape, so bits do not
+// depend on more.
+inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3; }
+
+template <class Op>
+void run_member(void* context, const Team& team) {
+  static_cast<Op*>(context)->run(team);
+}
+// Measures the operation's scratch memory, gets it, and runs the operation on a team.
+template <class Op>
+void run_operation(Op& op, double work) {
+  op.threads = team_size(work);
+  Arena measure(nullptr);
+  op.lay_out(measure);
+  Workspace workspace(static_cast<std::size_t>(measure.used()));
+  Arena arena(workspace.data());
+  op.lay_out(arena);
+  zstate::run_team(op.threads, run_member<Op>, &op);
+}
+
+template <class S, class R = RealOf<S>>
+void convert_out(const R* in, S* out, i64 count) {
+  constexpr int L = Simd<R>::lanes;
+  for (i64 i = 0; i < count; i += L) {
+    const int n = static_cast<int>(min_of(L, count - i));
+    Io<S>::store_n(out + i, Io<R>::load_n(in + i, n), n);
+  }
+}
+template <class S, class R = RealOf<S>>
+void convert_in(const S* in, R* out, i64 count) {
+  constexpr int L = Simd<R>::lanes;
+  for (i64 i = 0; i < count; i += L) {
+    const int n = static_cast<int>(min_of(L, count - i));
+    Io<R>::store_n(out + i, Io<S>::load_n(in + i, n), n);
+  }
+}
+
+template <class S>
+const S* weights(const Array& a, int d, i64 offset) {
+  return a ? static_cast<const S*>(a.data) + d * offset : nullptr;
+}
+// First row of a direction's matrix in a stacked weight [D·rows, K] or [D, rows, K]; the stride between rows
+// goes to ld.
+template <class S>
+const S* weight_matrix(const Array& a, int d, i64 rows, i64& ld) {
+  if (!a) return nullptr;
+  ld = a.strides[a.rank - 2];
+  return static_cast<const S*>(a.data) + d * (a.rank == 3 ? a.strides[0] : rows * ld);
+}
+
+// Packs the panels of all stages, and points the stages at them.
+template <class Cell, class R = typename Cell::Real>
+void pack_stages(const Team& team, const Cell& cell, R* const packed[2][2]) {
+  for (int index = 0; index < Cell::kStages; ++index)
+    for (int d = 0; d < cell.problem.D; ++d) {
+      const auto& stage = cell.stages[index];
+      const Range mine = share(team, stage.panels * stage.vectors);
+      for (i64 column = mine.begin; column < mine.end; ++column)
+        cell.pack_column(index, d, column, packed[index][d]);
+    }
+}
+template <class Cell>
+void lay_out_stages(Arena& arena, Cell& cell, typename Cell::Real* packed[2][2]) {
+  cell.weight_bytes = 0;
+  for (int index = 0; index < Cell::kStages; ++index)
+    for (int d = 0; d < cell.problem.D; ++d) {
+      const i64 size = stage_size(cell.stages[index]);
+      packed[index][d] = arena.take<typename Cell::Real>(size);
+      cell.stages[index].packed[d] = packed[index][d];
+      cell.weight_bytes += size * static_cast<i64>(sizeof(typename Cell::Real));
+    }
+}
+
+}  // namespace ZS_NAMESPACE

@@ -1,0 +1,209 @@
+// The scan: the one loop over time that every cell shares, forward and backward.
+//
+// A step has one or two stages. A stage is a matrix product (rows of the batch × panels of packed weights)
+// and, while a tile of it is still in the first-level cache, the cell's pointwise equations on that tile. The
+// cell comes in as a type.
+#pragma once
+
+#include "engine.h"
+#include "gemm.h"
+
+namespace ZS_NAMESPACE {
+
+using zstate::Array;
+using zstate::Problem;
+
+// The rows of a [T,N,...] array in processing order: step s, batch row n.
+template <class S>
+struct Rows {
+  S* data = nullptr;
+  i64 step = 0, row = 0;
+  explicit operator bool() const { return data != nullptr; }
+  ZS_DEVICE S* at(i64 s, i64 n) const { return data + s * step + n * row; }
+};
+
+template <class S>
+struct MaskRows : Rows<const S> {
+  bool splat = false;  // one value for all hidden units
+  ZS_DEVICE Vec<RealOf<S>> load(i64 s, i64 n, i64 u, int lanes) const {
+    const S* p = this->at(s, n);
+    if (splat) return Vec<RealOf<S>>{} + Io<S>::load_n(p, 1)[0];
+    return Io<S>::load_n(p + u, lanes);
+  }
+};
+
+// Which way an array runs through time, seen from a direction's processing order.
+enum class Order { kInput, kProcessing };
+inline bool runs_backwards(const Problem& p, int d, Order order) {
+  return p.D == 2 ? d == 1 : order == Order::kInput && p.reverse;
+}
+// `width`: how far along the last axis the second direction lies.
+template <class S>
+Rows<S> rows_of(const Problem& p, const Array& a, int d, i64 width, Order order) {
+  Rows<S> rows;
+  if (!a) return rows;
+  rows.data = static_cast<S*>(a.data) + d * width;
+  rows.step = a.strides[0];
+  rows.row = a.strides[1];
+  if (runs_backwards(p, d, order)) {
+    rows.data += (p.T - 1) * rows.step;
+    rows.step = -rows.step;
+  }
+  return rows;
+}
+// An initial or final state [N, D·H].
+template <class S>
+Rows<S> state_rows(const Array& a, int d, i64 width) {
+  Rows<S> rows;
+  if (!a) return rows;
+  rows.data = static_cast<S*>(a.data) + d * width;
+  rows.row = a.strides[0];
+  return rows;
+}
+template <class S>
+MaskRows<S> mask_rows(const Problem& p, const Array& a, int d) {
+  MaskRows<S> mask;
+  if (!a) return mask;
+  static_cast<Rows<const S>&>(mask) = rows_of<const S>(p, a, d, p.H * a.strides[2], Order::kInput);
+  mask.splat = a.strides[2] == 0;
+  return mask;
+}
+
+// The product of one stage. A gated panel holds `vectors` gates of one group of units; a plain one as many
+// groups of units.
+template <class R>
+struct Stage {
+  int vectors = 1;
+  bool gated = false;
+  i64 panels = 0;
+  i64 K = 0;
+  const R* packed[2] = {nullptr, nullptr};  // [panels][K][vectors·lanes] for each direction
+};
+
+// A panel's width for a plain product. Narrow panels give few units to more threads; with one row, the width
+// also fixes the order of the sum, so it must follow from the shape alone.
+template <class R>
+int plain_vectors(i64 H) {
+  const i64 groups = ceil_div(H, Simd<R>::lanes);
+  return groups >= 8 ? 4 : groups >= 4 ? 2 : 1;
+}
+template <class R>
+Stage<R> plain_stage(i64 H, i64 K) {
+  Stage<R> stage;
+  stage.vectors = plain_vectors<R>(H);
+  stage.panels = ceil_div(H, stage.vectors * Simd<R>::lanes);
+  stage.K = K;
+  return stage;
+}
+template <class R>
+Stage<R> gated_stage(int gates, i64 H, i64 K) {
+  Stage<R> stage;
+  stage.vectors = gates;
+  stage.gated = true;
+  stage.panels = ceil_div(H, Simd<R>::lanes);
+  stage.K = K;
+  return stage;
+}
+template <class R>
+i64 stage_size(const Stage<R>& stage) {
+  return stage.panels * stage.K * stage.vectors * Simd<R>::lanes;
+}
+
+template <class R>
+TileProduct<R> step_kernel(int vectors, int rows, bool single_row) {
+  if (single_row) {
+    static constexpr TileProduct<R> kernels[] = {
+        nullptr, tile_product<R, 1, 1, 8, false>, tile_product<R, 1, 2, 4, false>,
+        tile_product<R, 1, 3, 2, false>, tile_product<R, 1, 4, 2, false>};
+    return kernels[vectors];
+  }
+  switch (vectors) {
+    case 1:
+      return tile_product_for<R, 1, false>(rows);
+    case 2:
+      return tile_product_for<R, 2, false>(rows);
+    case 3:
+      return tile_product_for<R, 3, false>(rows);
+    default:
+      return tile_product_for<R, 4, false>(rows);
+  }
+}
+
+// How a team shares the steps. It decides who computes an element, never how.
+enum class Split { kSolo, kUnits, kBatch };
+
+inline Split choose_split(const Team& team, const Problem& p, i64 weight_bytes) {
+  if (team.size == 1) return Split::kSolo;
+  const i64 rows = p.N / team.size;
+  // Every thread then reads all weights at every step: worth it from its own cache, or for many rows.
+  if (rows >= 32 || (rows >= 4 && weight_bytes <= (i64{768} << 10))) return Split::kBatch;
+  // A barrier costs about as much as this many multiplications.
+  if (p.D * p.N * p.G * p.H * p.H < 10000) return Split::kSolo;
+  return Split::kUnits;
+}
+
+// One tile: rows [row, row + rows) of a panel, product and pointwise part.
+template <class Cell>
+void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows) {
+  using R = typename Cell::Real;
+  constexpr int L = Simd<R>::lanes;
+  const Stage<R>& stage = cell.stages[index];
+  const i64 width = stage.vectors * L;
+  alignas(64) R tile[24 * L];
+  if (!cell.has_product(index, s)) {
+    std::memset(tile, 0, sizeof(R) * static_cast<std::size_t>(rows * width));
+  } else if (!stage.packed[d]) {
+    for (int r = 0; r < rows; ++r) cell.direct_product(index, d, s, panel, row + r, tile + r * width);
+  } else {
+    i64 lda;
+    const R* a = cell.operand(index, d, s, lda) + row * lda;
+    const auto product = step_kernel<R>(stage.vectors, rows, cell.problem.N == 1);
+    product(stage.K, a, lda, stage.packed[d] + panel * stage.K * width, width, tile, width, false);
+  }
+  const i64 H = cell.problem.H;
+  if (stage.gated) {
+    const i64 u = panel * L;
+    for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, lanes_at<R>(u, H), tile + r * width);
+    return;
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < stage.vectors; ++v) {
+      const i64 u = (panel * stage.vectors + v) * L;
+      if (u < H) cell.apply(index, d, s, row + r, u, lanes_at<R>(u, H), tile + r * width + v * L);
+    }
+}
+
+// One member's tiles of one stage. Odd steps go through them backwards: what the last step used last is still
+// in the cache.
+template <class Cell>
+void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s) {
+  const auto& stage = cell.stages[index];
+  const i64 D = cell.problem.D, N = cell.problem.N;
+  const Range rows = split == Split::kBatch ? share(team, N) : Range{0, N};
+  const i64 blocks = ceil_div(rows.end - rows.begin, tile_rows(stage.vectors));
+  const i64 tiles = D * stage.panels * blocks;
+  const Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
+  for (i64 i = mine.begin; i < mine.end; ++i) {
+    const i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
+    const i64 block = tile % blocks, panel = tile / blocks % stage.panels;
+    const int d = static_cast<int>(tile / blocks / stage.panels);
+    const i64 first = rows.begin + (rows.end - rows.begin) * block / blocks;
+    const i64 last = rows.begin + (rows.end - rows.begin) * (block + 1) / blocks;
+    scan_tile(cell, index, d, s, panel, first, static_cast<int>(last - first));
+  }
+}
+
+// `count` steps from `first`, in the given direction (1 or -1). All members leave together.
+template <class Cell>
+void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
+  const Split split = cell.split(team);
+  if (split != Split::kSolo || team.rank == 0)
+    for (i64 i = 0; i < count; ++i)
+      for (int index = 0; index < Cell::kStages; ++index) {
+        scan_stage(cell, team, split, index, first + i * direction);
+        if (split == Split::kUnits) team.barrier();
+      }
+  if (split != Split::kUnits) team.barrier();
+}
+
+}  // namespace ZS_NAMESPACE

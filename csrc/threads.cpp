@@ -1,0 +1,311 @@
+// The thread pool, its default size, and the scratch memory that calls reuse.
+#include "threads.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/mman.h>
+#endif
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace zstate {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+inline void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+}
+
+// Some microseconds: longer than members differ when each has a core, shorter than losing a time slice to a
+// stranger.
+constexpr int kPauses = 200;
+
+// Spins while `waiting()` holds; after a while it offers the core to others, so that more threads than cores
+// still progress.
+template <class Waiting>
+void spin_while(Waiting waiting) {
+  for (int i = 0; waiting(); ++i) {
+    if (i < kPauses)
+      relax();
+    else
+      std::this_thread::yield();
+  }
+}
+
+}  // namespace
+
+class Pool {
+ public:
+  bool try_acquire() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void release() { busy_.store(false, std::memory_order_release); }
+  bool awake() const { return sleeping_.load(std::memory_order_relaxed) == 0 && !workers_.empty(); }
+
+  // Only for the caller that acquired the pool.
+  void run(int threads, TeamFunction function, void* context) {
+    start_workers(threads - 1);
+    function_ = function;
+    context_ = context;
+    const std::uint32_t number = job_.load(std::memory_order_relaxed) / kSizes + 1;
+    job_.store(number * kSizes + static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);
+    if (sleeping_.load(std::memory_order_seq_cst) > 0) job_.notify_all();
+    function(context, member(0, threads));
+    barrier(threads);
+  }
+
+  void barrier(int size) {
+    const std::uint32_t phase = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.store(phase + 1, std::memory_order_release);
+      return;
+    }
+    spin_while([&] { return phase_.load(std::memory_order_acquire) == phase; });
+  }
+
+ private:
+  static constexpr int kSpinRounds = 6000;  // a few hundred microseconds until a worker goes to sleep
+
+  // A job is its number and its team's size in one word: a worker that wakes late must not mix two jobs.
+  static constexpr std::uint32_t kSizes = 512;
+
+  Team member(int rank, int size) {
+    Team team;
+    team.rank = rank;
+    team.size = size;
+    team.pool = this;
+    return team;
+  }
+
+  void start_workers(int wanted) {
+    while (static_cast<int>(workers_.size()) < wanted) {
+      const int rank = static_cast<int>(workers_.size()) + 1;
+      const std::uint32_t seen = job_.load();
+      workers_.emplace_back([this, rank, seen] { work(rank, seen); });
+      workers_.back().detach();
+    }
+  }
+
+  [[noreturn]] void work(int rank, std::uint32_t seen) {
+    for (;;) {
+      for (int i = 0; i < kSpinRounds && job_.load(std::memory_order_acquire) == seen; ++i) relax();
+      if (job_.load(std::memory_order_acquire) == seen) {
+        sleeping_.fetch_add(1, std::memory_order_seq_cst);
+        while (job_.load(std::memory_order_seq_cst) == seen) job_.wait(seen);
+        sleeping_.fetch_sub(1, std::memory_order_seq_cst);
+      }
+      // A member cannot miss a job: the next one starts only after this one's last barrier. Others may, and
+      // skip it.
+      seen = job_.load(std::memory_order_acquire);
+      const Team team = member(rank, static_cast<int>(seen % kSizes));
+      if (rank >= team.size) continue;
+      function_(context_, team);
+      barrier(team.size);
+    }
+  }
+
+  alignas(64) std::atomic<std::uint32_t> job_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<std::uint32_t> phase_{0};
+  alignas(64) std::atomic<int> sleeping_{0};
+  alignas(64) std::atomic<bool> busy_{false};
+  TeamFunction function_ = nullptr;
+  void* context_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+namespace {
+
+// Never destroyed: the workers sleep in it until the process ends.
+Pool* new_pool() { return new Pool; }
+std::atomic<Pool*> g_pool{nullptr};
+std::atomic<int> g_threads{0};
+
+void forget_pool_in_child();
+
+Pool* pool() {
+  Pool* existing = g_pool.load(std::memory_order_acquire);
+  if (existing) return existing;
+  static std::once_flag registered;
+  Pool* fresh = new_pool();
+  if (!g_pool.compare_exchange_strong(existing, fresh)) {
+    delete fresh;
+    return existing;
+  }
+#if !defined(_WIN32)
+  std::call_once(registered, [] { pthread_atfork(nullptr, nullptr, forget_pool_in_child); });
+#endif
+  return fresh;
+}
+
+int read_positive(const char* text) {
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  return end != text && value > 0 && value < kMaxThreads ? static_cast<int>(value) : 0;
+}
+
+// The quota of a container, in whole cores rounded up; 0 when there is none.
+int quota_from(const char* quota_file, const char* period_file) {
+  double quota = -1, period = 100000;
+  if (std::FILE* f = std::fopen(quota_file, "r")) {
+    const int fields = std::fscanf(f, "%lf %lf", &quota, &period);
+    std::fclose(f);
+    if (fields < 1) return 0;
+  }
+  if (period_file)
+    if (std::FILE* f = std::fopen(period_file, "r")) {
+      if (std::fscanf(f, "%lf", &period) != 1) period = 0;
+      std::fclose(f);
+    }
+  if (quota <= 0 || period <= 0) return 0;
+  const int cores = static_cast<int>((quota + period - 1) / period);
+  return cores < 1 ? 1 : cores;
+}
+
+// The file of this process's own control group, or of the root that a container sees as its own.
+int cgroup_quota() {
+  int cores = quota_from("/sys/fs/cgroup/cpu.max", nullptr);
+  if (!cores)
+    cores = quota_from("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  if (std::FILE* f = std::fopen("/proc/self/cgroup", "r")) {
+    char line[512], path[640];
+    while (std::fgets(line, sizeof line, f)) {
+      char group[400];
+      if (std::sscanf(line, "0::%399s", group) != 1) continue;
+      std::snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
+      const int own = quota_from(path, nullptr);
+      if (own && (!cores || own < cores)) cores = own;
+    }
+    std::fclose(f);
+  }
+  return cores;
+}
+
+int available_cores() {
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+  const int quota = cgroup_quota();
+  if (quota && quota < cores) cores = quota;
+#endif
+  return cores < 1 ? 1 : cores > kMaxThreads ? kMaxThreads : cores;
+}
+
+int default_threads() {
+  if (const char* text = std::getenv("OMP_NUM_THREADS"))
+    if (const int value = read_positive(text)) return value;
+  return available_cores();
+}
+
+}  // namespace
+
+void Team::wait_for_all() const { pool->barrier(size); }
+
+void run_team(int threads, TeamFunction function, void* context) {
+  Pool* p = threads > 1 ? pool() : nullptr;
+  if (!p || !p->try_acquire()) {
+    function(context, Team{});
+    return;
+  }
+  p->run(threads, function, context);
+  p->release();
+}
+
+bool workers_awake() {
+  Pool* p = g_pool.load(std::memory_order_acquire);
+  return p && p->awake();
+}
+
+void set_num_threads(int threads) {
+  g_threads.store(threads < 1 ? 1 : threads > kMaxThreads ? kMaxThreads : threads);
+}
+
+int get_num_threads() {
+  int threads = g_threads.load(std::memory_order_relaxed);
+  if (threads == 0) {
+    threads = default_threads();
+    g_threads.store(threads);
+  }
+  return threads;
+}
+
+// ---- scratch memory ----
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHuge = std::size_t{2} << 20;
+constexpr std::size_t kKept = std::size_t{64} << 20;
+
+struct Kept {
+  std::atomic_flag locked = ATOMIC_FLAG_INIT;
+  char* data = nullptr;
+  std::size_t bytes = 0;
+};
+Kept g_kept;
+
+void forget_pool_in_child() {
+  g_pool.store(nullptr);  // the parent's threads do not exist here; its pool object is left alone
+  g_kept.locked.clear();
+}
+
+bool take_kept(std::size_t bytes, char*& data, std::size_t& size) {
+  if (g_kept.locked.test_and_set(std::memory_order_acquire)) return false;
+  const bool found = g_kept.data && g_kept.bytes >= bytes;
+  if (found) {
+    data = g_kept.data;
+    size = g_kept.bytes;
+    g_kept.data = nullptr;
+  }
+  g_kept.locked.clear(std::memory_order_release);
+  return found;
+}
+
+// Keeps the larger of the two blocks and gives the other one back to be freed.
+char* exchange_kept(char* data, std::size_t bytes) {
+  if (bytes > kKept || g_kept.locked.test_and_set(std::memory_order_acquire)) return data;
+  char* rest = data;
+  if (!g_kept.data || g_kept.bytes < bytes) {
+    rest = g_kept.data;
+    g_kept.data = data;
+    g_kept.bytes = bytes;
+  }
+  g_kept.locked.clear(std::memory_order_release);
+  return rest;
+}
+
+}  // namespace
+
+Workspace::Workspace(std::size_t bytes) {
+  if (bytes == 0 || take_kept(bytes, data_, bytes_)) return;
+  const std::size_t unit = bytes >= 2 * kHuge ? kHuge : kAlignment * 64;
+  bytes_ = (bytes + unit - 1) / unit * unit;
+  data_ = static_cast<char*>(std::aligned_alloc(unit, bytes_));
+  if (!data_) throw std::bad_alloc();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (unit == kHuge) madvise(data_, bytes_, MADV_HUGEPAGE);
+#endif
+}
+
+Workspace::~Workspace() {
+  if (data_) std::free(exchange_kept(data_, bytes_));
+}
+
+}  // namespace zstate
