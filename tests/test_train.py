@@ -1,0 +1,274 @@
+"""`zstate train` learns, resumes to the bit, saves when it is stopped, and keeps its promises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import zstate as zs
+from zstate import cli
+from zstate.train import Corpus, Run, Settings, default_text
+from zstate.train import loop as loop_module
+from zstate.train.data import Windows
+from zstate.types import Array
+
+TEXT = "the cat sat on the mat. the dog ate the cat.\n" * 120
+SMALL = {"hidden": 24, "embedding": 8, "window": 16, "batch": 4, "total": 40}
+
+
+def small(**options: object) -> Settings:
+    return Settings(**{**SMALL, **options})  # type: ignore[arg-type]
+
+
+def losses(run: Run, every: int = 1000) -> list[float]:
+    return [point.bits for point in run.train(every)]
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_every_cell_learns(cell: str, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "r", small(cell=cell, total=150, dropout=0.1), TEXT, None)
+    before = run.validate()
+    bits = losses(run)
+    assert len(bits) == 150
+    assert before > 3.5  # log2 of the 14 characters is 3.8
+    assert run.validate() < 0.7 * before
+    assert run.step == 150
+
+
+def test_the_text_is_every_pythons_own() -> None:
+    text = default_text()
+    assert len(text) > 300_000
+    assert "The for statement" in text.replace('"', "")
+
+
+def test_windows_continue_each_other() -> None:
+    windows = Windows(np.arange(1000, dtype=np.int32), 10, 3)
+    assert windows.count == 33
+    first, targets = windows[0]
+    second, _ = windows[1]
+    assert first.shape == (10, 3)
+    assert (targets == first + 1).all()
+    assert (second[0] == first[-1] + 1).all()
+    assert (windows[33][0] == first).all()
+    with pytest.raises(zs.OptionError, match="text: expected at least 31 characters"):
+        Windows(np.arange(30, dtype=np.int32), 10, 3)
+
+
+def test_the_corpus_splits_and_refuses_what_it_does_not_know() -> None:
+    corpus = Corpus(TEXT)
+    assert corpus.decode(np.concatenate([corpus.train, corpus.valid])) == TEXT
+    assert 0 < len(corpus.valid) < len(corpus.train) / 10
+    with pytest.raises(zs.OptionError, match="expected the 14 characters of the .*, got 'Z'"):
+        corpus.encode("Z")
+
+
+class TorchModel(torch.nn.Module):
+    """The same model in torch.nn."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        s, v = run.settings, len(run.corpus.alphabet)
+        self.embedding = torch.nn.Embedding(v, s.embedding)
+        self.layer = torch.nn.LSTM(s.embedding, s.hidden, s.layers)
+        self.projection = torch.nn.Linear(s.hidden, v)
+        values = {n: torch.tensor(a) for n, a in run.model.graph.variables().items()}
+        with torch.no_grad():
+            self.embedding.weight.copy_(values["embedding"])
+            for k in range(s.layers):
+                for name, ours in (
+                    ("weight_ih", "input_weight"),
+                    ("weight_hh", "recurrent_weight"),
+                ):
+                    getattr(self.layer, f"{name}_l{k}").copy_(values[f"layer{k}.{ours}"])
+                getattr(self.layer, f"bias_ih_l{k}").copy_(values[f"layer{k}.bias"])
+                getattr(self.layer, f"bias_hh_l{k}").zero_().requires_grad_(False)
+            self.projection.weight.copy_(values["projection"].T)
+            self.projection.bias.copy_(values["projection_bias"])
+
+    def forward(self, tokens: torch.Tensor, state: object) -> tuple[torch.Tensor, object]:
+        h, state = self.layer(self.embedding(tokens), state)
+        return self.projection(h), state
+
+
+def test_training_is_the_same_as_torchs(tmp_path: Path) -> None:
+    """The same weights, windows, clipping and Adam: the same losses, step by step."""
+    run = Run.create(tmp_path / "r", small(layers=2, total=12), TEXT, None)
+    model = TorchModel(run)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(trained, betas=(0.9, 0.99), eps=1e-8)
+    wanted, state = [], None
+    for step in range(12):
+        tokens, targets = (torch.tensor(a).long() for a in run.windows[step])
+        for group in optimizer.param_groups:
+            group["lr"] = run.settings.rate(step)
+        logits, state = model(tokens, state)
+        state = tuple(part.detach() for part in state)
+        loss = torch.nn.functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+        )
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(trained, run.settings.clip)
+        optimizer.step()
+        wanted.append(loss.item() / np.log(2))
+    np.testing.assert_allclose(losses(run), wanted, rtol=2e-4)
+
+
+def test_resuming_continues_to_the_bit(tmp_path: Path) -> None:
+    settings = small(dropout=0.2, total=30)
+    straight = Run.create(tmp_path / "a", settings, TEXT, None)
+    whole = losses(straight)
+    broken = Run.create(tmp_path / "b", settings, TEXT, None)
+    first: Iterator[loop_module.Progress] = broken.train(7)
+    bits = [next(first).bits for _ in range(17)]  # the last checkpoint is that of step 14
+    resumed = Run.resume(tmp_path / "b", TEXT)
+    assert resumed.step == 14 == resumed.history[-1][0]
+    bits = bits[:14] + losses(resumed)
+    assert bits == whole
+    ours, theirs = straight.model.graph.variables(), resumed.model.graph.variables()
+    for name in ours:
+        if not name.startswith("valid"):
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert [step for step, _, _ in resumed.history] == list(range(1, 31))
+
+
+def test_a_changed_text_is_refused_on_resuming(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a", small(total=2), TEXT, None)
+    losses(run)
+    with pytest.raises(zs.OptionError, match="text: expected the text that the run began with"):
+        Run.resume(tmp_path / "a", TEXT + "the cat")
+    with pytest.raises(zs.OptionError, match="folder: expected a folder without a run"):
+        Run.create(tmp_path / "a", small(), TEXT, None)
+
+
+def test_samples_follow_the_seed(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a", small(total=60), TEXT, None)
+    losses(run)
+    text = run.sample(50, "the c", 0.8, 3)
+    assert text.startswith("the c") and len(text) == 55
+    assert text == run.sample(50, "the c", 0.8, 3) != run.sample(50, "the c", 0.8, 4)
+    assert set(text) <= set(TEXT)
+    assert "the" in run.sample(40, "", 0.0, 0)
+
+
+def test_the_gates_are_gates_and_the_flow_is_the_total_derivative(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a", small(layers=2), TEXT, None)
+    ids = run.corpus.encode("the cat sat")
+    z = run.model.gates(ids).reshape(len(ids), 4, 24)
+    assert (z[:, [0, 1, 3]] > 0).all() and (z[:, [0, 1, 3]] < 1).all()
+    assert z[:, 2].min() < 0
+    norms = run.model.gradient_flow(ids)
+    model = TorchModel(run)
+    wanted: list[list[Array]] = [[], []]
+    x = model.embedding(torch.tensor(ids[:-1]).long())
+    states = [(torch.zeros(24), torch.zeros(24)) for _ in range(2)]
+    kept: list[list[torch.Tensor]] = [[], []]
+    for token in x:
+        for k in range(2):
+            h, c = states[k]
+            gates = (
+                getattr(model.layer, f"weight_ih_l{k}") @ token
+                + getattr(model.layer, f"weight_hh_l{k}") @ h
+                + getattr(model.layer, f"bias_ih_l{k}")
+            ).reshape(4, 24)
+            i, f, o = (torch.sigmoid(gates[n]) for n in (0, 1, 3))
+            c = f * c + i * torch.tanh(gates[2])
+            h = o * torch.tanh(c)
+            h.retain_grad()
+            kept[k].append(h)
+            states[k], token = (h, c), h
+    logits = model.projection(token)
+    torch.nn.functional.cross_entropy(logits[None], torch.tensor(ids[-1:]).long()).backward()  # type: ignore[no-untyped-call]
+    wanted = [[h.grad.norm().item() for h in layer] for layer in kept]  # type: ignore[union-attr,misc]
+    np.testing.assert_allclose(norms, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": "lru"}, "cell: expected one of rnn, lstm, gru, got 'lru'"),
+        ({"hidden": 0}, "hidden: expected at least 1, got 0"),
+        ({"dropout": 1.0}, "dropout: expected at least 0 and below 1, got 1.0"),
+        ({"learning_rate": 0.0}, "learning_rate: expected above 0, got 0.0"),
+        ({"seed": -1}, "seed: expected at least 0, got -1"),
+    ],
+)
+def test_bad_settings_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(zs.OptionError, match=message):
+        small(**options)
+
+
+ARGUMENTS = [f"--{name}={value}" for name, value in SMALL.items() if name != "total"]
+
+
+def test_the_command_leaves_what_it_promises(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "text.txt").write_text(TEXT)
+    folder = tmp_path / "run"
+    words = ["train", str(tmp_path / "text.txt"), "--run", str(folder)]
+    assert cli.main([*words, *ARGUMENTS, "--total=20", "--checkpoint-every=10"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 × lstm of 24" in printed and "bits per character" in printed
+    made = {path.name for path in folder.iterdir()}
+    assert made == {
+        *("checkpoint.safetensors", "run.json", "sample.txt"),
+        *("loss.png", "gates.png", "gradient_flow.png"),
+    }
+    for name in ("loss.png", "gates.png", "gradient_flow.png"):
+        content = (folder / name).read_bytes()
+        assert content[:4] == b"\x89PNG" and len(content) > 4000
+    assert len(json.loads((folder / "run.json").read_text())["history"]) == 20
+    assert cli.main(["sample", str(folder), "--prompt", "the ", "--length", "30"]) == 0
+    assert capsys.readouterr().out.startswith("the ")
+    assert cli.main(["sample", str(folder), "--prompt", "Ω"]) == 2
+    assert cli.main(["sample", str(tmp_path)]) == 2
+    assert "expected a folder with run.json" in capsys.readouterr().out
+    assert cli.main([*words, *ARGUMENTS]) == 2
+    assert "expected a folder without a run" in capsys.readouterr().out
+    assert cli.main(["train", "--run", str(folder), "--resume", "--hidden=3"]) == 2
+
+
+def test_ctrl_c_saves_first_and_resume_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "text.txt").write_text(TEXT)
+    folder = tmp_path / "run"
+    right = Run.train
+
+    def stopped(self: Run, every: int) -> Iterator[loop_module.Progress]:
+        for point in right(self, every):
+            yield point
+            if point.step == 13:
+                raise KeyboardInterrupt
+
+    words = ["train", str(tmp_path / "text.txt"), "--run", str(folder), *ARGUMENTS, "--total=20"]
+    monkeypatch.setattr(Run, "train", stopped)
+    assert cli.main(words) == 130
+    assert "stopped and saved at step 13" in capsys.readouterr().out
+    monkeypatch.setattr(Run, "train", right)
+    assert cli.main(["train", "--run", str(folder), "--resume"]) == 0
+    printed = capsys.readouterr().out
+    assert "at step 13" in printed
+    history = json.loads((folder / "run.json").read_text())["history"]
+    assert [step for step, _, _ in history] == list(range(1, 21))
+
+
+def test_without_matplotlib_the_command_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import importlib.util
+
+    right = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "matplotlib" else right(name)
+    )
+    assert cli.main(["train"]) == 2
+    assert "pip install 'zstate[train]'" in capsys.readouterr().out
