@@ -32,6 +32,7 @@ _HELP = {
     "total": "steps of training",
     "seed": "of the weights, of dropout and of the sample",
 }
+_PROMPT = "The "
 _SENTENCE = "The value of the expression is evaluated before the function is called."
 
 
@@ -106,7 +107,8 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     bits = current.history[-1][2]
     sentence = "".join(c for c in _SENTENCE if c in current.corpus.alphabet)
     sentence = sentence if len(sentence) > 20 else current.corpus.decode(current.corpus.valid[:70])
-    sample = current.sample(400, "", options.temperature, s.seed)
+    prompt = _PROMPT if set(_PROMPT) <= set(current.corpus.alphabet) else ""
+    sample = current.sample(500, prompt, options.temperature, s.seed)
     (folder / "sample.txt").write_text(sample, encoding="utf-8")
     console.rule("sample")
     console.print(escape(sample), highlight=False)

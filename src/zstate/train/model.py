@@ -35,7 +35,7 @@ class Settings:
     dropout: float = 0.0  # of h[t-1] in front of R, one mask a window
     learning_rate: float = 4e-3
     clip: float = 1.0  # the global norm of the gradients
-    total: int = 1000
+    total: int = 1500
     seed: int = 1
 
     def __post_init__(self) -> None:

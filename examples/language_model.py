@@ -1,0 +1,86 @@
+"""A character language model with zstate: embedding, LSTM, projection, loss, gradients, Adam.
+
+The same in Swift: language_model.swift. Numbers in brackets tie the two together.
+"""
+
+import numpy as np
+
+import zstate as zs
+
+T, N, E, H, V = 32, 8, 16, 64, 27
+
+# [1] The graph and what is fed.
+g = zs.Graph()
+tokens = g.placeholder(shape=(T, N), dtype="int32", name="tokens")
+targets = g.placeholder(shape=(T, N), dtype="int32", name="targets")
+
+# [2] The parameters.
+rng = np.random.default_rng(0)
+
+
+def parameter(shape: tuple[int, ...], scale: float, name: str) -> zs.Tensor:
+    return g.variable(rng.uniform(-scale, scale, shape).astype(np.float32), name=name)
+
+
+table = parameter((V, E), 1, "table")
+W = parameter((4 * H, E), 0.125, "W")
+R = parameter((4 * H, H), 0.125, "R")
+b = parameter((4 * H,), 0, "b")
+P = parameter((H, V), 0.125, "P")
+parameters = [table, W, R, b, P]
+
+# [3] The model. `training` turns itself on where a gradient needs it.
+x = g.gather(table, tokens)
+(h,) = g.lstm(x, recurrent_weight=R, input_weight=W, bias=b, name="encoder")
+rows = g.reshape(h, (T * N, H))
+logits = g.matrix_multiplication(rows, P)
+
+# [4] The loss.
+flat = g.reshape(targets, (T * N,))
+labels = g.one_hot(flat, V)
+loss = g.soft_max_cross_entropy(logits, labels, axis=-1, reduction="mean")
+
+# [5] Its gradients.
+gradients = g.gradients(of=loss, with_respect_to=parameters)
+
+# [6] Adam: a step for every parameter, kept by assigning.
+beta1, beta2 = 0.9, 0.99
+power1, power2 = g.variable(1.0, name="power1"), g.variable(1.0, name="power2")
+next1, next2 = power1 * beta1, power2 * beta2
+operations = [g.assign(power1, next1), g.assign(power2, next2)]
+for p in parameters:
+    m = g.variable(0.0, shape=p.shape)
+    v = g.variable(0.0, shape=p.shape)
+    updated = g.adam(
+        learning_rate=0.01,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=1e-8,
+        beta1_power=next1,
+        beta2_power=next2,
+        values=p,
+        momentum=m,
+        velocity=v,
+        gradient=gradients[p],
+    )
+    for variable, value in zip([p, m, v], updated, strict=True):
+        operations.append(g.assign(variable, value))
+
+# [7] Compile once, run many times.
+program = g.compile(
+    feeds={tokens: (tokens.shape, "int32"), targets: (targets.shape, "int32")},
+    targets=[loss],
+    operations=operations,
+)
+
+text = "the quick brown fox jumps over the lazy dog and runs away from the hound " * 20
+ids = np.array([" abcdefghijklmnopqrstuvwxyz".index(c) for c in text], np.int32)
+streams = ids[: len(ids) // N * N].reshape(N, -1).T  # [time,N]
+first = last = 0.0
+for step in range(120):
+    start = step % (len(streams) // T - 1) * T
+    batch = streams[start : start + T + 1]
+    loss_now = float(program.run([batch[:-1].copy(), batch[1:].copy()])[0])
+    first, last = (loss_now if step == 0 else first), loss_now
+print(f"loss {first:.3f} -> {last:.3f} nats a character")
+assert last < first / 2
