@@ -6,13 +6,21 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src csrc -type f -not -nam
 # Two workers share two cores: one thread each for the libraries that the tests compare with.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test lint clean
+.PHONY: run test lint sanitize clean
 
 run: $(VENV)/.run
 	$(BIN)/zstate train
 
-test: lint
+test: lint sanitize
 	$(PYTEST) --cov --cov-report=term
+
+# The engine with the address and undefined-behaviour sanitizers, over random calls for a minute.
+sanitize: $(VENV)/.dev
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+		-DPython_EXECUTABLE=$(abspath $(BIN)/python) -DZSTATE_SANITIZE=ON -DZSTATE_WERROR=ON > /dev/null
+	$(BIN)/cmake --build build/sanitize > /dev/null
+	LD_PRELOAD=$$($${CXX:-g++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/sanitize.py build/sanitize/_native*.so 60
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

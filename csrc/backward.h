@@ -109,7 +109,7 @@ struct RnnBackward final : Backward<S> {
   V previous_state(int d, i64 s, i64 n, i64 u, int lanes) const override {
     return rnn_forward(acts, this->gate(d, s - 1, n, u, lanes, 0));
   }
-  void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+  ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     const V dh = this->from_next(d, s, n, u, lanes, tile);
     if (s < 0) return this->finish_state(d, n, u, lanes, dh);
     const V z = this->gate(d, s, n, u, lanes, 0);
@@ -133,7 +133,7 @@ struct LstmBackward final : Backward<S> {
     return lstm_output(acts, this->gate(d, s - 1, n, u, lanes, 3),
                        Io<S>::load_n(this->c[d].at(s - 1, n) + u, lanes));
   }
-  void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+  ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     Real* carry = this->carry[d] + n * this->Hp + u;
     V dh = this->from_next(d, s, n, u, lanes, tile), dc = Io<Real>::load(carry);
     if (s < 0) {
@@ -179,7 +179,7 @@ struct GruBackward final : Backward<S> {
     lda = 3 * this->H;
     return recurrent_at(d, s + 1);
   }
-  void apply(int index, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+  ZS_DEVICE void apply(int index, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     if (index == 1) return through_reset_before(d, s, n, u, lanes, Io<Real>::load(tile));
     Real* carry = this->carry[d] + n * this->Hp + u;
     V dh = this->from_next(d, s, n, u, lanes, tile) + Io<Real>::load(carry);

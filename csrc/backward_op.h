@@ -1,4 +1,5 @@
-// The gradient operation: scan backwards for the gates' gradient, then contract it with what the weights multiplied.
+// The gradient operation: scan backwards for the gates' gradient, then contract it with what the weights
+// multiplied.
 #pragma once
 
 #include "backward.h"

@@ -1,4 +1,5 @@
-// The engine of one instruction set: from the plan's values to types, and the table that the dispatcher finds.
+// The engine of one instruction set: from the plan's values to types, and the table that the dispatcher
+// finds.
 //
 // Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which.
 #include "engine.h"

@@ -100,7 +100,7 @@ struct RnnForward final : Forward<S> {
   }
   int gate_of(int, int) const override { return 0; }
 
-  void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+  ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     const V a = Io<Real>::load(tile) + this->input(d, s, n, u, lanes, 0);
     this->keep_gate(d, s, n, u, lanes, 0, a);
     this->publish(d, s, n, u, lanes, rnn_forward(acts, a));
@@ -120,7 +120,7 @@ struct LstmForward final : Forward<S> {
   }
   int gate_of(int, int v) const override { return v; }
 
-  void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+  ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     Real* state = this->state[d] + n * this->Hp + u;
     const V c_prev = Io<Real>::load(state);
     V a[4];
@@ -153,7 +153,7 @@ struct GruForward final : Forward<S> {
   }
   int gate_of(int index, int v) const override { return index == 1 ? 2 : v; }
 
-  void apply(int index, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+  ZS_DEVICE void apply(int index, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     if (index == 1)
       finish_before(d, s, n, u, lanes, Io<Real>::load(tile));
     else if constexpr (ResetAfter)

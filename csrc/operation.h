@@ -1,4 +1,5 @@
-// What the forward and the backward operation share: scratch memory, the size of the team, packing, conversion.
+// What the forward and the backward operation share: scratch memory, the size of the team, packing,
+// conversion.
 #pragma once
 
 #include "engine.h"

@@ -160,17 +160,20 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
     const auto product = step_kernel<R>(stage.vectors, rows, cell.problem.N == 1);
     product(stage.K, a, lda, stage.packed[d] + panel * stage.K * width, width, tile, width, false);
   }
+  // Inlined, with the constants of the activations in registers; and once more for whole vectors, without
+  // their tests.
   const i64 H = cell.problem.H;
-  if (stage.gated) {
-    const i64 u = panel * L;
-    for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, lanes_at<R>(u, H), tile + r * width);
-    return;
+  const int groups = stage.gated ? 1 : stage.vectors;
+  for (int v = 0; v < groups; ++v) {
+    const i64 u = (panel * groups + v) * L;
+    if (u >= H) break;
+    const int lanes = lanes_at<R>(u, H);
+    const R* at = tile + v * L;
+    if (lanes == L)
+      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, L, at + r * width);
+    else
+      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, lanes, at + r * width);
   }
-  for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < stage.vectors; ++v) {
-      const i64 u = (panel * stage.vectors + v) * L;
-      if (u < H) cell.apply(index, d, s, row + r, u, lanes_at<R>(u, H), tile + r * width + v * L);
-    }
 }
 
 // One member's tiles of one stage. Odd steps go through them backwards: what the last step used last is still

@@ -47,6 +47,7 @@ struct Simd;
 template <>
 struct Simd<float> {
   typedef float Vec __attribute__((vector_size(kVectorBytes)));
+  typedef float Unaligned __attribute__((vector_size(kVectorBytes), aligned(4)));
   typedef std::int32_t Int __attribute__((vector_size(kVectorBytes)));
   typedef std::uint32_t Uint __attribute__((vector_size(kVectorBytes)));
   typedef std::uint16_t Half __attribute__((vector_size(kVectorBytes / 2)));
@@ -55,6 +56,7 @@ struct Simd<float> {
 template <>
 struct Simd<double> {
   typedef double Vec __attribute__((vector_size(kVectorBytes)));
+  typedef double Unaligned __attribute__((vector_size(kVectorBytes), aligned(8)));
   typedef std::int64_t Int __attribute__((vector_size(kVectorBytes)));
   static constexpr int lanes = kVectorBytes / 8;
 };
@@ -132,12 +134,10 @@ struct Io {  // float and double: stored as they are computed with
   using Real = S;
   using V = Vec<S>;
   static constexpr int lanes = Simd<S>::lanes;
-  static ZS_DEVICE V load(const S* p) {
-    V v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-  }
-  static ZS_DEVICE void store(S* p, V v) { std::memcpy(p, &v, sizeof v); }
+  // Through a vector type rather than memcpy: the compiler then knows that only values of type S change.
+  using Unaligned = typename Simd<S>::Unaligned;
+  static ZS_DEVICE V load(const S* p) { return *reinterpret_cast<const Unaligned*>(p); }
+  static ZS_DEVICE void store(S* p, V v) { *reinterpret_cast<Unaligned*>(p) = v; }
   static ZS_DEVICE V load_n(const S* p, int n) {
     if (n == lanes) [[likely]]
       return load(p);

@@ -1,4 +1,4 @@
-"""The six operations on arrays: arrays in, a named tuple out.
+"""The six operations on arrays: arrays in, a named tuple out; torch tensors give torch tensors.
 
 T time, N batch, I input features, H hidden units, D directions (2 when bidirectional), G gates.
 Shapes are those of docs/layouts.md, equations those of docs/equations.md. A member of a result
@@ -7,12 +7,14 @@ that was not produced, or whose input was not passed, is None. No input is ever 
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
 
 from . import operations as ops
 from .backends import choose
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from .layout import bind
+from .layout import bind, is_torch_tensor
 from .operations import (
     GRUGradients,
     GRUResult,
@@ -27,11 +29,15 @@ from .types import Array
 
 def run(
     operation: Operation,
-    tensors: tuple[Array | None, ...],
+    tensors: tuple[Any, ...],
     descriptor: AnyDescriptor | None,
     backend: str | None,
 ) -> ops.AnyResult:
     """Check a call, hand it to a backend, and put the results in the published order."""
+    if type(tensors[0]) is not np.ndarray and is_torch_tensor(tensors[0]):
+        from .torch.tensors import run as run_on_torch
+
+        return run_on_torch(operation, tensors, descriptor, backend)
     call = bind(operation, tensors, descriptor)
     chosen = choose(call.layout, backend)
     results = chosen.backward(call) if operation.is_gradient else chosen.forward(call)

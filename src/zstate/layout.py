@@ -9,6 +9,7 @@ at build time, where a dimension may still be unknown (None).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,6 +135,7 @@ class Layout:
     dtype: str
     letters: Mapping[str, int | None]
     present: frozenset[str]
+    device: str = "cpu"  # where the tensors are: "cpu", or "cuda" for torch tensors on a GPU
     # What a backend keeps for calls of the same signature, and which one was chosen, by the name
     # that was asked for.
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -222,8 +224,11 @@ class Layout:
 class _Checker:
     """Checks one call, tensor by tensor, learning the letters on the way."""
 
-    def __init__(self, operation: Operation, descriptor: AnyDescriptor, label: str) -> None:
+    def __init__(
+        self, operation: Operation, descriptor: AnyDescriptor, label: str, device: str
+    ) -> None:
         self.operation, self.descriptor, self.label = operation, descriptor, label
+        self.device = device
         self.letters: dict[str, int | None] = dict.fromkeys("TNIH")
         self.gates = len(operation.cell.gates)
         self.directions = 2 if descriptor.bidirectional else 1
@@ -241,7 +246,12 @@ class _Checker:
             scale = self.gates * self.directions
             self.letters["I"] = None if hidden is None else hidden * scale
         return Layout(
-            self.operation, self.descriptor, dtype, dict(self.letters), frozenset(tensors)
+            self.operation,
+            self.descriptor,
+            dtype,
+            dict(self.letters),
+            frozenset(tensors),
+            self.device,
         )
 
     def _check_types(self, tensors: Mapping[str, TensorInfo]) -> str:
@@ -330,9 +340,10 @@ def check(
     tensors: Mapping[str, TensorInfo],
     descriptor: AnyDescriptor,
     label: str | None = None,
+    device: str = "cpu",
 ) -> Layout:
     """Check shapes and types of a call; ``label`` names it in messages."""
-    return _Checker(operation, descriptor, label or operation.name).check(tensors)
+    return _Checker(operation, descriptor, label or operation.name, device).check(tensors)
 
 
 def check_descriptor(
@@ -376,11 +387,12 @@ _MOST_LAYOUTS = 4096  # then start anew: a bound, not a policy
 
 def bind(
     operation: Operation,
-    tensors: tuple[Array | None, ...],
+    tensors: tuple[Any, ...],
     descriptor: AnyDescriptor | None,
 ) -> Call:
     """Check a call of the functional interface; ``tensors`` in the order of the operation's inputs.
 
+    They are NumPy arrays, or torch tensors on one device; a Call carries them as they came.
     Raises ShapeError, DTypeError or OptionError before anything is computed.
     """
     # This is what a call of one step costs before it computes: a flat key, one look-up.
@@ -390,6 +402,8 @@ def bind(
             key.append(None)
         elif type(tensor) is np.ndarray:
             key += (tensor.shape, tensor.dtype)
+        elif is_torch_tensor(tensor):
+            key += (tensor.shape, tensor.dtype, tensor.device)
         else:
             return Call(_check_arrays(operation, tensors, descriptor), tensors)
     try:
@@ -406,14 +420,39 @@ def _check_arrays(
     operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
 ) -> Layout:
     descriptor = check_descriptor(operation, descriptor)
+    source = tensors[0]
+    look = _torch_info if is_torch_tensor(source) else _numpy_info
     infos = {}
     for name, tensor in zip(operation.inputs, tensors, strict=True):
-        if tensor is None and name not in operation.required:
-            continue
-        if not is_plain_array(tensor):
-            raise DTypeError(refusal(operation.name, name, "a NumPy array", describe(tensor)))
-        infos[name] = TensorInfo(tensor.shape, dtype_name(tensor.dtype))
-    return check(operation, infos, descriptor)
+        if tensor is not None or name in operation.required:
+            infos[name] = look(operation.name, name, tensor, source)
+    device = source.device.type if look is _torch_info else "cpu"
+    return check(operation, infos, descriptor, device=device)
+
+
+def _numpy_info(operation: str, name: str, tensor: Any, source: Any) -> TensorInfo:
+    if not is_plain_array(tensor):
+        expected = "a NumPy array like source" if is_torch_tensor(tensor) else "a NumPy array"
+        raise DTypeError(refusal(operation, name, expected, describe(tensor)))
+    return TensorInfo(tensor.shape, dtype_name(tensor.dtype))
+
+
+def _torch_info(operation: str, name: str, tensor: Any, source: Any) -> TensorInfo:
+    if not is_torch_tensor(tensor):
+        raise DTypeError(refusal(operation, name, "a torch tensor like source", describe(tensor)))
+    layout = str(tensor.layout).removeprefix("torch.")
+    if layout != "strided":
+        raise DTypeError(refusal(operation, name, "a strided tensor", f"a {layout} one"))
+    if tensor.device != source.device:
+        expected = f"a tensor on {source.device} like source"
+        raise DTypeError(refusal(operation, name, expected, f"one on {tensor.device}"))
+    return TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def is_torch_tensor(value: object) -> bool:
+    """Whether it is a torch tensor: torch is looked for among what is imported, never imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_plain_array(value: object) -> bool:

@@ -1,8 +1,9 @@
 """The backends and the choice between them.
 
-A backend is a module with ``forward(call)`` and ``backward(call)``, and two statements:
-``unavailable()`` says why this machine cannot run it, ``refuses(layout)`` why it cannot serve a
-call; None means it can.
+A backend is a module with ``forward(call)`` and ``backward(call)``, the device that it serves, and
+two statements: ``unavailable()`` says why this machine cannot run it, ``refuses(layout)`` why it
+cannot serve a call; None means it can. Backends of the device "cpu" get and give NumPy arrays
+whatever the caller has; those of another device get and give torch tensors.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Backend(Protocol):
     """What a backend module offers."""
 
     name: str
+    device: str
 
     def unavailable(self) -> str | None: ...
     def refuses(self, layout: Layout) -> str | None: ...
@@ -47,12 +49,33 @@ def choose(layout: Layout, name: str | None) -> Backend:
 def _choose(layout: Layout, name: str | None) -> Backend:
     operation = layout.operation.name
     if name is None:
-        return next(backend for backend in available() if backend.refuses(layout) is None)
+        return _fastest(layout)
     if name not in BACKENDS:
         known = ", ".join(map(repr, BACKENDS))
         raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")
-    backend = BACKENDS[name]
-    reason = backend.unavailable() or backend.refuses(layout)
+    reason = _reason(BACKENDS[name], layout)
     if reason is not None:
         raise BackendError(f"[{operation}] backend {name!r} cannot serve this call: {reason}")
-    return backend
+    return BACKENDS[name]
+
+
+def _fastest(layout: Layout) -> Backend:
+    reasons = []
+    for backend in BACKENDS.values():
+        reason = _reason(backend, layout)
+        if reason is None:
+            return backend
+        if backend.device == layout.device:
+            reasons.append(f"{backend.name}: {reason}")
+    why = "; ".join(reasons) or "this installation has none"
+    raise BackendError(
+        f"[{layout.operation.name}] source: expected a device with a backend that serves the call, "
+        f"got {layout.device} ({why})"
+    )
+
+
+def _reason(backend: Backend, layout: Layout) -> str | None:
+    """Why a backend cannot serve a call, or None."""
+    if backend.device != layout.device:
+        return f"it computes on {backend.device}, the tensors are on {layout.device}"
+    return backend.unavailable() or backend.refuses(layout)

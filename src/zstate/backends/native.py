@@ -37,6 +37,7 @@ except ImportError as error:  # built without a C++ compiler, or run from the so
     _REASON = f"the package was built without its native module ({error})"
 
 name = "native"
+device = "cpu"
 
 _PLAIN = 0x101  # NumPy's flags for C-contiguous and aligned
 

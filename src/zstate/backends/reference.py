@@ -15,6 +15,7 @@ from ..layout import Call, Layout
 from ..types import Array
 
 name = "reference"
+device = "cpu"
 
 
 def unavailable() -> str | None:

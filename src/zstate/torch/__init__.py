@@ -1,0 +1,1 @@
+"""PyTorch: the six operations on torch tensors."""
