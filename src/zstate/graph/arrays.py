@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..layout import dtype_name, is_plain_array
+from ..layout import dtype_name, is_plain_array, is_torch_tensor
 from ..types import Array, Shape, float_dtype
 
 
@@ -197,20 +197,14 @@ NUMPY = NumPyNamespace()
 _TORCH: dict[Any, TorchNamespace] = {}
 
 
-def is_torch(value: object) -> bool:
-    """Whether it is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def is_array(value: object) -> bool:
     """Whether a graph can be fed with it."""
-    return is_plain_array(value) or is_torch(value)
+    return is_plain_array(value) or is_torch_tensor(value)
 
 
 def namespace_of(value: Any) -> Namespace:
     """The namespace of an array: its library and, in torch, its device."""
-    if not is_torch(value):
+    if not is_torch_tensor(value):
         return NUMPY
     if value.device not in _TORCH:
         _TORCH[value.device] = TorchNamespace(sys.modules["torch"], value.device)

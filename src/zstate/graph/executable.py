@@ -87,9 +87,9 @@ class Executable:
         if steps is None:
             steps = self._bind(xp)
         values = self._constants[xp].copy()
-        for slot, array in enumerate(feeds):
-            values[slot] = array
         asarray = xp.asarray
+        for slot, array in enumerate(feeds):
+            values[slot] = asarray(array)
         for slot, store in self._variable_slots:
             values[slot] = asarray(store.value)
         for function, inputs, results, dead in steps:

@@ -73,7 +73,10 @@ def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
     )
     for k, (gate, axes) in enumerate(zip(order, np.atleast_1d(rows), strict=True)):
         values = by_gate[:, k]
-        units = np.sort(np.argsort(-values.std(axis=0))[:_UNITS])
+        units = np.argsort(-values.std(axis=0))[:_UNITS]
+        # What moves together stands together: in the order of the main direction of movement.
+        moved = values[:, units] - values[:, units].mean(axis=0)
+        units = units[np.argsort(np.linalg.svd(moved, full_matrices=False)[2][0])]
         low = 0 if "gate" in names[gate] else -1
         image = axes.imshow(
             values[:, units].T,

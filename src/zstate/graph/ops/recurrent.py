@@ -14,7 +14,6 @@ from ... import functional
 from ...errors import GraphError
 from ...layout import TensorInfo, check
 from ...operations import OPERATIONS, Operation
-from ..arrays import is_torch
 from .base import Attributes, Derivative, Infos, Op
 from .like import zeros_like
 
@@ -45,14 +44,9 @@ def _row(operation: Operation) -> Op:
         places = [names.index(name) if name in names else None for name in operation.inputs]
 
         def evaluate(*arrays: Any) -> tuple[Any, ...]:
-            tensors = tuple(None if place is None else arrays[place] for place in places)
-            # A torch tensor of the CPU is lent to the engine as the NumPy array that it is.
-            lent = is_torch(arrays[0]) and arrays[0].device.type == "cpu"
-            if lent:
-                tensors = tuple(None if t is None else xp.to_numpy(t) for t in tensors)
+            tensors = tuple([None if place is None else arrays[place] for place in places])
             result = functional.run(operation, tensors, descriptor, None)
-            found = tuple(array for array in result if array is not None)
-            return tuple(map(xp.asarray, found)) if lent else found
+            return tuple([array for array in result if array is not None])
 
         return evaluate
 
