@@ -110,12 +110,19 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=10, help="steps of each before the other")
     parser.add_argument("--hidden", type=int, default=Settings.hidden)
     parser.add_argument("--layers", type=int, default=Settings.layers)
+    parser.add_argument("--batch", type=int, default=Settings.batch)
+    parser.add_argument("--window", type=int, default=Settings.window)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     zs.set_num_threads(options.threads)
     settings = Settings(
-        cell=options.cell, hidden=options.hidden, layers=options.layers, total=options.steps
+        cell=options.cell,
+        hidden=options.hidden,
+        layers=options.layers,
+        batch=options.batch,
+        window=options.window,
+        total=options.steps,
     )
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(Path(folder) / "run", settings, default_text(), None)

@@ -114,6 +114,33 @@ def test_a_whole_model_agrees_with_autograd() -> None:
         np.testing.assert_allclose(found[gradients[variable]], leaf.grad, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
+def test_a_model_gives_the_same_on_torch_tensors(cell: str, dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[cell]
+    kind = zs.types.float_dtype(dtype)
+    g = zs.Graph()
+    x = g.placeholder(shape=(5, 2, 3), dtype=dtype)
+    W = g.variable((rng.normal(size=(gates * 4, 3)) / 2).astype(kind))
+    R = g.variable((rng.normal(size=(gates * 4, 4)) / 2).astype(kind))
+    h = getattr(g, cell)(x, recurrent_weight=R, input_weight=W)[0]
+    loss = g.mean(g.square(g.slice_tensor(h, 0, 4, 1)))
+    targets = [loss, h, *g.gradients(of=loss, with_respect_to=[x, W, R]).values()]
+    array = rng.normal(size=(5, 2, 3)).astype(kind)
+    wanted = g.run({x: array}, targets)
+    fed = torch.tensor(array.astype(np.float64)).to(getattr(torch, dtype)).requires_grad_()
+    found = g.run({x: fed}, targets)
+    for tensor in targets:
+        assert found[tensor].dtype == fed.dtype and not found[tensor].requires_grad
+        np.testing.assert_allclose(
+            found[tensor].double().numpy(),
+            wanted[tensor].astype(np.float64),
+            rtol={"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2}[dtype],
+            atol={"float64": 1e-14, "float32": 1e-7, "bfloat16": 1e-3}[dtype],
+        )
+
+
 def forward_nodes(program: zs.Executable) -> int:
     return sum(node.op.name == "lstm" for node in program.nodes)
 

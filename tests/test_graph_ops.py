@@ -524,11 +524,30 @@ def test_half_types_sum_in_float32(dtype: str) -> None:
     a = g.placeholder(shape=(1, 4096), dtype=dtype)
     b = g.placeholder(shape=(4096, 1), dtype=dtype)
     results = [g.reduction_sum(a), a @ b, g.mean(a), g.soft_max(a, axis=1), g.sigmoid(a)]
+    results.append(g.soft_max_cross_entropy(a, a, axis=1))
+    results += g.adam(**ADAM, values=a, momentum=a, velocity=a, gradient=a)
     ones = np.ones((1, 4096), kind)
     found = g.run({a: ones, b: ones.T}, results)
     assert [float(found[t].ravel()[0]) for t in results[:3]] == [4096, 4096, 1]
     assert float(found[results[3]].astype(np.float64).sum()) == pytest.approx(1, rel=1e-2)
+    assert float(found[results[5]]) == pytest.approx(4096 * np.log(4096), rel=1e-2)
+    assert float(found[results[6]][0, 0]) == pytest.approx(adam_by_hand(*[1.0] * 4)[0], rel=1e-2)
     assert all(found[t].dtype == kind for t in results)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "int16"])
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor])
+def test_indices_of_every_integer_type(dtype: str, convert: Callable[..., Any]) -> None:
+    g = zs.Graph()
+    i = g.placeholder(shape=(3,), dtype=dtype)
+    table = g.variable(np.arange(8.0).reshape(4, 2))
+    rows = g.gather(table, i)
+    results = [rows, g.gradients(rows, [table])[table], g.one_hot(i, 4)]
+    found = g.run({i: convert(np.array([3, 0, 3], dtype))}, results)
+    arrays = [np.asarray(found[t]).tolist() for t in results]
+    assert arrays[0] == [[6, 7], [0, 1], [6, 7]]
+    assert arrays[1] == [[1, 1], [0, 0], [0, 0], [2, 2]]
+    assert arrays[2] == [[0, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 1]]
 
 
 def test_integers() -> None:

@@ -129,7 +129,8 @@ class TorchNamespace:
         if isinstance(value, torch.Tensor):
             return value.detach().to(self.device)
         if value.dtype.name == "bfloat16":  # NumPy's and torch's have the same bits
-            return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
+            bits = torch.from_numpy(value.view(np.int16).copy())
+            return bits.view(torch.bfloat16).to(self.device)
         if not (value.flags.writeable and value.flags.c_contiguous):
             value = np.array(value, order="C")
         return torch.from_numpy(value).to(self.device)
@@ -171,7 +172,7 @@ class TorchNamespace:
         return value.flip(list(axis))
 
     def take(self, value: Any, indices: Any, axis: int) -> Any:
-        found = self._torch.index_select(value, axis, indices.reshape(-1))
+        found = self._torch.index_select(value, axis, indices.reshape(-1).long())
         return found.reshape(value.shape[:axis] + indices.shape + value.shape[axis + 1 :])
 
     def put_ones(self, rows: Any, columns: Any, value: float) -> None:

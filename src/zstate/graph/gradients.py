@@ -39,8 +39,6 @@ def gradients(g: Graph, of: Tensor, with_respect_to: Sequence[Tensor]) -> dict[T
             continue
         for tensor, gradient in _derive(g, node, incoming, needs):
             contributions.setdefault(tensor, []).append(gradient)
-    for tensor, parts in contributions.items():  # inputs of the path that no node of it makes
-        totals.setdefault(tensor, _sum(parts))
     return {
         tensor: totals[tensor] if tensor in totals else zeros_like(g, tensor)
         for tensor in with_respect_to

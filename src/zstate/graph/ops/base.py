@@ -141,6 +141,9 @@ def widened(xp: Namespace, dtype: str, function: Callable[..., Any]) -> Callable
     narrow, astype = xp.dtype(dtype), xp.astype
 
     def computed(*arrays: Any) -> Any:
-        return astype(function(*[astype(array, target) for array in arrays]), narrow)
+        found = function(*[astype(array, target) for array in arrays])
+        if isinstance(found, tuple):
+            return tuple([astype(array, narrow) for array in found])
+        return astype(found, narrow)
 
     return computed

@@ -81,7 +81,8 @@ def _check_labels(source: TensorInfo, labels: TensorInfo, label: str) -> None:
 
 def _entropy_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     _check_labels(inputs[0], inputs[1], label)
-    return only(_loss_shape(inputs[0], attributes, label))
+    # The softmax comes with the loss, for the gradient to start from.
+    return {"loss": _loss_shape(inputs[0], attributes, label), "soft_max": inputs[0]}
 
 
 def _count(info: TensorInfo, axis: int) -> int:
@@ -94,17 +95,22 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     axis = attributes["axis"] % len(inputs[0].shape)
     reduction, count = attributes["reduction"], _count(inputs[0], axis)
     every = tuple(range(len(inputs[0].shape) - 1))
+    along = (axis,)
 
-    def entropy(source: Any, labels: Any) -> Any:
+    def entropy(source: Any, labels: Any) -> tuple[Any, Any]:
         # -Σ labels · log softmax = log Σ exp · Σ labels - Σ labels · source, both shifted
         moved = _shifted(xp, source, axis)
-        weight = xp.sum(labels, axis=(axis,), keepdims=False)
-        log = xp.log(xp.sum(xp.exp(moved), axis=(axis,), keepdims=False))
-        loss = log * weight - xp.sum(labels * moved, axis=(axis,), keepdims=False)
-        if reduction == "none":
-            return loss
-        total = xp.sum(loss, axis=every, keepdims=False)
-        return total / count if reduction == "mean" else total
+        weight = xp.sum(labels, axis=along, keepdims=False)
+        raised = xp.exp(moved)
+        total = xp.sum(raised, axis=along, keepdims=True)
+        moved *= labels
+        loss = xp.log(xp.reshape(total, weight.shape)) * weight
+        loss = loss - xp.sum(moved, axis=along, keepdims=False)
+        raised /= total
+        if reduction != "none":
+            loss = xp.sum(loss, axis=every, keepdims=False)
+            loss = loss / count if reduction == "mean" else loss
+        return loss, raised
 
     return widened(xp, inputs[0].dtype, entropy)
 
@@ -112,11 +118,12 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
 def _entropy_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,), (source, labels), a = gradients, node.inputs, node.attributes
-    assert gradient is not None
+    gradient, through_soft_max = gradients
+    (source, labels), a = node.inputs, node.attributes
+    assert gradient is not None and through_soft_max is None  # nobody but this reads the softmax
     first = second = None
     if needs[0]:
-        inputs = (gradient, source, labels)
+        inputs = (gradient, node.results[1], labels)
         first = g.add_node_named("soft_max_cross_entropy_gradient", inputs, a)
     if needs[1]:
         second = g.add_node_named("soft_max_cross_entropy_labels_gradient", (gradient, source), a)
@@ -150,9 +157,8 @@ def _gradient_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> C
     axis = attributes["axis"] % len(inputs[1].shape)
     scaled = _scaled(xp, inputs[1], attributes)
 
-    def back(gradient: Any, source: Any, labels: Any) -> Any:
-        found = _softmax(xp, source, axis)
-        found *= xp.sum(labels, axis=(axis,), keepdims=True)
+    def back(gradient: Any, soft_max: Any, labels: Any) -> Any:
+        found = soft_max * xp.sum(labels, axis=(axis,), keepdims=True)
         found -= labels
         found *= scaled(gradient)
         return found
@@ -193,7 +199,7 @@ ROWS = (
         "soft_max_cross_entropy_gradient",
         _gradient_infer,
         _gradient_prepare,
-        operands=("gradient", "source", "labels"),
+        operands=("gradient", "soft_max", "labels"),
         kinds=_KINDS,
     ),
     Op(

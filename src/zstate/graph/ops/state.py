@@ -98,13 +98,8 @@ def _adam_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
     """lr[t] = lr · √(1-β2^t) / (1-β1^t); m = β1·m + (1-β1)·g; v = β2·v + (1-β2)·g²;
     values -= lr[t] · m / (√v + ε), with √v's running maximum if there is one."""
     sqrt, maximum = xp.sqrt, xp.maximum
-    dtype = inputs[0].dtype
-    is_half = dtype in ("float16", "bfloat16")
-    target, narrow = xp.dtype("float32"), xp.dtype(dtype)
 
     def adam(*arrays: Any) -> tuple[Any, ...]:
-        if is_half:
-            arrays = tuple(xp.astype(array, target) for array in arrays)
         rate, beta1, beta2, epsilon, power1, power2, values, m, v, gradient, *largest = arrays
         step = rate * (sqrt(1 - power2) / (1 - power1))
         # In place on what was just made: these arrays are the model's size.
@@ -119,10 +114,9 @@ def _adam_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
         new_values = new_m / below
         new_values *= -step
         new_values += values
-        found = (new_values, new_m, new_v, *kept)
-        return tuple(xp.astype(array, narrow) for array in found) if is_half else found
+        return (new_values, new_m, new_v, *kept)
 
-    return adam
+    return widened(xp, inputs[0].dtype, adam)
 
 
 PLACEHOLDER = Op("placeholder", _given, operands=())
