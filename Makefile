@@ -14,10 +14,12 @@ run: $(VENV)/.run
 test: lint sanitize
 	$(PYTEST) --cov --cov-report=term
 
-# The engine with the address and undefined-behaviour sanitizers, over random calls for a minute.
+# The engine with the address and undefined-behaviour sanitizers, over random calls. One instruction set, the widest of
+# this machine: such a build takes its time.
+SANITIZED := $(shell grep -q avx512vl /proc/cpuinfo 2>/dev/null && echo avx512 || echo v2)
 sanitize: $(VENV)/.dev
-	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-		-DPython_EXECUTABLE=$(abspath $(BIN)/python) -DZSTATE_SANITIZE=ON -DZSTATE_WERROR=ON > /dev/null
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) > /dev/null \
+		-DPython_EXECUTABLE=$(abspath $(BIN)/python) -DZSTATE_SANITIZE=ON -DZSTATE_ISAS=$(SANITIZED)
 	$(BIN)/cmake --build build/sanitize > /dev/null
 	LD_PRELOAD=$$($${CXX:-g++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/sanitize.py build/sanitize/_native*.so 60
