@@ -326,6 +326,8 @@ void apply_activation(int kind, const std::string& dtype, nb::handle array, nb::
 
 NB_MODULE(_native, m) {
   using zstate::Plan;
+  // Plans live in a cache until the process ends: that is not a leak to tell a user of.
+  nb::set_leak_warnings(false);
   m.doc() = "The native CPU engine: whole recurrent operations in C++.";
   nb::class_<Plan>(m, "Plan")
       .def(nb::init<const std::string&, const std::string&, std::int64_t, std::int64_t, std::int64_t,
