@@ -92,7 +92,7 @@ def run(
     else:
         check_descriptor(operation, descriptor)
     kind = tensors[0].device.type if tensors[0] is not None else "cpu"
-    if torch.is_autocast_enabled(kind):
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         tensors = _cast(tensors, torch.get_autocast_dtype(kind))
     results = apply(operation, tensors, descriptor, needs_gradient(tensors), backend)
     wanted: list[Tensor | None]
