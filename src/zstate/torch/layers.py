@@ -1,0 +1,663 @@
+"""RNN, LSTM and GRU with torch.nn's constructors, parameters and shapes, and more options.
+
+T time, N batch, I input_size, H hidden_size, P proj_size or H, D directions, L layers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from .. import operations
+from ..descriptors import Activation, AnyDescriptor
+from ..errors import OptionError, ShapeError, refusal
+from ..layout import DESCRIPTORS
+from ..operations import Operation
+from . import lengths as sequences
+from .operators import run
+from .parameters import (
+    Activations,
+    activation_options,
+    one_bias,
+    reset_parameters,
+)
+
+Hidden: TypeAlias = tuple[Tensor | None, ...]  # h, or h and c: one for each layer and direction
+
+
+class _Weights(NamedTuple):
+    """The inputs of the operation that are parameters, of one layer's one or two directions."""
+
+    recurrent: Tensor
+    input: Tensor
+    bias: Tensor | None
+    secondary: Tensor | None
+    peephole: Tensor | None
+    projection: Tensor | None  # [P,H]; one direction only
+
+
+class _Ran(NamedTuple):
+    """What one layer gives."""
+
+    state: Tensor  # [T,N,D·P]
+    cell: Tensor | None  # [T,N,D·H]
+    last: tuple[Tensor, ...]  # h [D,N,P], or h and c [D,N,H]
+
+
+class Recurrent(torch.nn.Module):
+    """What the three layers share."""
+
+    operation: ClassVar[Operation]
+    gates: ClassVar[int]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        device: Any,
+        dtype: Any,
+        recurrent_dropout: float,
+        recurrent_dropout_per_step: bool,
+        peephole: bool,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
+        self.proj_size = proj_size
+        self.recurrent_dropout = float(recurrent_dropout)
+        self.recurrent_dropout_per_step = recurrent_dropout_per_step
+        self.peephole = peephole
+        self._check_options()
+        kind = DESCRIPTORS[self.operation.cell.name]
+        self._one: AnyDescriptor = kind(**options)
+        self._both: AnyDescriptor = kind(bidirectional=True, **options)
+        self._reset_after = bool(options.get("reset_after", False))
+        unbounded = {Activation.NONE, Activation.RELU}
+        self._is_bounded = not unbounded & set(self._one.activations)
+        self._make_parameters({"device": device, "dtype": dtype})
+        self.reset_parameters()
+
+    def _check_options(self) -> None:
+        name = type(self).__name__
+        if self.dropout > 0 and self.num_layers == 1:
+            warnings.warn(
+                f"{name}: dropout={self.dropout} has no effect with num_layers=1: it works between "
+                "layers",
+                stacklevel=4,
+            )
+        for option in ("bias", "batch_first"):
+            if not isinstance(getattr(self, option), bool):
+                raise TypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
+        for option in ("input_size", "hidden_size"):
+            value = getattr(self, option)
+            if not isinstance(value, int):
+                raise TypeError(refusal(name, option, "a whole number", repr(value)))
+        for option in ("input_size", "hidden_size", "num_layers"):
+            if getattr(self, option) <= 0:
+                raise OptionError(refusal(name, option, "at least 1", repr(getattr(self, option))))
+        for option in ("dropout", "recurrent_dropout"):
+            if not 0 <= getattr(self, option) <= 1:
+                value = getattr(self, option)
+                raise OptionError(refusal(name, option, "a number from 0 to 1", repr(value)))
+        if not 0 <= self.proj_size < self.hidden_size:
+            expected = f"0 to hidden_size - 1 = {self.hidden_size - 1}"
+            raise OptionError(refusal(name, "proj_size", expected, repr(self.proj_size)))
+        if self.proj_size and self.recurrent_dropout:
+            expected = "0 with proj_size, whose product is folded into the recurrent weight"
+            raise OptionError(
+                refusal(name, "recurrent_dropout", expected, repr(self.recurrent_dropout))
+            )
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _make_parameters(self, where: dict[str, Any]) -> None:
+        """torch.nn's, in torch.nn's order; what it does not have comes last."""
+        rows, wide = self.gates * self.hidden_size, self.proj_size or self.hidden_size
+        for layer in range(self.num_layers):
+            inputs = self.input_size if layer == 0 else wide * self._directions
+            shapes: dict[str, tuple[int, ...]] = {
+                "weight_ih": (rows, inputs),
+                "weight_hh": (rows, wide),
+            }
+            if self.bias:
+                shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+            if self.proj_size:
+                shapes["weight_hr"] = (self.proj_size, self.hidden_size)
+            for suffix in self._suffixes(layer):
+                for name, shape in shapes.items():
+                    parameter = torch.nn.Parameter(torch.empty(shape, **where))
+                    self.register_parameter(name + suffix, parameter)
+        for layer in range(self.num_layers if self.peephole else 0):
+            for suffix in self._suffixes(layer):
+                parameter = torch.nn.Parameter(torch.empty(rows, **where))
+                self.register_parameter(f"peephole{suffix}", parameter)
+
+    def _suffixes(self, layer: int) -> list[str]:
+        return [f"_l{layer}", f"_l{layer}_reverse"][: self._directions]
+
+    def reset_parameters(self) -> None:
+        """Uniform values within ±1/√H, the same as torch.nn's for the same seed."""
+        reset_parameters(self, self.hidden_size)
+
+    def flatten_parameters(self) -> None:
+        """Nothing: the parameters are used as they are. For callers that know torch.nn's."""
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """The parameters of each layer and direction, as torch.nn lists them."""
+        names = ["weight_ih", "weight_hh"]
+        names += ["bias_ih", "bias_hh"] if self.bias else []
+        names += ["weight_hr"] if self.proj_size else []
+        names += ["peephole"] if self.peephole else []
+        return [
+            [getattr(self, name + suffix) for name in names]
+            for layer in range(self.num_layers)
+            for suffix in self._suffixes(layer)
+        ]
+
+    def extra_repr(self) -> str:
+        defaults = {
+            "proj_size": 0,
+            "num_layers": 1,
+            "nonlinearity": "tanh",
+            "bias": True,
+            "batch_first": False,
+            "dropout": 0.0,
+            "bidirectional": False,
+            "peephole": False,
+            "recurrent_dropout": 0.0,
+            "recurrent_dropout_per_step": False,
+            "reset_after": True,
+            "return_cells": False,
+            "activations": None,
+        }
+        words = [str(self.input_size), str(self.hidden_size)]
+        for name, default in defaults.items():
+            value = self.__dict__.get(name, default)
+            if value != default:
+                words.append(f"{name}={value}")
+        return ", ".join(words)
+
+    # One layer
+
+    def _weights(self, suffixes: Sequence[str]) -> _Weights:
+        """The parameters of one or both directions as the operation takes them."""
+        if len(suffixes) == 2:
+            first, second = (self._weights([suffix]) for suffix in suffixes)
+            return _Weights(
+                torch.stack([first.recurrent, second.recurrent]),
+                torch.cat([first.input, second.input]),
+                _joined(first.bias, second.bias),
+                _joined(first.secondary, second.secondary),
+                _joined(first.peephole, second.peephole),
+                None,
+            )
+        (suffix,) = suffixes
+        bias, secondary = None, None
+        if self.bias:
+            bias, secondary = one_bias(
+                getattr(self, f"bias_ih{suffix}"),
+                getattr(self, f"bias_hh{suffix}"),
+                self.hidden_size,
+                self._reset_after,
+            )
+        return _Weights(
+            getattr(self, f"weight_hh{suffix}"),
+            getattr(self, f"weight_ih{suffix}"),
+            bias,
+            secondary,
+            getattr(self, f"peephole{suffix}") if self.peephole else None,
+            getattr(self, f"weight_hr{suffix}") if self.proj_size else None,
+        )
+
+    def _scan(
+        self,
+        source: Tensor,
+        weights: _Weights,
+        initial: Hidden,
+        mask: Tensor | None,
+        descriptor: AnyDescriptor,
+    ) -> tuple[Tensor, ...]:
+        """h [T,N,D·H], or h and c."""
+        named: dict[str, Tensor | None] = {
+            "source": source,
+            "recurrent_weight": weights.recurrent,
+            "input_weight": weights.input,
+            "bias": weights.bias,
+            "init_state": initial[0],
+            "init_cell": initial[-1],
+            "mask": mask,
+            "peephole": weights.peephole,
+            "secondary_bias": weights.secondary,
+        }
+        if weights.projection is not None:
+            named.update(_folded(source, weights, weights.projection, initial[0]))
+        tensors = tuple([named[name] for name in self.operation.inputs])
+        results: Any = run(self.operation, tensors, descriptor, None)
+        found: tuple[Tensor, ...] = results[: len(initial)]
+        if weights.projection is not None:
+            return torch.nn.functional.linear(found[0], weights.projection), *found[1:]
+        return found
+
+    def _mask(self, source: Tensor, directions: int) -> Tensor | None:
+        """Recurrent dropout: [1,N,D·H], one for the sequence, or [T,N,D·H]."""
+        if not self.training or not self.recurrent_dropout:
+            return None
+        steps = source.shape[0] if self.recurrent_dropout_per_step else 1
+        ones = source.new_ones(steps, source.shape[1], directions * self.hidden_size)
+        return torch.nn.functional.dropout(ones, self.recurrent_dropout)
+
+    def _layer(self, layer: int, source: Tensor, initial: Hidden, lengths: Tensor | None) -> _Ran:
+        """One layer; ``initial`` [D,N,·] each, or None."""
+        if lengths is not None or self.proj_size:
+            return self._each_direction(layer, source, initial, lengths)
+        both = self.bidirectional
+        firsts = [_side_by_side(state) for state in initial]
+        results = self._scan(
+            source,
+            self._weights(self._suffixes(layer)),
+            tuple(firsts),
+            self._mask(source, self._directions),
+            self._both if both else self._one,
+        )
+        ends = []
+        for steps, first in zip(results, initial, strict=True):
+            if not steps.shape[0]:
+                zeros = steps.new_zeros(self._directions, steps.shape[1], self.hidden_size)
+                ends.append(zeros if first is None else first)
+            elif both:
+                hidden = self.hidden_size
+                ends.append(torch.stack([steps[-1, :, :hidden], steps[0, :, hidden:]]))
+            else:
+                ends.append(steps[-1:])
+        return _Ran(results[0], results[1] if len(results) > 1 else None, tuple(ends))
+
+    def _each_direction(
+        self, layer: int, source: Tensor, initial: Hidden, lengths: Tensor | None
+    ) -> _Ran:
+        """The directions one after the other, the second with its sequences turned round."""
+        steps: list[tuple[Tensor, ...]] = []
+        ends: list[list[Tensor]] = []
+        for index, suffix in enumerate(self._suffixes(layer)):
+            firsts = tuple(None if state is None else state[index] for state in initial)
+            mask = self._mask(source, 1)
+            if lengths is not None and not self._is_bounded:
+                # A state that may grow without bound must not do so in the padding.
+                within = sequences.inside(lengths, source.shape[0]).to(source.dtype)
+                mask = within if mask is None else mask * within
+            turned = source if index == 0 else _turned(source, lengths)
+            results = self._scan(turned, self._weights([suffix]), firsts, mask, self._one)
+            pairs = zip(results, firsts, strict=True)
+            ends.append([_last(result, lengths, first) for result, first in pairs])
+            if index == 1:
+                results = tuple(_turned(result, lengths) for result in results)
+            steps.append(results)
+        parts = zip(*steps, strict=True)
+        joined = [part[0] if len(part) == 1 else torch.cat(part, 2) for part in parts]
+        stacked = tuple(torch.stack(part) for part in zip(*ends, strict=True))
+        return _Ran(joined[0], joined[1] if len(joined) > 1 else None, stacked)
+
+    # All layers
+
+    def _run(
+        self, input: Tensor | PackedSequence, initial: Hidden, lengths: Tensor | None
+    ) -> tuple[Any, tuple[Tensor, ...], Any]:
+        """output, the last states [D·L,N,·], and the last layer's cells or None."""
+        if isinstance(input, PackedSequence):
+            return self._run_packed(input, initial, lengths)
+        if input.dim() not in (2, 3):
+            expected = "2 axes (one sequence) or 3"
+            raise ShapeError(refusal(type(self).__name__, "input", expected, f"{input.dim()} axes"))
+        unbatched = input.dim() == 2
+        if unbatched:
+            source = input.unsqueeze(1)
+            initial = tuple(None if state is None else state.unsqueeze(1) for state in initial)
+            lengths = None if lengths is None else lengths.reshape(1)
+        else:
+            source = input.transpose(0, 1) if self.batch_first else input
+        output, ends, cells = self._run_padded(source, initial, lengths)
+        if unbatched:
+            cells = None if cells is None else cells.squeeze(1)
+            return output.squeeze(1), tuple(end.squeeze(1) for end in ends), cells
+        if self.batch_first:
+            return output.transpose(0, 1), ends, None if cells is None else cells.transpose(0, 1)
+        return output, ends, cells
+
+    def _run_packed(
+        self, packed: PackedSequence, initial: Hidden, lengths: Tensor | None
+    ) -> tuple[Any, tuple[Tensor, ...], Any]:
+        if lengths is not None:
+            expected = "none with a PackedSequence, which has its own"
+            raise OptionError(refusal(type(self).__name__, "lengths", expected, "a tensor"))
+        data, sizes, order, back = packed
+        # In the order of the packed batch, longest first; the states go there and back.
+        source, known = pad_packed_sequence(PackedSequence(data, sizes))
+        if order is not None:
+            initial = tuple(None if s is None else s.index_select(1, order) for s in initial)
+        output, ends, cells = self._run_padded(
+            source, initial, known.to(data.device), is_clean=True
+        )
+        if back is not None:
+            ends = tuple(end.index_select(1, back) for end in ends)
+
+        def pack(steps: Tensor) -> PackedSequence:
+            return PackedSequence(pack_padded_sequence(steps, known).data, sizes, order, back)
+
+        return pack(output), ends, None if cells is None else pack(cells)
+
+    def _run_padded(
+        self,
+        source: Tensor,
+        initial: Hidden,
+        lengths: Tensor | None,
+        is_clean: bool = False,
+    ) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
+        """[T,N,I] through all layers; ``is_clean``: the padding is zero, and nobody sees it."""
+        self._check_call(source, initial)
+        within = None
+        if lengths is not None and not is_clean:
+            sequences.check_lengths(type(self).__name__, lengths, *source.shape[:2])
+            within = sequences.inside(lengths, source.shape[0])
+            source = sequences.only_inside(source, within)
+        ends: list[tuple[Tensor, ...]] = []
+        count = self._directions
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                source = torch.nn.functional.dropout(source, self.dropout, self.training)
+            window = slice(layer * count, (layer + 1) * count)
+            firsts = tuple(None if state is None else state[window] for state in initial)
+            ran = self._layer(layer, source, firsts, lengths)
+            source, cells = ran.state, ran.cell
+            ends.append(ran.last)
+        if within is not None:
+            source = sequences.only_inside(source, within)
+            cells = None if cells is None else sequences.only_inside(cells, within)
+        return source, tuple(torch.cat(parts) for parts in zip(*ends, strict=True)), cells
+
+    def _check_call(self, source: Tensor, initial: Hidden) -> None:
+        name = type(self).__name__
+        if source.shape[-1] != self.input_size:
+            expected = f"{self.input_size} features on the last axis"
+            raise ShapeError(refusal(name, "input", expected, str(source.shape[-1])))
+        rows, batch = self.num_layers * self._directions, source.shape[1]
+        widths = (self.proj_size or self.hidden_size, self.hidden_size)
+        for state, width, letter in zip(initial, widths, "hc", strict=False):
+            if state is not None and state.shape != (rows, batch, width):
+                found = ",".join(map(str, state.shape))
+                expected = f"[D·L,N,{width}] = [{rows},{batch},{width}]"
+                raise ShapeError(refusal(name, f"{letter}_0", expected, f"[{found}]"))
+
+
+def _joined(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return None
+    return torch.cat([first, second])
+
+
+def _side_by_side(state: Tensor | None) -> Tensor | None:
+    """[N,D·H] from [D,N,H]."""
+    if state is None:
+        return None
+    return state[0] if state.shape[0] == 1 else torch.cat([state[0], state[1]], 1)
+
+
+def _turned(steps: Tensor, lengths: Tensor | None) -> Tensor:
+    return steps.flip(0) if lengths is None else sequences.turn(steps, lengths)
+
+
+def _last(steps: Tensor, lengths: Tensor | None, first: Tensor | None) -> Tensor:
+    """The state after the last step, [N,·]."""
+    if lengths is not None:
+        return sequences.last_step(steps, lengths, first)
+    if steps.shape[0]:
+        return steps[-1]
+    return steps.new_zeros(steps.shape[1:]) if first is None else first
+
+
+class RNN(Recurrent):
+    """torch.nn.RNN with recurrent dropout, any of the five activations, and ``lengths``.
+
+    Example:
+        >>> output, h_n = RNN(10, 20, num_layers=2)(torch.randn(5, 3, 10))
+        >>> output.shape, h_n.shape
+        (torch.Size([5, 3, 20]), torch.Size([2, 3, 20]))
+    """
+
+    operation = operations.SINGLE_GATE_RNN
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per_step: bool = False,
+        activations: Activations | None = None,
+    ) -> None:
+        """The arguments of torch.nn.RNN, then:
+
+        Args:
+            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
+                recurrent weight, while training; one mask for a whole sequence.
+            recurrent_dropout_per_step: a new mask at every step.
+            activations: one activation instead of ``nonlinearity``.
+        """
+        if nonlinearity not in ("tanh", "relu"):
+            raise OptionError(
+                refusal("RNN", "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity))
+            )
+        usual = {"activation": Activation[nonlinearity.upper()]}
+        super().__init__(
+            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
+            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
+            False,
+            usual | _options("RNN", self.operation, activations),
+        )
+        self.nonlinearity = nonlinearity
+        self.activations = activations
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Any, Tensor]:
+        """output [T,N,D·H] and h_n [D·L,N,H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,H]; None means zeros.
+            lengths: [N], how many steps of each sequence count; None means all.
+        """
+        output, (h_n,), _ = self._run(input, (hx,), lengths)
+        return output, h_n
+
+
+class GRU(Recurrent):
+    """torch.nn.GRU with recurrent dropout, activations by gate, ``reset_after`` and ``lengths``.
+
+    Example:
+        >>> layer = GRU(10, 20, reset_after=False, batch_first=True)
+        >>> output, h_n = layer(torch.randn(3, 5, 10), lengths=torch.tensor([5, 2, 4]))
+        >>> output.shape, bool(output[1, 2:].any())
+        (torch.Size([3, 5, 20]), False)
+    """
+
+    operation = operations.GRU_FORWARD
+    gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per_step: bool = False,
+        activations: Activations | None = None,
+        reset_after: bool = True,
+    ) -> None:
+        """The arguments of torch.nn.GRU, then:
+
+        Args:
+            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
+                recurrent weight, while training; one mask for a whole sequence.
+            recurrent_dropout_per_step: a new mask at every step.
+            activations: of the update, reset and output gate, or some by the descriptor's names.
+            reset_after: whether the reset gate works after the recurrent product, as in torch.nn,
+                or in front of it, as in the paper.
+        """
+        usual = {"reset_gate_first": True, "reset_after": reset_after}
+        super().__init__(
+            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
+            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
+            False,
+            usual | _options("GRU", self.operation, activations),
+        )
+        self.reset_after = reset_after
+        self.activations = activations
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Any, Tensor]:
+        """output [T,N,D·H] and h_n [D·L,N,H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,H]; None means zeros.
+            lengths: [N], how many steps of each sequence count; None means all.
+        """
+        output, (h_n,), _ = self._run(input, (hx,), lengths)
+        return output, h_n
+
+
+class LSTM(Recurrent):
+    """torch.nn.LSTM with peepholes, recurrent dropout, activations, all cells and ``lengths``.
+
+    Example:
+        >>> layer = LSTM(10, 20, bidirectional=True, peephole=True, return_cells=True)
+        >>> output, (h_n, c_n), cells = layer(torch.randn(5, 3, 10))
+        >>> output.shape, cells.shape, c_n.shape
+        (torch.Size([5, 3, 40]), torch.Size([5, 3, 40]), torch.Size([2, 3, 20]))
+    """
+
+    operation = operations.LSTM_FORWARD
+    gates = 4
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        peephole: bool = False,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per_step: bool = False,
+        activations: Activations | None = None,
+        return_cells: bool = False,
+    ) -> None:
+        """The arguments of torch.nn.LSTM, then:
+
+        Args:
+            peephole: let every gate see c[t-1]: parameters ``peephole_l0`` [4H] and so on.
+            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
+                recurrent weight, while training; one mask for a whole sequence.
+            recurrent_dropout_per_step: a new mask at every step.
+            activations: of the input, forget, cell and output gate and of c[t], or some by the
+                descriptor's names.
+            return_cells: also return c[t] of the last layer for every step.
+        """
+        super().__init__(
+            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
+            *(bidirectional, proj_size, device, dtype),
+            *(recurrent_dropout, recurrent_dropout_per_step, peephole),
+            {"produce_cell": True} | _options("LSTM", self.operation, activations),
+        )
+        self.return_cells = return_cells
+        self.activations = activations
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Any:
+        """output [T,N,D·P], (h_n [D·L,N,P], c_n [D·L,N,H]), with return_cells c [T,N,D·H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,P] and c_0 [D·L,N,H]; None means zeros.
+            lengths: [N], how many steps of each sequence count; None means all.
+        """
+        initial: Hidden = (None, None) if hx is None else (hx[0], hx[1])
+        output, ends, cells = self._run(input, initial, lengths)
+        return (output, ends, cells) if self.return_cells else (output, ends)
+
+
+def _folded(
+    source: Tensor, weights: _Weights, projection: Tensor, first: Tensor | None
+) -> dict[str, Tensor | None]:
+    """The inputs that projected states change, for one direction.
+
+    (W_hr h) R^T = h (R W_hr)^T: the projection of the state goes into the recurrent weight. An
+    initial state comes projected already, so that its product joins the first step.
+    """
+    linear = torch.nn.functional.linear
+    changed: dict[str, Tensor | None] = {
+        "recurrent_weight": weights.recurrent @ projection,
+        "init_state": None,
+    }
+    if first is not None and source.shape[0]:
+        gates = linear(source, weights.input, weights.bias)
+        begin = gates[:1] + linear(first, weights.recurrent)
+        changed["source"] = torch.cat([begin, gates[1:]])
+        changed["input_weight"] = changed["bias"] = None
+    return changed
+
+
+def _options(module: str, operation: Operation, activations: Activations | None) -> dict[str, Any]:
+    return activation_options(module, DESCRIPTORS[operation.cell.name], activations)
