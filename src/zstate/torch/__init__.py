@@ -6,5 +6,16 @@ docs/torch.md.
 
 from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
+from .replacing import Report, replace, restore
 
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "GRUCell",
+    "LSTMCell",
+    "RNNCell",
+    "Report",
+    "replace",
+    "restore",
+]

@@ -47,6 +47,7 @@ class RecurrentCell(torch.nn.Module):
         kind = DESCRIPTORS[self.operation.cell.name]
         given = activation_options(type(self).__name__, kind, activations)
         self._descriptor: AnyDescriptor = kind(**(options | given))
+        self.activations = activations
         self._reset_after = bool(options.get("reset_after", False))
         rows = self.gates * hidden_size
         shapes: dict[str, tuple[int, ...] | None] = {
@@ -70,7 +71,8 @@ class RecurrentCell(torch.nn.Module):
 
     def extra_repr(self) -> str:
         words = [str(self.input_size), str(self.hidden_size)]
-        for name, default in (("bias", True), ("nonlinearity", "tanh"), ("reset_after", True)):
+        defaults = {"bias": True, "nonlinearity": "tanh", "reset_after": True, "activations": None}
+        for name, default in defaults.items():
             value = self.__dict__.get(name, default)
             if value != default:
                 words.append(f"{name}={value}")

@@ -33,6 +33,8 @@ _LIBRARY = torch.library.Library("zstate", "DEF")
 _OPERATORS: dict[str, Any] = {}
 _DEFAULTS = {name: kind() for name, kind in DESCRIPTORS.items()}
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_modes = torch._C._len_torch_dispatch_stack
+_is_transformed = torch._C._functorch.peek_interpreter_stack
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 
 
@@ -94,7 +96,11 @@ def run(
     kind = tensors[0].device.type if tensors[0] is not None else "cpu"
     if kind != "meta" and torch.is_autocast_enabled(kind):
         tensors = _cast(tensors, torch.get_autocast_dtype(kind))
-    results = apply(operation, tensors, descriptor, needs_gradient(tensors), backend)
+    needs = needs_gradient(tensors)
+    if not needs and not torch.compiler.is_compiling() and _plain(tensors):
+        found = compute(operation, tensors, descriptor, backend)
+        return operation.result(*map(found.get, operation.result._fields))  # type: ignore[arg-type]
+    results = apply(operation, tensors, descriptor, needs, backend)
     wanted: list[Tensor | None]
     if operation.is_gradient:
         wanted = [
@@ -116,7 +122,7 @@ def needs_gradient(tensors: Tensors) -> bool:
     if not torch.is_grad_enabled():
         return False
     # Something else than a tensor is refused later, by name.
-    return any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
+    return any([getattr(tensor, "requires_grad", False) for tensor in tensors])  # noqa: C419, faster
 
 
 def apply(
@@ -134,7 +140,7 @@ def apply(
     if forward_ad._current_level >= 0:  # derivatives forwards: only plain operations have them
         return _composite(operation, tensors, descriptor)
     arguments = (*tensors, text_of(descriptor, training), backend)
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _is_transformed() is not None:
         return _Transformed.apply(operation, *arguments)  # type: ignore[no-any-return]
     if not _plain(tensors):
         return _OPERATORS[operation.name](*arguments)  # type: ignore[no-any-return]
@@ -144,15 +150,19 @@ def apply(
 
 
 def _plain(tensors: Tensors) -> bool:
-    """Whether nobody but autograd may be watching: no tensor subclass, no mode."""
-    if torch._C._len_torch_dispatch_stack() or tensors[0].is_meta:  # type: ignore[union-attr]
+    """Whether nobody but autograd may be watching: no subclass, no mode, no transform."""
+    if _modes() or _is_transformed() is not None or forward_ad._current_level >= 0:
         return False
+    for tensor in tensors:
+        # Something else than a tensor is refused by the kernel, by name.
+        if tensor is not None and type(tensor) not in _PLAIN_TYPES and isinstance(tensor, Tensor):
+            return False
+    first, third = tensors[0], tensors[2]
+    assert first is not None
     # The batched gradients of torch.autograd.grad look plain; they come in third, if at all.
-    third = tensors[2]
     if isinstance(third, Tensor) and torch._C._dispatch_keys(third).has(_BATCHED):
         return False
-    # Something else than a tensor is refused by the kernel, by name.
-    return all(type(t) in _PLAIN_TYPES or not isinstance(t, Tensor) for t in tensors)
+    return not first.is_meta
 
 
 def _cast(tensors: Tensors, dtype: torch.dtype) -> Tensors:

@@ -29,6 +29,7 @@ class _Known(NamedTuple):
     kind: np.dtype[Any] | None  # of the views of bfloat16 tensors; None: their bits
 
 
+_TYPES = (Tensor, torch.nn.Parameter)
 _KNOWN: dict[tuple[object, ...], _Known] = {}
 _MOST_KNOWN = 4096  # then start anew: a bound, not a policy
 
@@ -51,7 +52,7 @@ def compute(
     for tensor in tensors:
         if tensor is None:
             key.append(None)
-        elif isinstance(tensor, Tensor):
+        elif type(tensor) in _TYPES or isinstance(tensor, Tensor):
             key += (tensor.shape, tensor.dtype, tensor.device)
         else:
             bind(operation, tensors, descriptor)  # refuses it
@@ -65,7 +66,11 @@ def compute(
     layout, chosen, on_cpu, kind = known
     values: tuple[Any, ...] = tensors
     if on_cpu:
-        values = tuple([None if tensor is None else _view(tensor, kind) for tensor in tensors])
+        # For a CPU tensor, force means without its graph, and copies nothing.
+        if layout.dtype == "bfloat16":
+            values = tuple([None if tensor is None else _bits(tensor, kind) for tensor in tensors])
+        else:
+            values = tuple([None if t is None else t.numpy(force=True) for t in tensors])
     call = Call(layout, values)
     results: dict[str, Any] = (
         chosen.backward(call) if operation.is_gradient else chosen.forward(call)
@@ -80,9 +85,7 @@ def compute(
     }
 
 
-def _view(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
-    """A CPU tensor's memory as an array; bfloat16 as bits, or as ``kind`` where that is given."""
-    if tensor.dtype != torch.bfloat16:
-        return tensor.numpy(force=True)  # for a CPU tensor: without its graph, not a copy
+def _bits(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
+    """A bfloat16 CPU tensor's memory as bits, or as ``kind`` where that is given."""
     bits: Array = tensor.detach().view(torch.uint16).numpy()
     return bits if kind is None else bits.view(kind)
