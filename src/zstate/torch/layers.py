@@ -96,12 +96,6 @@ class Recurrent(torch.nn.Module):
 
     def _check_options(self) -> None:
         name = type(self).__name__
-        if self.dropout > 0 and self.num_layers == 1:
-            warnings.warn(
-                f"{name}: dropout={self.dropout} has no effect with num_layers=1: it works between "
-                "layers",
-                stacklevel=4,
-            )
         for option in ("bias", "batch_first"):
             if not isinstance(getattr(self, option), bool):
                 raise TypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
@@ -123,6 +117,12 @@ class Recurrent(torch.nn.Module):
             expected = "0 with proj_size, whose product is folded into the recurrent weight"
             raise OptionError(
                 refusal(name, "recurrent_dropout", expected, repr(self.recurrent_dropout))
+            )
+        if self.dropout > 0 and self.num_layers == 1:
+            warnings.warn(
+                f"{name}: dropout={self.dropout} has no effect with num_layers=1: it works between "
+                "layers",
+                stacklevel=4,
             )
 
     @property
