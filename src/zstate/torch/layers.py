@@ -377,7 +377,7 @@ class Recurrent(torch.nn.Module):
         if lengths is not None and not is_clean:
             sequences.check_lengths(type(self).__name__, lengths, *source.shape[:2])
             within = sequences.inside(lengths, source.shape[0])
-            source = sequences.only_inside(source, within)
+            source = sequences.cleaned(source, within, self._is_bounded)
         ends: list[tuple[Tensor, ...]] = []
         count = self._directions
         for layer in range(self.num_layers):

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import DTypeError, ShapeError, refusal
+from .operators import is_transformed
+
+_MODERATE = 1e15
 
 
 def check_lengths(module: str, lengths: Tensor, steps: int, batch: int) -> None:
@@ -37,9 +40,24 @@ def inside(lengths: Tensor, steps: int) -> Tensor:
     return (times[:, None] < lengths)[:, :, None]
 
 
+def cleaned(source: Tensor, within: Tensor, bounded: bool) -> Tensor:
+    """[T,N,F] with padding that a scan can read: zeros, or the numbers that are there.
+
+    Padding of any moderate size does no harm to a ``bounded`` cell, so that the common case costs
+    one look.
+    """
+    in_reach = source.device.type == "cpu" and not torch.compiler.is_compiling()
+    if not in_reach or is_transformed():
+        return source.masked_fill(~within, 0)
+    if bounded and torch.linalg.vector_norm(source.detach()).item() < _MODERATE:
+        return source
+    rows = (~within).flatten().nonzero().squeeze(1)
+    return source.flatten(0, 1).index_fill(0, rows, 0).view(source.shape)
+
+
 def only_inside(steps: Tensor, within: Tensor) -> Tensor:
-    """[T,N,F] with zeros past each sequence's end."""
-    return steps.masked_fill(~within, 0)
+    """A scan's results [T,N,F] with zeros past each sequence's end."""
+    return steps * within.to(steps.dtype)
 
 
 def last_step(steps: Tensor, lengths: Tensor, first: Tensor | None) -> Tensor:
@@ -59,29 +77,25 @@ def turn(steps: Tensor, lengths: Tensor) -> Tensor:
     times = torch.arange(count, device=steps.device)[:, None]
     turned = torch.where(times < lengths, lengths - 1 - times, times)  # [T,N]
     rows = (turned * batch + torch.arange(batch, device=steps.device)).flatten()
-    flat: Tensor = _Permuted.apply(steps.reshape(count * batch, width), rows)
-    return flat.view(count, batch, width)
+    flat = steps.reshape(count * batch, width)
+    if torch.compiler.is_compiling() or is_transformed():
+        return flat.index_select(0, rows).view(count, batch, width)
+    permuted: Tensor = _Permuted.apply(flat, rows)
+    return permuted.view(count, batch, width)
 
 
 class _Permuted(torch.autograd.Function):
-    """Rows in another order, by a permutation that undoes itself: so does its gradient."""
+    """Rows in another order, by a permutation that undoes itself: so does its gradient.
 
-    generate_vmap_rule = True
+    index_select's own gradient adds into zeros, which takes several times as long.
+    """
 
     @staticmethod
-    def forward(rows: Tensor, order: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, order: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
         return rows.index_select(0, order)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (order,) = ctx.saved_tensors
         return _Permuted.apply(gradient, order), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        (order,) = ctx.saved_tensors
-        return tangent.index_select(0, order)

@@ -34,7 +34,7 @@ _OPERATORS: dict[str, Any] = {}
 _DEFAULTS = {name: kind() for name, kind in DESCRIPTORS.items()}
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 _modes = torch._C._len_torch_dispatch_stack
-_is_transformed = torch._C._functorch.peek_interpreter_stack
+_transform = torch._C._functorch.peek_interpreter_stack
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 
 
@@ -117,6 +117,11 @@ def run(
     return operation.result(*wanted)  # type: ignore[arg-type]
 
 
+def is_transformed() -> bool:
+    """Whether one of torch.func's transforms, or a derivative forwards, is under way."""
+    return _transform() is not None or forward_ad._current_level >= 0
+
+
 def needs_gradient(tensors: Tensors) -> bool:
     """Whether autograd records what happens to these tensors."""
     if not torch.is_grad_enabled():
@@ -140,7 +145,7 @@ def apply(
     if forward_ad._current_level >= 0:  # derivatives forwards: only plain operations have them
         return _composite(operation, tensors, descriptor)
     arguments = (*tensors, text_of(descriptor, training), backend)
-    if _is_transformed() is not None:
+    if _transform() is not None:
         return _Transformed.apply(operation, *arguments)  # type: ignore[no-any-return]
     if not _plain(tensors):
         return _OPERATORS[operation.name](*arguments)  # type: ignore[no-any-return]
@@ -151,7 +156,7 @@ def apply(
 
 def _plain(tensors: Tensors) -> bool:
     """Whether nobody but autograd may be watching: no subclass, no mode, no transform."""
-    if _modes() or _is_transformed() is not None or forward_ad._current_level >= 0:
+    if _modes() or is_transformed():
         return False
     for tensor in tensors:
         # Something else than a tensor is refused by the kernel, by name.

@@ -66,11 +66,10 @@ def compute(
     layout, chosen, on_cpu, kind = known
     values: tuple[Any, ...] = tensors
     if on_cpu:
-        # For a CPU tensor, force means without its graph, and copies nothing.
         if layout.dtype == "bfloat16":
             values = tuple([None if tensor is None else _bits(tensor, kind) for tensor in tensors])
         else:
-            values = tuple([None if t is None else t.numpy(force=True) for t in tensors])
+            values = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
     call = Call(layout, values)
     results: dict[str, Any] = (
         chosen.backward(call) if operation.is_gradient else chosen.forward(call)
@@ -85,7 +84,33 @@ def compute(
     }
 
 
+class _Memory:
+    """A CPU tensor's memory for numpy.from_dlpack.
+
+    Tensor.numpy() would do, but it forbids the tensor's storage to be resized from then on, which
+    FSDP does with parameters.
+    """
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return torch.to_dlpack(self.tensor)  # type: ignore[attr-defined]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the CPU
+
+
+def _view(tensor: Tensor) -> Array:
+    """A CPU tensor's memory as an array that is not to be written to."""
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    return np.from_dlpack(_Memory(tensor.detach()))
+
+
 def _bits(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
     """A bfloat16 CPU tensor's memory as bits, or as ``kind`` where that is given."""
-    bits: Array = tensor.detach().view(torch.uint16).numpy()
+    bits = _view(tensor.detach().view(torch.int16)).view(np.uint16)
     return bits if kind is None else bits.view(kind)
