@@ -513,3 +513,23 @@ def test_replace_says_why_not() -> None:
     }
     alone, _ = zt.replace(torch.nn.LSTM(I, H, num_layers=2, proj_size=2, dropout=0.5))
     assert type(alone) is zt.LSTM and alone.dropout == 0.5 and alone.proj_size == 2
+
+
+def test_segments_cover_every_step_once() -> None:
+    """Few rows more than the sequences have, and every row of a sequence exactly once."""
+    from zstate.torch import segments
+
+    generator = torch.Generator().manual_seed(0)
+    for steps, batch, backwards in product((1, 7, 90), (1, 5, 40), (False, True)):
+        lengths = torch.randint(0, steps + 1, (batch,), generator=generator)
+        plan = segments.cut(lengths, steps, backwards, work=1e9)
+        inside = [t * batch + n for n in range(batch) for t in range(int(lengths[n]))]
+        written = [row for row in plan.targets.tolist() if row < steps * batch]
+        assert sorted(written) == sorted(inside)
+        assert set(plan.rows.tolist()) <= set(inside)
+        assert len(plan.rows) <= len(inside) + 25 * max(len(plan.shapes), 1)
+        assert len(plan.rows) <= max(steps * batch, 1)
+        for n in range(batch):
+            if lengths[n]:
+                last = 0 if backwards else int(lengths[n]) - 1
+                assert plan.targets[plan.ends[n]] == last * batch + n

@@ -19,6 +19,7 @@ from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
 from . import lengths as sequences
+from . import segments
 from .operators import run
 from .parameters import (
     Activations,
@@ -90,6 +91,7 @@ class Recurrent(torch.nn.Module):
         self._both: AnyDescriptor = kind(bidirectional=True, **options)
         self._reset_after = bool(options.get("reset_after", False))
         unbounded = {Activation.NONE, Activation.RELU}
+        self._returns_cells = False
         self._is_bounded = not unbounded & set(self._one.activations)
         self._make_parameters({"device": device, "dtype": dtype})
         self.reset_parameters()
@@ -268,6 +270,8 @@ class Recurrent(torch.nn.Module):
 
     def _layer(self, layer: int, source: Tensor, initial: Hidden, lengths: Tensor | None) -> _Ran:
         """One layer; ``initial`` [D,N,·] each, or None."""
+        if lengths is not None and sequences.in_reach(lengths):
+            return self._in_segments(layer, source, initial, lengths)
         if lengths is not None or self.proj_size:
             return self._each_direction(layer, source, initial, lengths)
         both = self.bidirectional
@@ -315,6 +319,55 @@ class Recurrent(torch.nn.Module):
         joined = [part[0] if len(part) == 1 else torch.cat(part, 2) for part in parts]
         stacked = tuple(torch.stack(part) for part in zip(*ends, strict=True))
         return _Ran(joined[0], joined[1] if len(joined) > 1 else None, stacked)
+
+    def _in_segments(self, layer: int, source: Tensor, initial: Hidden, lengths: Tensor) -> _Ran:
+        """The directions one after the other, without computing the padding."""
+        count, batch, width = source.shape
+        steps: list[tuple[Tensor, ...]] = []
+        ends: list[list[Tensor]] = []
+        for index, suffix in enumerate(self._suffixes(layer)):
+            weights = self._weights([suffix])
+            work = float(weights.recurrent.shape[0] * (width + weights.recurrent.shape[1]))
+            plan = segments.cut(lengths, count, index == 1, work)
+            firsts = tuple(None if state is None else state[index] for state in initial)
+            found = self._segments(source, weights, firsts, plan)
+            pairs = zip(found, firsts, strict=True)
+            ends.append([segments.last(data, plan, lengths, first) for data, first in pairs])
+            wanted = found if self._returns_cells else found[:1]
+            steps.append(tuple(segments.put(data, plan, count, batch) for data in wanted))
+        parts = zip(*steps, strict=True)
+        joined = [part[0] if len(part) == 1 else torch.cat(part, 2) for part in parts]
+        stacked = tuple(torch.stack(part) for part in zip(*ends, strict=True))
+        return _Ran(joined[0], joined[1] if len(joined) > 1 else None, stacked)
+
+    def _segments(
+        self, source: Tensor, weights: _Weights, firsts: Hidden, plan: segments.Plan
+    ) -> list[Tensor]:
+        """h [M,·], or h and c, of the rows that a plan computes."""
+        states = tuple(None if s is None else s.index_select(0, plan.order) for s in firsts)
+        mask = None if self.recurrent_dropout_per_step else self._mask(source, 1)
+        whole = source.shape[0] * source.shape[1]
+        found: list[tuple[Tensor, ...]] = []
+        row = 0
+        for part in segments.take(source, plan):
+            count, batch, _ = part.shape
+            own = None if mask is None else mask[:, :batch]
+            if self.recurrent_dropout_per_step:
+                own = self._mask(part, 1)
+            if not self._is_bounded:
+                # A state that may grow without bound must not do so in the padding.
+                inside = plan.targets[row : row + count * batch] < whole
+                inside = inside.view(count, batch, 1).to(part.dtype)
+                own = inside if own is None else own * inside
+            row += count * batch
+            states = tuple(None if state is None else state[:batch] for state in states)
+            results = self._scan(part, weights, states, own, self._one)
+            states = tuple(result[-1] for result in results)
+            found.append(tuple(result.flatten(0, 1) for result in results))
+        if not found:
+            wide = (self.proj_size or self.hidden_size, self.hidden_size)[: len(firsts)]
+            return [source.new_zeros(0, width) for width in wide]
+        return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
     # All layers
 
@@ -376,8 +429,9 @@ class Recurrent(torch.nn.Module):
         within = None
         if lengths is not None and not is_clean:
             sequences.check_lengths(type(self).__name__, lengths, *source.shape[:2])
-            within = sequences.inside(lengths, source.shape[0])
-            source = sequences.cleaned(source, within, self._is_bounded)
+            if not sequences.in_reach(lengths):
+                within = sequences.inside(lengths, source.shape[0])
+                source = sequences.only_inside(source, within)
         ends: list[tuple[Tensor, ...]] = []
         count = self._directions
         for layer in range(self.num_layers):
@@ -617,7 +671,7 @@ class LSTM(Recurrent):
             *(recurrent_dropout, recurrent_dropout_per_step, peephole),
             {"produce_cell": True} | _options("LSTM", self.operation, activations),
         )
-        self.return_cells = return_cells
+        self.return_cells = self._returns_cells = return_cells
         self.activations = activations
 
     def forward(

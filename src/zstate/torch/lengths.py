@@ -1,13 +1,12 @@
-"""Sequences of different lengths in one padded batch [T,N,…].
+"""Sequences of different lengths in one padded batch [T,N,…], padding and all.
 
-Nothing but finite padding reaches a scan, no gradient comes back from it, and the state after a
-sequence's last step is taken where it stands: so the padded run gives what each sequence alone
-would give. The reverse direction reads each sequence turned round within its own length.
+For graphs and devices where nobody can look at the lengths now; where one can, segments.py leaves
+the padding out. Nothing but finite padding reaches a scan, no gradient comes back from it, and the
+state after a sequence's last step is taken where it stands: so the padded run gives what each
+sequence alone would give. The reverse direction reads each sequence turned round within its length.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,11 @@ from torch import Tensor
 from ..errors import DTypeError, ShapeError, refusal
 from .operators import is_transformed
 
-_MODERATE = 1e15
+
+def in_reach(lengths: Tensor) -> bool:
+    """Whether the lengths can be looked at now, without waiting and outside of a graph."""
+    cpu = lengths.device.type == "cpu"
+    return cpu and not torch.compiler.is_compiling() and not is_transformed()
 
 
 def check_lengths(module: str, lengths: Tensor, steps: int, batch: int) -> None:
@@ -25,7 +28,7 @@ def check_lengths(module: str, lengths: Tensor, steps: int, batch: int) -> None:
     if lengths.shape != (batch,):
         found = ",".join(map(str, lengths.shape))
         raise ShapeError(refusal(module, "lengths", f"[N] = [{batch}]", f"[{found}]"))
-    if lengths.device.type != "cpu" or torch.compiler.is_compiling() or not batch:
+    if not in_reach(lengths) or not batch:
         return
     least, most = (int(value) for value in torch.aminmax(lengths))
     if least < 0 or most > steps:
@@ -40,24 +43,9 @@ def inside(lengths: Tensor, steps: int) -> Tensor:
     return (times[:, None] < lengths)[:, :, None]
 
 
-def cleaned(source: Tensor, within: Tensor, bounded: bool) -> Tensor:
-    """[T,N,F] with padding that a scan can read: zeros, or the numbers that are there.
-
-    Padding of any moderate size does no harm to a ``bounded`` cell, so that the common case costs
-    one look.
-    """
-    in_reach = source.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not in_reach or is_transformed():
-        return source.masked_fill(~within, 0)
-    if bounded and torch.linalg.vector_norm(source.detach()).item() < _MODERATE:
-        return source
-    rows = (~within).flatten().nonzero().squeeze(1)
-    return source.flatten(0, 1).index_fill(0, rows, 0).view(source.shape)
-
-
 def only_inside(steps: Tensor, within: Tensor) -> Tensor:
-    """A scan's results [T,N,F] with zeros past each sequence's end."""
-    return steps * within.to(steps.dtype)
+    """[T,N,F] with zeros past each sequence's end."""
+    return steps.masked_fill(~within, 0)
 
 
 def last_step(steps: Tensor, lengths: Tensor, first: Tensor | None) -> Tensor:
@@ -77,25 +65,4 @@ def turn(steps: Tensor, lengths: Tensor) -> Tensor:
     times = torch.arange(count, device=steps.device)[:, None]
     turned = torch.where(times < lengths, lengths - 1 - times, times)  # [T,N]
     rows = (turned * batch + torch.arange(batch, device=steps.device)).flatten()
-    flat = steps.reshape(count * batch, width)
-    if torch.compiler.is_compiling() or is_transformed():
-        return flat.index_select(0, rows).view(count, batch, width)
-    permuted: Tensor = _Permuted.apply(flat, rows)
-    return permuted.view(count, batch, width)
-
-
-class _Permuted(torch.autograd.Function):
-    """Rows in another order, by a permutation that undoes itself: so does its gradient.
-
-    index_select's own gradient adds into zeros, which takes several times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor) -> Tensor:
-        ctx.save_for_backward(order)
-        return rows.index_select(0, order)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (order,) = ctx.saved_tensors
-        return _Permuted.apply(gradient, order), None
+    return steps.reshape(count * batch, width).index_select(0, rows).view(steps.shape)
