@@ -122,9 +122,6 @@ def test_without_rich_the_command_says_so(
 
 
 def test_bench_through_the_modules(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(
-        ["bench", "--through", "torch", "--peers", "torch", "--only", "GRU 1×1×64", "--no-growth"]
-        + ["--block", "0.01", "--rounds", "1"]
-    )
-    assert status == 0
+    row = ["--only", "GRU 1×1×64", "--no-growth", "--block", "0.01", "--rounds", "1"]
+    assert cli.main(["bench", "--through", "torch", "--peers", "torch", *row]) == 0
     assert "GRU 1×1×64" in capsys.readouterr().out

@@ -292,7 +292,8 @@ class Recurrent(torch.nn.Module):
                 hidden = self.hidden_size
                 ends.append(torch.stack([steps[-1, :, :hidden], steps[0, :, hidden:]]))
             else:
-                ends.append(steps[-1:])
+                # A copy: whoever writes to h_n must not write to the output.
+                ends.append(steps[-1:].clone())
         return _Ran(results[0], results[1] if len(results) > 1 else None, tuple(ends))
 
     def _each_direction(
@@ -433,18 +434,22 @@ class Recurrent(torch.nn.Module):
                 within = sequences.inside(lengths, source.shape[0])
                 source = sequences.only_inside(source, within)
         ends: list[tuple[Tensor, ...]] = []
-        count = self._directions
+        count, one = self._directions, self.num_layers == 1
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 source = torch.nn.functional.dropout(source, self.dropout, self.training)
             window = slice(layer * count, (layer + 1) * count)
-            firsts = tuple(None if state is None else state[window] for state in initial)
+            firsts = initial
+            if not one:
+                firsts = tuple([None if state is None else state[window] for state in initial])
             ran = self._layer(layer, source, firsts, lengths)
             source, cells = ran.state, ran.cell
             ends.append(ran.last)
         if within is not None:
             source = sequences.only_inside(source, within)
             cells = None if cells is None else sequences.only_inside(cells, within)
+        if one:
+            return source, ends[0], cells
         return source, tuple(torch.cat(parts) for parts in zip(*ends, strict=True)), cells
 
     def _check_call(self, source: Tensor, initial: Hidden) -> None:

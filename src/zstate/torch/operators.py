@@ -250,7 +250,7 @@ def _backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
     count = len(operation.inputs)
     saved = ctx.saved_tensors
     needed = ctx.needs_input_grad
-    if incoming.count(None) == len(incoming):
+    if all(gradient is None for gradient in incoming):
         return (None,) * (count + 2)
     mask = operation.inputs.index("mask")
     if operation.is_gradient or incoming[-1] is not None or needed[mask]:

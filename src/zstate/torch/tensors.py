@@ -105,12 +105,10 @@ class _Memory:
 
 def _view(tensor: Tensor) -> Array:
     """A CPU tensor's memory as an array that is not to be written to."""
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    return np.from_dlpack(_Memory(tensor.detach()))
+    return np.from_dlpack(_Memory(tensor.resolve_neg() if tensor.is_neg() else tensor))
 
 
 def _bits(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
     """A bfloat16 CPU tensor's memory as bits, or as ``kind`` where that is given."""
-    bits = _view(tensor.detach().view(torch.int16)).view(np.uint16)
+    bits = _view(tensor.view(torch.int16)).view(np.uint16)
     return bits if kind is None else bits.view(kind)
