@@ -119,3 +119,9 @@ def test_without_rich_the_command_says_so(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert cli.main(["check"]) == 2
     assert "pip install 'zstate[cli]'" in capsys.readouterr().err
+
+
+def test_bench_through_the_modules(capsys: pytest.CaptureFixture[str]) -> None:
+    row = ["--only", "GRU 1×1×64", "--no-growth", "--block", "0.01", "--rounds", "1"]
+    assert cli.main(["bench", "--through", "torch", "--peers", "torch", *row]) == 0
+    assert "GRU 1×1×64" in capsys.readouterr().out

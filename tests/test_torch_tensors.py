@@ -120,6 +120,19 @@ def test_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_storages_stay_resizable() -> None:
+    x, R = torch.randn(3, 1, 8), torch.randn(8, 2)
+    zs.lstm(x, R)
+    R.untyped_storage().resize_(0)
+
+
+def test_a_negated_view() -> None:
+    x = torch.randn(3, 1, 8, dtype=torch.complex64).conj().imag
+    R = torch.randn(8, 2)
+    assert x.is_neg()
+    assert torch.equal(zs.lstm(x, R).state, zs.lstm(x.resolve_neg(), R).state)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

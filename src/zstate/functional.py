@@ -35,7 +35,7 @@ def run(
 ) -> ops.AnyResult:
     """Check a call, hand it to a backend, and put the results in the published order."""
     if type(tensors[0]) is not np.ndarray and is_torch_tensor(tensors[0]):
-        from .torch.tensors import run as run_on_torch
+        from .torch.operators import run as run_on_torch
 
         return run_on_torch(operation, tensors, descriptor, backend)
     call = bind(operation, tensors, descriptor)

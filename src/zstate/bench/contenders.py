@@ -6,6 +6,7 @@ returns its results, so that they can be checked before anything is timed.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,11 +90,22 @@ def _by_direction(row: Row, array: Array, axis: int = 0) -> list[Array]:
     return np.split(array, row.directions, axis=axis)
 
 
-def _torch(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results] | None:
+def _modules(package: str) -> Maker:
+    """The layers of torch.nn, or of zstate.torch, which has the same."""
+
+    def make(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results]:
+        return _layer(
+            getattr(importlib.import_module(package), row.cell), row, data, training, threads
+        )
+
+    return make
+
+
+def _layer(kind: Any, row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results]:
     import torch
 
     torch.set_num_threads(threads)
-    layer = getattr(torch.nn, row.cell)(row.H, row.H, bidirectional=row.bidirectional)
+    layer = kind(row.H, row.H, bidirectional=row.bidirectional)
     recurrent = data.R.reshape(row.directions, -1, row.H)
     with torch.no_grad():
         for d, suffix in zip(range(row.directions), ("", "_reverse"), strict=False):
@@ -254,9 +266,12 @@ def _jax(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Res
     return lambda: list(wait(step_once(*inputs)))
 
 
+# zstate by its functions on NumPy arrays, or by its modules on torch tensors.
+THROUGH: dict[str, Maker] = {"numpy": _zstate(None), "torch": _modules("zstate.torch")}
+
 CONTENDERS: dict[str, Maker] = {
-    "zstate": _zstate(None),
-    "torch": _torch,
+    "zstate": THROUGH["numpy"],
+    "torch": _modules("torch.nn"),
     "onnxruntime": _onnxruntime,
     "jax": _jax,
 }

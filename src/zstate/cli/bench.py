@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=("inference", "training", "both"), default="both")
     parser.add_argument("--threads", type=int, default=None, help="for everybody; default: cores")
     parser.add_argument("--peers", default=None, help="comma-separated; default: all installed")
+    parser.add_argument(
+        "--through",
+        choices=list(contenders.THROUGH),
+        default="numpy",
+        help="zstate's functions on NumPy arrays, or its modules on torch tensors",
+    )
     parser.add_argument("--block", type=float, default=0.5, help="seconds a block")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-growth", action="store_true", help="leave out cost over T, N and H")
@@ -49,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     rows = [row for row in ROWS if re.search(options.only or "", row.title)]
     names = [n for n in contenders.installed() if _wanted(n, options.peers)]
+    makers = {name: contenders.CONTENDERS[name] for name in names}
+    makers["zstate"] = contenders.THROUGH[options.through]
     if not rows:
         console.print(f"zstate bench: no row matches {options.only!r}")
         return 2
@@ -59,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     backend = available()[0].name
     console.print(f"{threads} threads, backend {backend}; sgemm {sgemm / 1e9:.0f} GFLOP/s")
     modes = {"inference": [False], "training": [True], "both": [False, True]}[options.mode]
-    measured = _measure_all(console, rows, modes, names, threads, protocol, options.seed)
+    measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed)
     for training in modes:
         console.print(report.table(measured, names, training, sgemm))
     report.summary(console, measured)
@@ -81,7 +89,7 @@ def _measure_all(
     console: Console,
     rows: list[Row],
     modes: list[bool],
-    names: list[str],
+    makers: dict[str, contenders.Maker],
     threads: int,
     protocol: Protocol,
     seed: int,
@@ -92,7 +100,7 @@ def _measure_all(
         for row in rows:
             for training in modes:
                 progress.update(task, description=f"{row.title} {'training' if training else ''}")
-                measured.append(_measure(console, row, training, names, threads, protocol, seed))
+                measured.append(_measure(console, row, training, makers, threads, protocol, seed))
                 progress.advance(task)
     return measured
 
@@ -101,7 +109,7 @@ def _measure(
     console: Console,
     row: Row,
     training: bool,
-    names: list[str],
+    makers: dict[str, contenders.Maker],
     threads: int,
     protocol: Protocol,
     seed: int,
@@ -110,8 +118,8 @@ def _measure(
     wanted = contenders.oracle(row, data, training)
     found = report.Measured(row, training)
     calls: dict[str, Callable[[], Any]] = {}
-    for name in names:
-        call = contenders.CONTENDERS[name](row, data, training, threads)
+    for name, maker in makers.items():
+        call = maker(row, data, training, threads)
         if call is None:
             continue
         error = _error(row, call(), wanted)

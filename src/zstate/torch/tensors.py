@@ -7,18 +7,37 @@ those tensors travel as their bits.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..backends import choose, native
+from ..backends import Backend, choose, native
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, refusal
-from ..layout import Call, bind
-from ..operations import AnyResult, Operation
+from ..layout import Call, Layout, bind
+from ..operations import Operation
 from ..types import Array, float_dtype
+
+
+class _Known(NamedTuple):
+    """What calls of one signature share."""
+
+    layout: Layout
+    backend: Backend
+    on_cpu: bool
+    kind: np.dtype[Any] | None  # of the views of bfloat16 tensors; None: their bits
+
+
+_TYPES = (Tensor, torch.nn.Parameter)
+_KNOWN: dict[tuple[object, ...], _Known] = {}
+_MOST_KNOWN = 4096  # then start anew: a bound, not a policy
+
+
+def _known(layout: Layout, backend: Backend) -> _Known:
+    # The native engine takes the bits of 16-bit types as they are.
+    kind = None if backend is native else float_dtype(layout.dtype)
+    return _Known(layout, backend, backend.device == "cpu", kind)
 
 
 def compute(
@@ -28,19 +47,36 @@ def compute(
     backend: str | None,
 ) -> dict[str, Tensor]:
     """One operation on tensors, its results by name; nothing is recorded for gradients."""
-    call = bind(operation, tensors, descriptor)
-    chosen = choose(call.layout, backend)
-    on_cpu = chosen.device == "cpu"
+    # As in bind: what a call of one step costs before it computes.
+    key: list[object] = [operation, descriptor, backend]
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+        elif type(tensor) in _TYPES or isinstance(tensor, Tensor):
+            key += (tensor.shape, tensor.dtype, tensor.device)
+        else:
+            bind(operation, tensors, descriptor)  # refuses it
+    signature = tuple(key)
+    known = _KNOWN.get(signature)
+    if known is None:
+        layout = bind(operation, tensors, descriptor).layout
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[signature] = _known(layout, choose(layout, backend))
+    layout, chosen, on_cpu, kind = known
+    values: tuple[Any, ...] = tensors
     if on_cpu:
-        # The native engine takes the bits of 16-bit types as they are.
-        kind = None if chosen is native else float_dtype(call.layout.dtype)
-        call = Call(call.layout, tuple([None if t is None else _view(t, kind) for t in tensors]))
+        if layout.dtype == "bfloat16":
+            values = tuple([None if tensor is None else _bits(tensor, kind) for tensor in tensors])
+        else:
+            values = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
+    call = Call(layout, values)
     results: dict[str, Any] = (
         chosen.backward(call) if operation.is_gradient else chosen.forward(call)
     )
     if not on_cpu:
         return results
-    if call.layout.dtype != "bfloat16":
+    if layout.dtype != "bfloat16":
         return {name: torch.from_numpy(array) for name, array in results.items()}
     return {
         name: torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
@@ -48,25 +84,31 @@ def compute(
     }
 
 
-def _view(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
-    """A CPU tensor's memory as an array; bfloat16 as bits, or as ``kind`` where that is given."""
-    if tensor.dtype != torch.bfloat16:
-        return tensor.numpy(force=True)  # for a CPU tensor: without its graph, not a copy
-    bits: Array = tensor.detach().view(torch.uint16).numpy()
+class _Memory:
+    """A CPU tensor's memory for numpy.from_dlpack.
+
+    Tensor.numpy() would do, but it forbids the tensor's storage to be resized from then on, which
+    FSDP does with parameters.
+    """
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return torch.to_dlpack(self.tensor)  # type: ignore[attr-defined]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the CPU
+
+
+def _view(tensor: Tensor) -> Array:
+    """A CPU tensor's memory as an array that is not to be written to."""
+    return np.from_dlpack(_Memory(tensor.resolve_neg() if tensor.is_neg() else tensor))
+
+
+def _bits(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
+    """A bfloat16 CPU tensor's memory as bits, or as ``kind`` where that is given."""
+    bits = _view(tensor.view(torch.int16)).view(np.uint16)
     return bits if kind is None else bits.view(kind)
-
-
-def run(
-    operation: Operation,
-    tensors: tuple[Tensor | None, ...],
-    descriptor: AnyDescriptor | None,
-    backend: str | None,
-) -> AnyResult:
-    """The functional interface on tensors."""
-    for name, tensor in zip(operation.inputs, tensors, strict=True):
-        if torch.is_grad_enabled() and isinstance(tensor, Tensor) and tensor.requires_grad:
-            raise OptionError(
-                refusal(operation.name, name, "a tensor that needs no gradient", "one that does")
-            )
-    results: dict[str, Any] = dict(compute(operation, tensors, descriptor, backend))
-    return operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]

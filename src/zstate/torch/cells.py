@@ -1,0 +1,208 @@
+"""RNNCell, LSTMCell and GRUCell: one step, with torch.nn's constructors and parameters.
+
+N batch, I input_size, H hidden_size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import operations
+from ..descriptors import Activation, AnyDescriptor
+from ..errors import OptionError, ShapeError, refusal
+from ..layout import DESCRIPTORS
+from ..operations import Operation
+from .operators import run
+from .parameters import Activations, activation_options, one_bias, reset_parameters
+
+
+class RecurrentCell(torch.nn.Module):
+    """What the three cells share."""
+
+    operation: ClassVar[Operation]
+    gates: ClassVar[int]
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool,
+        device: Any,
+        dtype: Any,
+        peephole: bool,
+        activations: Activations | None,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.bias = bias
+        kind = DESCRIPTORS[self.operation.cell.name]
+        given = activation_options(type(self).__name__, kind, activations)
+        self._descriptor: AnyDescriptor = kind(**(options | given))
+        self.activations = activations
+        self._reset_after = bool(options.get("reset_after", False))
+        rows = self.gates * hidden_size
+        shapes: dict[str, tuple[int, ...] | None] = {
+            "weight_ih": (rows, input_size),
+            "weight_hh": (rows, hidden_size),
+            "bias_ih": (rows,) if bias else None,
+            "bias_hh": (rows,) if bias else None,
+        }
+        if peephole:
+            shapes["peephole"] = (rows,)
+        for name, shape in shapes.items():
+            parameter = None
+            if shape is not None:
+                parameter = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            self.register_parameter(name, parameter)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform values within ±1/√H, the same as torch.nn's for the same seed."""
+        reset_parameters(self, self.hidden_size)
+
+    def extra_repr(self) -> str:
+        words = [str(self.input_size), str(self.hidden_size)]
+        defaults = {"bias": True, "nonlinearity": "tanh", "reset_after": True, "activations": None}
+        for name, default in defaults.items():
+            value = self.__dict__.get(name, default)
+            if value != default:
+                words.append(f"{name}={value}")
+        if "peephole" in self._parameters:
+            words.append("peephole=True")
+        return ", ".join(words)
+
+    def _step(self, input: Tensor, states: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+        """h, or h and c, after one step; [N,H] or [H] as the input is [N,I] or [I]."""
+        name = type(self).__name__
+        for what, tensor in (("input", input), *(("hx", state) for state in states)):
+            if tensor is not None and tensor.dim() not in (1, 2):
+                expected = "1 axis (one sequence) or 2"
+                raise ShapeError(refusal(name, what, expected, f"{tensor.dim()} axes"))
+        batched = input.dim() == 2
+        source = input.unsqueeze(0) if batched else input[None, None]  # [1,N,I]
+        if not batched:
+            states = tuple(None if state is None else state.unsqueeze(0) for state in states)
+        bias, secondary = one_bias(self.bias_ih, self.bias_hh, self.hidden_size, self._reset_after)
+        named = {
+            "source": source,
+            "recurrent_weight": self.weight_hh,
+            "input_weight": self.weight_ih,
+            "bias": bias,
+            "init_state": states[0],
+            "init_cell": states[-1],
+            "mask": None,
+            "peephole": getattr(self, "peephole", None),
+            "secondary_bias": secondary,
+        }
+        tensors: Any = tuple([named[name] for name in self.operation.inputs])
+        results: Any = run(self.operation, tensors, self._descriptor, None)
+        return tuple([r[0] if batched else r[0, 0] for r in results[: len(states)]])
+
+
+class RNNCell(RecurrentCell):
+    """torch.nn.RNNCell, with any of the five activations.
+
+    Example:
+        >>> RNNCell(10, 20)(torch.randn(3, 10)).shape
+        torch.Size([3, 20])
+    """
+
+    operation = operations.SINGLE_GATE_RNN
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activations: Activations | None = None,
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise OptionError(
+                refusal("RNNCell", "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity))
+            )
+        usual = {"activation": Activation[nonlinearity.upper()]}
+        super().__init__(input_size, hidden_size, bias, device, dtype, False, activations, usual)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
+        return self._step(input, (hx,))[0]
+
+
+class GRUCell(RecurrentCell):
+    """torch.nn.GRUCell, with activations by gate and ``reset_after``.
+
+    Example:
+        >>> GRUCell(10, 20)(torch.randn(10)).shape
+        torch.Size([20])
+    """
+
+    operation = operations.GRU_FORWARD
+    gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activations: Activations | None = None,
+        reset_after: bool = True,
+    ) -> None:
+        usual = {"reset_gate_first": True, "reset_after": reset_after}
+        super().__init__(input_size, hidden_size, bias, device, dtype, False, activations, usual)
+        self.reset_after = reset_after
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
+        return self._step(input, (hx,))[0]
+
+
+class LSTMCell(RecurrentCell):
+    """torch.nn.LSTMCell, with peepholes and activations by gate.
+
+    Example:
+        >>> h, c = LSTMCell(10, 20, peephole=True)(torch.randn(3, 10))
+        >>> h.shape, c.shape
+        (torch.Size([3, 20]), torch.Size([3, 20]))
+    """
+
+    operation = operations.LSTM_FORWARD
+    gates = 4
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        peephole: bool = False,
+        activations: Activations | None = None,
+    ) -> None:
+        usual = {"produce_cell": True}
+        super().__init__(input_size, hidden_size, bias, device, dtype, peephole, activations, usual)
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """h', c' [N,H] from input [N,I] and h, c [N,H]; None means zeros."""
+        h, c = self._step(input, (None, None) if hx is None else (hx[0], hx[1]))
+        return h, c

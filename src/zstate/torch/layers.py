@@ -1,0 +1,231 @@
+"""RNN, LSTM and GRU with torch.nn's constructors, parameters and shapes, and more options.
+
+T time, N batch, I input_size, H hidden_size, P proj_size or H, D directions, L layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from .. import operations
+from ..descriptors import Activation
+from ..errors import OptionError, refusal
+from ..layout import DESCRIPTORS
+from ..operations import Operation
+from .parameters import Activations, activation_options
+from .recurrent import Hidden, Recurrent
+
+
+class RNN(Recurrent):
+    """torch.nn.RNN with recurrent dropout, any of the five activations, and ``lengths``.
+
+    Example:
+        >>> import torch
+        >>> output, h_n = RNN(10, 20, num_layers=2)(torch.randn(5, 3, 10))
+        >>> output.shape, h_n.shape
+        (torch.Size([5, 3, 20]), torch.Size([2, 3, 20]))
+    """
+
+    operation = operations.SINGLE_GATE_RNN
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per_step: bool = False,
+        activations: Activations | None = None,
+    ) -> None:
+        """The arguments of torch.nn.RNN, then:
+
+        Args:
+            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
+                recurrent weight, while training; one mask for a whole sequence.
+            recurrent_dropout_per_step: a new mask at every step.
+            activations: one activation instead of ``nonlinearity``.
+        """
+        if nonlinearity not in ("tanh", "relu"):
+            raise OptionError(
+                refusal("RNN", "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity))
+            )
+        usual = {"activation": Activation[nonlinearity.upper()]}
+        super().__init__(
+            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
+            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
+            False,
+            usual | _options("RNN", self.operation, activations),
+        )
+        self.nonlinearity = nonlinearity
+        self.activations = activations
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Any, Tensor]:
+        """output [T,N,D·H] and h_n [D·L,N,H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,H]; None means zeros.
+            lengths: [N], how many steps of each sequence count; None means all.
+        """
+        output, (h_n,), _ = self._run(input, (hx,), lengths)
+        return output, h_n
+
+
+class GRU(Recurrent):
+    """torch.nn.GRU with recurrent dropout, activations by gate, ``reset_after`` and ``lengths``.
+
+    Example:
+        >>> import torch
+        >>> layer = GRU(10, 20, reset_after=False, batch_first=True)
+        >>> output, h_n = layer(torch.randn(3, 5, 10), lengths=torch.tensor([5, 2, 4]))
+        >>> output.shape, bool(output[1, 2:].any())
+        (torch.Size([3, 5, 20]), False)
+    """
+
+    operation = operations.GRU_FORWARD
+    gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per_step: bool = False,
+        activations: Activations | None = None,
+        reset_after: bool = True,
+    ) -> None:
+        """The arguments of torch.nn.GRU, then:
+
+        Args:
+            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
+                recurrent weight, while training; one mask for a whole sequence.
+            recurrent_dropout_per_step: a new mask at every step.
+            activations: of the update, reset and output gate, or some by the descriptor's names.
+            reset_after: whether the reset gate works after the recurrent product, as in torch.nn,
+                or in front of it, as in the paper.
+        """
+        usual = {"reset_gate_first": True, "reset_after": reset_after}
+        super().__init__(
+            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
+            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
+            False,
+            usual | _options("GRU", self.operation, activations),
+        )
+        self.reset_after = reset_after
+        self.activations = activations
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Any, Tensor]:
+        """output [T,N,D·H] and h_n [D·L,N,H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,H]; None means zeros.
+            lengths: [N], how many steps of each sequence count; None means all.
+        """
+        output, (h_n,), _ = self._run(input, (hx,), lengths)
+        return output, h_n
+
+
+class LSTM(Recurrent):
+    """torch.nn.LSTM with peepholes, recurrent dropout, activations, all cells and ``lengths``.
+
+    Example:
+        >>> import torch
+        >>> layer = LSTM(10, 20, bidirectional=True, peephole=True, return_cells=True)
+        >>> output, (h_n, c_n), cells = layer(torch.randn(5, 3, 10))
+        >>> output.shape, cells.shape, c_n.shape
+        (torch.Size([5, 3, 40]), torch.Size([5, 3, 40]), torch.Size([2, 3, 20]))
+    """
+
+    operation = operations.LSTM_FORWARD
+    gates = 4
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        peephole: bool = False,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per_step: bool = False,
+        activations: Activations | None = None,
+        return_cells: bool = False,
+    ) -> None:
+        """The arguments of torch.nn.LSTM, then:
+
+        Args:
+            peephole: let every gate see c[t-1]: parameters ``peephole_l0`` [4H] and so on.
+            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
+                recurrent weight, while training; one mask for a whole sequence.
+            recurrent_dropout_per_step: a new mask at every step.
+            activations: of the input, forget, cell and output gate and of c[t], or some by the
+                descriptor's names.
+            return_cells: also return c[t] of the last layer for every step.
+        """
+        super().__init__(
+            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
+            *(bidirectional, proj_size, device, dtype),
+            *(recurrent_dropout, recurrent_dropout_per_step, peephole),
+            {"produce_cell": True} | _options("LSTM", self.operation, activations),
+        )
+        self.return_cells = self._returns_cells = return_cells
+        self.activations = activations
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Any:
+        """output [T,N,D·P], (h_n [D·L,N,P], c_n [D·L,N,H]), with return_cells c [T,N,D·H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,P] and c_0 [D·L,N,H]; None means zeros.
+            lengths: [N], how many steps of each sequence count; None means all.
+        """
+        initial: Hidden = (None, None) if hx is None else (hx[0], hx[1])
+        output, ends, cells = self._run(input, initial, lengths)
+        return (output, ends, cells) if self.return_cells else (output, ends)
+
+
+def _options(module: str, operation: Operation, activations: Activations | None) -> dict[str, Any]:
+    return activation_options(module, DESCRIPTORS[operation.cell.name], activations)

@@ -1,0 +1,390 @@
+"""The six operations as operators of PyTorch: ``torch.ops.zstate.lstm`` and so on.
+
+An operator takes the tensors of the operation in its order (None where one is not passed), the
+descriptor as text (see options.py) and the backend's name or None; it returns every result that
+the operation can have, those that were not produced with no elements. Each has a fake kernel (for
+torch.compile and torch.export), derivatives of any order, and a rule for torch.vmap.
+
+``run`` is what the functional interface and the modules call. On plain tensors it leaves out the
+dispatcher, whose Python side costs more than a short sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..descriptors import AnyDescriptor
+from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor
+from ..operations import OPERATIONS, AnyResult, Operation
+from . import composite
+from .batching import vmap_rule
+from .options import decode, encode, text_of
+from .tensors import compute
+
+Tensors = tuple[Tensor | None, ...]
+Results = tuple[Tensor, ...]
+
+_LIBRARY = torch.library.Library("zstate", "DEF")
+_OPERATORS: dict[str, Any] = {}
+_DEFAULTS = {name: kind() for name, kind in DESCRIPTORS.items()}
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_modes = torch._C._len_torch_dispatch_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
+
+
+class _Route(NamedTuple):
+    """How a forward operation and its gradient operation fit together.
+
+    ``takes`` are the places of the gradient operation's inputs among the forward operation's
+    inputs, its results, the gradients of its results, and a None; ``gives`` the places of its
+    results among the forward operation's inputs; ``kept`` says which forward results it takes.
+    """
+
+    gradient: Operation
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    kept: tuple[bool, ...]
+
+
+def _route(forward: Operation) -> _Route:
+    gradient = OPERATIONS[f"{forward.name}_gradients"]
+    results = forward.result._fields
+    fed_back = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
+    fed_back = {name: result for name, result in fed_back.items() if name in gradient.inputs}
+    pool = [*forward.inputs, *results, *(f"gradient of {name}" for name in results)]
+    names = {**fed_back, "source_gradient": "gradient of state"}
+    if "cell" in results:
+        names["cell_gradient"] = "gradient of cell"
+    wanted = [names.get(name, name) for name in gradient.inputs]
+    return _Route(
+        gradient,
+        tuple(pool.index(name) if name in pool else len(pool) for name in wanted),
+        tuple(forward.inputs.index(name) for name in gradient.result._fields),
+        tuple(name in fed_back.values() for name in results),
+    )
+
+
+_ROUTES = {name: _route(each) for name, each in OPERATIONS.items() if not each.is_gradient}
+# For every result of a gradient operation, the place of the input that it is the gradient of.
+_OWN = {
+    name: tuple(each.inputs.index(result) for result in each.result._fields)
+    for name, each in OPERATIONS.items()
+    if each.is_gradient
+}
+
+
+def run(
+    operation: Operation,
+    tensors: Tensors,
+    descriptor: AnyDescriptor | None,
+    backend: str | None,
+) -> AnyResult:
+    """The functional interface on tensors: differentiable, with the results that were asked for.
+
+    The training state is computed when the descriptor asks for it or a gradient may be needed.
+    """
+    if descriptor is None:
+        descriptor = _DEFAULTS[operation.cell.name]
+    else:
+        check_descriptor(operation, descriptor)
+    kind = tensors[0].device.type if tensors[0] is not None else "cpu"
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        tensors = _cast(tensors, torch.get_autocast_dtype(kind))
+    needs = needs_gradient(tensors)
+    if not needs and not torch.compiler.is_compiling() and _plain(tensors):
+        found = compute(operation, tensors, descriptor, backend)
+        return operation.result(*map(found.get, operation.result._fields))  # type: ignore[arg-type]
+    results = apply(operation, tensors, descriptor, needs, backend)
+    wanted: list[Tensor | None]
+    if operation.is_gradient:
+        wanted = [
+            None if tensors[place] is None else result
+            for place, result in zip(_OWN[operation.name], results, strict=True)
+        ]
+    elif descriptor.training:
+        return operation.result(*results)  # type: ignore[arg-type]
+    else:
+        wanted = [None] * len(results)
+        wanted[0] = results[0]
+        if getattr(descriptor, "produce_cell", False):
+            wanted[1] = results[1]
+    return operation.result(*wanted)  # type: ignore[arg-type]
+
+
+def is_transformed() -> bool:
+    """Whether one of torch.func's transforms, or a derivative forwards, is under way."""
+    return _transform() is not None or forward_ad._current_level >= 0
+
+
+def needs_gradient(tensors: Tensors) -> bool:
+    """Whether autograd records what happens to these tensors."""
+    if not torch.is_grad_enabled():
+        return False
+    # Something else than a tensor is refused later, by name.
+    return any([getattr(tensor, "requires_grad", False) for tensor in tensors])  # noqa: C419, faster
+
+
+def apply(
+    operation: Operation,
+    tensors: Tensors,
+    descriptor: AnyDescriptor,
+    needs: bool,
+    backend: str | None,
+) -> Results:
+    """One operator call by the shortest way; every result, produced or not."""
+    training = needs and not operation.is_gradient
+    if torch.compiler.is_compiling():
+        text = encode(descriptor, training)
+        return _OPERATORS[operation.name](*tensors, text, backend)  # type: ignore[no-any-return]
+    if forward_ad._current_level >= 0:  # derivatives forwards: only plain operations have them
+        return _composite(operation, tensors, descriptor)
+    arguments = (*tensors, text_of(descriptor, training), backend)
+    if _transform() is not None:
+        return _Transformed.apply(operation, *arguments)  # type: ignore[no-any-return]
+    if not _plain(tensors):
+        return _OPERATORS[operation.name](*arguments)  # type: ignore[no-any-return]
+    if needs:
+        return _Recorded.apply(operation, *arguments)  # type: ignore[no-any-return]
+    return _kernel(operation, arguments)
+
+
+def _plain(tensors: Tensors) -> bool:
+    """Whether nobody but autograd may be watching: no subclass, no mode, no transform."""
+    if _modes() or is_transformed():
+        return False
+    for tensor in tensors:
+        # Something else than a tensor is refused by the kernel, by name.
+        if tensor is not None and type(tensor) not in _PLAIN_TYPES and isinstance(tensor, Tensor):
+            return False
+    first, third = tensors[0], tensors[2]
+    assert first is not None
+    # The batched gradients of torch.autograd.grad look plain; they come in third, if at all.
+    if isinstance(third, Tensor) and torch._C._dispatch_keys(third).has(_BATCHED):
+        return False
+    return not first.is_meta
+
+
+def _cast(tensors: Tensors, dtype: torch.dtype) -> Tensors:
+    """Autocast's rule: every float tensor but those in float64."""
+    return tuple(
+        tensor.to(dtype)
+        if isinstance(tensor, Tensor)
+        and tensor.is_floating_point()
+        and tensor.dtype != torch.float64
+        else tensor
+        for tensor in tensors
+    )
+
+
+def _kernel(operation: Operation, arguments: tuple[Any, ...]) -> Results:
+    """The operator on real tensors."""
+    *tensors, text, backend = arguments
+    found = compute(operation, tuple(tensors), decode(operation, text), backend)
+    return _complete(operation, found, tensors[0])
+
+
+def _complete(operation: Operation, found: dict[str, Tensor], like: Tensor) -> Results:
+    """Every result of the operation; one that was not produced has no elements."""
+    return tuple(
+        [found[name] if name in found else like.new_empty(0) for name in operation.result._fields]
+    )
+
+
+def _composite(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Results:
+    """The same as plain torch operations."""
+    layout = _layout(operation, tensors, descriptor)
+    given = _given(operation, tensors)
+    function = composite.gradients if operation.is_gradient else composite.forward
+    found = function(operation, descriptor, given)
+    kept = {name: found[name] for name in layout.result_names()}
+    return _complete(operation, kept, given["source"])
+
+
+def _given(operation: Operation, tensors: Tensors) -> dict[str, Tensor]:
+    pairs = zip(operation.inputs, tensors, strict=True)
+    return {name: tensor for name, tensor in pairs if tensor is not None}
+
+
+def _layout(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
+    """The checks of ``bind`` for tensors without data, whose sizes may be symbols."""
+    infos = {
+        name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in _given(operation, tensors).items()
+    }
+    return check(operation, infos, descriptor)
+
+
+def _fake(operation: Operation, arguments: tuple[Any, ...]) -> Results:
+    """Shapes and types of the results."""
+    *tensors, text, _ = arguments
+    layout = _layout(operation, tuple(tensors), decode(operation, text))
+    given = _given(operation, tuple(tensors))
+    source = given["source"]
+    shapes = {
+        name: given[name].shape if operation.is_gradient else layout.shape(name)
+        for name in layout.result_names()
+    }
+    return _complete(operation, {n: source.new_empty(s) for n, s in shapes.items()}, source)
+
+
+def _remember(operation: Operation, ctx: Any, arguments: tuple[Any, ...], results: Results) -> None:
+    """What the derivative needs: the inputs, and of a forward operation the training state."""
+    *tensors, text, backend = arguments
+    ctx.operation, ctx.text, ctx.backend = operation, text, backend
+    ctx.set_materialize_grads(False)
+    if not operation.is_gradient and results[-1].numel():
+        kept = _ROUTES[operation.name].kept
+        tensors += [r if keep else None for r, keep in zip(results, kept, strict=True)]
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients of an operator's arguments."""
+    operation: Operation = ctx.operation
+    count = len(operation.inputs)
+    saved = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    if all(gradient is None for gradient in incoming):
+        return (None,) * (count + 2)
+    mask = operation.inputs.index("mask")
+    if operation.is_gradient or incoming[-1] is not None or needed[mask]:
+        found = _plain_gradients(ctx, saved[:count], needed, incoming)
+    else:
+        found = _gradients(ctx, saved[:count], saved[count:], incoming)
+    kept = [gradient if need else None for gradient, need in zip(found, needed, strict=False)]
+    return (*kept, None, None)
+
+
+def _gradients(
+    ctx: Any, tensors: Tensors, results: Tensors, incoming: Tensors
+) -> list[Tensor | None]:
+    """By the gradient operation, which is an operator and can be differentiated in its turn."""
+    forward: Operation = ctx.operation
+    descriptor = decode(forward, ctx.text)
+    if not results:  # called without the training state: compute it now
+        results = apply(forward, tensors, descriptor, True, ctx.backend)
+    if incoming[0] is None:
+        cell = incoming[1]
+        assert cell is not None
+        incoming = (torch.zeros_like(cell), *incoming[1:])
+    route = _ROUTES[forward.name]
+    pool = (*tensors, *results, *incoming, None)
+    inputs = tuple([pool[place] for place in route.takes])
+    found = apply(route.gradient, inputs, descriptor, needs_gradient(inputs), ctx.backend)
+    gradients: list[Tensor | None] = [None] * len(tensors)
+    for place, gradient in zip(route.gives, found, strict=True):
+        gradients[place] = gradient
+    return gradients
+
+
+def _plain_gradients(
+    ctx: Any, tensors: Tensors, needed: tuple[bool, ...], incoming: tuple[Tensor | None, ...]
+) -> list[Tensor | None]:
+    """By plain operations: slower, for what the engines do not give."""
+    operation: Operation = ctx.operation
+    descriptor = decode(operation, ctx.text)
+    places = [place for place, tensor in enumerate(tensors) if tensor is not None and needed[place]]
+    wanted = [place for place, gradient in enumerate(incoming) if gradient is not None]
+
+    def function(*inputs: Tensor) -> tuple[Tensor, ...]:
+        moved = list(tensors)
+        for place, tensor in zip(places, inputs, strict=True):
+            moved[place] = tensor
+        results = _composite(operation, tuple(moved), descriptor)
+        return tuple(results[place] for place in wanted)
+
+    _, pull, *_ = torch.func.vjp(function, *(tensors[place] for place in places))
+    gradients = pull(tuple(incoming[place] for place in wanted))
+    found: list[Tensor | None] = [None] * len(tensors)
+    for place, gradient in zip(places, gradients, strict=True):
+        found[place] = gradient
+    return found
+
+
+class _Recorded(torch.autograd.Function):
+    """An operator on plain tensors that autograd records."""
+
+    @staticmethod
+    def forward(ctx: Any, operation: Operation, *arguments: Any) -> Results:
+        results = _kernel(operation, arguments)
+        _remember(operation, ctx, arguments, results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (None, *_backward(_Shifted(ctx), *incoming))
+
+
+class _Transformed(torch.autograd.Function):
+    """An operator under torch.func's transforms, which want the same in another form."""
+
+    @staticmethod
+    def forward(operation: Operation, *arguments: Any) -> Results:
+        return _OPERATORS[operation.name](*arguments)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        operation, *arguments = inputs
+        _remember(operation, ctx, tuple(arguments), output)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (None, *_backward(_Shifted(ctx), *incoming))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], operation: Operation, *arguments: Any
+    ) -> Any:
+        def operator(*inputs: Any) -> Results:
+            return _Transformed.apply(operation, *inputs)  # type: ignore[no-any-return]
+
+        return vmap_rule(operation, operator)(info, in_dims[1:], *arguments)
+
+
+class _Shifted:
+    """A context as one sees it without the first argument."""
+
+    def __init__(self, ctx: Any) -> None:
+        self.operation, self.text, self.backend = ctx.operation, ctx.text, ctx.backend
+        self.saved_tensors = ctx.saved_tensors
+        self.needs_input_grad = ctx.needs_input_grad[1:]
+
+
+def _define(operation: Operation) -> None:
+    """Give PyTorch the schema, the kernels and the derivatives of one operation."""
+    arguments = [f"Tensor {name}" for name in operation.required]
+    arguments += [f"Tensor? {name}" for name in operation.optional]
+    results = ", ".join(["Tensor"] * len(operation.result._fields))
+    schema = f"({', '.join(arguments)}, str descriptor, str? backend) -> ({results})"
+    _LIBRARY.define(operation.name + schema)
+    name = f"zstate::{operation.name}"
+    _OPERATORS[operation.name] = getattr(torch.ops.zstate, operation.name).default
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        _remember(operation, ctx, inputs, output)
+
+    _LIBRARY.impl(operation.name, _bound(operation, _kernel), "CompositeExplicitAutograd")
+    torch.library.register_fake(name, _bound(operation, _fake), lib=_LIBRARY)
+    torch.library.register_autograd(name, _backward, setup_context=setup_context, lib=_LIBRARY)
+    torch.library.register_vmap(
+        name, vmap_rule(operation, _OPERATORS[operation.name]), lib=_LIBRARY
+    )
+
+
+def _bound(
+    operation: Operation, function: Callable[[Operation, tuple[Any, ...]], Results]
+) -> Callable[..., Results]:
+    def bound(*arguments: Any) -> Results:
+        return function(operation, arguments)
+
+    return bound
+
+
+for _operation in OPERATIONS.values():
+    _define(_operation)

@@ -1,0 +1,63 @@
+"""Descriptors as text: how an operator's schema, and so a compiled graph, carries the options.
+
+The text lists what differs from the default: ``"bidirectional training activation=relu"``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from ..descriptors import Activation, AnyDescriptor
+from ..layout import DESCRIPTORS
+from ..operations import Operation
+
+_DEFAULTS: dict[type, dict[str, Any]] = {
+    kind: {field.name: field.default for field in fields(kind)} for kind in DESCRIPTORS.values()
+}
+_TEXTS: dict[tuple[AnyDescriptor, bool], str] = {}
+_DESCRIPTORS: dict[tuple[str, str], AnyDescriptor] = {}
+
+
+def encode(descriptor: AnyDescriptor, training: bool) -> str:
+    """The options as text; ``training`` switches that option on.
+
+    >>> from zstate import GRUDescriptor
+    >>> encode(GRUDescriptor(flip_z=True, output_gate_activation=Activation.RELU), training=True)
+    'training flip_z output_gate_activation=relu'
+    """
+    words = []
+    for name, default in _DEFAULTS[type(descriptor)].items():
+        value = getattr(descriptor, name)
+        if name == "training":
+            value = value or training
+        if value != default:
+            words.append(name if value is True else f"{name}={value.name.lower()}")
+    return " ".join(words)
+
+
+def text_of(descriptor: AnyDescriptor, training: bool) -> str:
+    """``encode``, remembered."""
+    key = (descriptor, training)
+    text = _TEXTS.get(key)
+    if text is None:
+        text = _TEXTS[key] = encode(descriptor, training)
+    return text
+
+
+def decode(operation: Operation, text: str) -> AnyDescriptor:
+    """The descriptor that a text stands for.
+
+    >>> from zstate.operations import LSTM_FORWARD
+    >>> decode(LSTM_FORWARD, "training activation=none").activation
+    Activation.NONE
+    """
+    key = (operation.cell.name, text)
+    descriptor = _DESCRIPTORS.get(key)
+    if descriptor is None:
+        options: dict[str, Any] = {}
+        for word in text.split():
+            name, _, value = word.partition("=")
+            options[name] = Activation[value.upper()] if value else True
+        descriptor = _DESCRIPTORS[key] = DESCRIPTORS[operation.cell.name](**options)
+    return descriptor

@@ -1,0 +1,68 @@
+"""What the modules share: activations, initial values, and one bias from torch.nn's two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..descriptors import Activation, AnyDescriptor
+from ..errors import OptionError, refusal
+
+AnyActivation: TypeAlias = Activation | str
+# One for each gate in the descriptor's order, or some by the descriptor's names.
+Activations: TypeAlias = Sequence[AnyActivation] | Mapping[str, AnyActivation]
+
+
+def activation_options(
+    module: str, kind: type[AnyDescriptor], activations: Activations | None
+) -> dict[str, Any]:
+    """The descriptor's fields that ``activations`` sets.
+
+    >>> from zstate import GRUDescriptor
+    >>> activation_options("GRU", GRUDescriptor, {"output_gate_activation": "relu"})
+    {'output_gate_activation': Activation.RELU}
+    """
+    names = kind.activation_fields
+    if activations is None:
+        return {}
+    if not isinstance(activations, Mapping):
+        if isinstance(activations, str) or len(activations) != len(names):
+            expected = f"{len(names)} activations ({', '.join(names)})"
+            raise OptionError(refusal(module, "activations", expected, repr(activations)))
+        activations = dict(zip(names, activations, strict=True))
+    return {name: _activation(module, value) for name, value in activations.items()}
+
+
+def _activation(module: str, value: AnyActivation) -> Activation:
+    if isinstance(value, Activation):
+        return value
+    known = {kind.name.lower(): kind for kind in Activation}
+    if value not in known:
+        raise OptionError(refusal(module, "activations", f"one of {', '.join(known)}", repr(value)))
+    return known[value]
+
+
+def reset_parameters(module: torch.nn.Module, hidden_size: int) -> None:
+    """torch.nn's initial values: uniform within ±1/√H, in the order of the parameters."""
+    bound = 1.0 / math.sqrt(hidden_size)
+    for parameter in module.parameters():
+        torch.nn.init.uniform_(parameter, -bound, bound)
+
+
+def one_bias(
+    ih: Tensor | None, hh: Tensor | None, hidden: int, reset_after: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """bias [G·H] and secondary_bias [H] from torch.nn's two biases [G·H].
+
+    Only their sum counts, but for a GRU that resets after the product: there the last H of the
+    second stand inside the reset.
+    """
+    if ih is None or hh is None:
+        return None, None
+    if not reset_after:
+        return ih + hh, None
+    return ih + torch.nn.functional.pad(hh[:-hidden], (0, hidden)), hh[-hidden:]
