@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,24 +243,33 @@ def test_ctrl_c_saves_first_and_resume_goes_on(
     monkeypatch.setenv("COLUMNS", "160")
     (tmp_path / "text.txt").write_text(TEXT)
     folder = tmp_path / "run"
-    right = Run.train
+    right = zs.Executable.run
+    calls = 0
 
-    def stopped(self: Run, every: int) -> Iterator[loop_module.Progress]:
-        for point in right(self, every):
-            yield point
-            if point.step == 13:
-                raise KeyboardInterrupt
+    def interrupted(self: zs.Executable, feeds: list[Array]) -> list[Array]:
+        nonlocal calls
+        calls += 1
+        if calls == 13:
+            os.kill(os.getpid(), signal.SIGINT)  # in the middle of a step, which is then finished
+        return right(self, feeds)
 
-    words = ["train", str(tmp_path / "text.txt"), "--run", str(folder), *ARGUMENTS, "--total=20"]
-    monkeypatch.setattr(Run, "train", stopped)
-    assert cli.main(words) == 130
+    before = signal.getsignal(signal.SIGINT)
+    words = ["train", str(tmp_path / "text.txt"), *ARGUMENTS, "--total=20"]
+    monkeypatch.setattr(zs.Executable, "run", interrupted)
+    assert cli.main([*words, "--run", str(folder)]) == 130
     assert "stopped and saved at step 13" in capsys.readouterr().out
-    monkeypatch.setattr(Run, "train", right)
+    monkeypatch.setattr(zs.Executable, "run", right)
+    assert cli.main([*words, "--run", str(tmp_path / "straight")]) == 0
+    assert signal.getsignal(signal.SIGINT) is before
     assert cli.main(["train", "--run", str(folder), "--resume"]) == 0
     printed = capsys.readouterr().out
     assert "at step 13" in printed
-    history = json.loads((folder / "run.json").read_text())["history"]
-    assert [step for step, _, _ in history] == list(range(1, 21))
+    histories = [
+        json.loads((path / "run.json").read_text())["history"]
+        for path in (folder, tmp_path / "straight")
+    ]
+    assert histories[0] == histories[1]
+    assert [step for step, _, _ in histories[0]] == list(range(1, 21))
 
 
 def test_without_matplotlib_the_command_says_so(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -124,6 +128,27 @@ def _is_weight(name: str) -> bool:
     return name.startswith(("embedding", "layer", "projection"))
 
 
+@contextmanager
+def _noted_interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C lets the step finish, so that what is saved is the state of one step; a second one
+    stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _loop(current: object, every: int, console: Console) -> None:
     from ..train.loop import Run
 
@@ -136,7 +161,7 @@ def _loop(current: object, every: int, console: Console) -> None:
         TextColumn("{task.fields[speed]:,.0f} chars/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console) as progress, _noted_interrupts() as asked:
         task = progress.add_task(
             "", total=current.settings.total, completed=current.step, bits=0.0, valid="–", speed=0.0
         )
@@ -153,3 +178,5 @@ def _loop(current: object, every: int, console: Console) -> None:
                         f"step {point.step}: {smooth:.3f} bits/char, "
                         f"valid {point.valid_bits:.3f}, {speed:,.0f} chars/s"
                     )
+            if asked.is_set():
+                raise KeyboardInterrupt

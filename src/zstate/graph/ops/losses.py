@@ -17,6 +17,7 @@ from .base import (
     only,
     require_float,
     require_same_type,
+    wide,
     widened,
 )
 
@@ -95,7 +96,7 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     axis = attributes["axis"] % len(inputs[0].shape)
     reduction, count = attributes["reduction"], _count(inputs[0], axis)
     every = tuple(range(len(inputs[0].shape) - 1))
-    along = (axis,)
+    along, kind = (axis,), wide(xp, inputs[0].dtype) or xp.dtype(inputs[0].dtype)
 
     def entropy(source: Any, labels: Any) -> tuple[Any, Any]:
         # -Σ labels · log softmax = log Σ exp · Σ labels - Σ labels · source, both shifted
@@ -110,7 +111,8 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
         if reduction != "none":
             loss = xp.sum(loss, axis=every, keepdims=False)
             loss = loss / count if reduction == "mean" else loss
-        return loss, raised
+        # NumPy before 2 makes a float64 of a float32 scalar that meets a number.
+        return xp.astype(loss, kind), raised
 
     return widened(xp, inputs[0].dtype, entropy)
 
