@@ -181,3 +181,31 @@ def test_a_device_without_a_backend() -> None:
         torch_tensors.compute(zs.operations.LSTM_FORWARD, (x, R, *[None] * 6), None, None)
     with pytest.raises(zs.BackendError, match="it computes on cpu, the tensors are on meta"):
         torch_tensors.compute(zs.operations.LSTM_FORWARD, (x, R, *[None] * 6), None, "reference")
+
+
+def test_a_backend_of_another_device_gets_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a CUDA backend does: tensors in as they came, tensors out as they are."""
+    from types import SimpleNamespace
+
+    from zstate.backends import BACKENDS
+
+    seen: list[Any] = []
+
+    def forward(call: Any) -> dict[str, torch.Tensor]:
+        seen.extend(call.values)
+        return {"state": call.values[0].new_zeros(call.layout.shape("state"))}
+
+    backend = SimpleNamespace(
+        name="other",
+        device="meta",
+        unavailable=lambda: None,
+        refuses=lambda layout: None,
+        forward=forward,
+    )
+    monkeypatch.setitem(BACKENDS, "other", backend)
+    x, R = torch.zeros(5, 2, 8, device="meta"), torch.zeros(8, 2, device="meta")
+    inputs = (x, R, *[None] * 6)
+    found = torch_tensors.compute(zs.operations.LSTM_FORWARD, inputs, None, None)
+    assert seen[0] is x and seen[1] is R and found["state"].shape == (5, 2, 2)
+    with pytest.raises(zs.BackendError, match="it computes on meta, the tensors are on cpu"):
+        zs.lstm(np.zeros((5, 2, 8)), np.zeros((8, 2)), backend="other")
