@@ -1,0 +1,130 @@
+"""The benchmark times only what is right, takes its ratios from what it timed, and keeps it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zstate import cli
+from zstate.bench import contenders, report
+from zstate.bench.rows import GATES, ROWS, Row, make_data
+from zstate.bench.timing import Protocol, Timing, measure
+from zstate.cli import bench
+from zstate.verify import relative_error
+
+SMALL = [
+    Row("LSTM", 3, 2, 5),
+    Row("GRU", 3, 2, 5),
+    Row("RNN", 3, 2, 5),
+    Row("LSTM", 3, 2, 5, bidirectional=True),
+    Row("GRU", 3, 2, 5, bidirectional=True),
+]
+
+
+def test_the_rows_of_the_issue_are_there() -> None:
+    titles = {row.title for row in ROWS}
+    for cell in GATES:
+        assert {f"{cell} 64×1×64", f"{cell} 50×128×1024", f"{cell} 1×1×1024"} <= titles
+    assert {"LSTM 256×8×1024 both ways", "GRU 187×32×1024", "RNN 50×16×1760"} <= titles
+    assert len(titles) == len(ROWS)
+
+
+def test_flops() -> None:
+    row = Row("GRU", 10, 4, 8)
+    assert row.flops(False) == 2 * 10 * 4 * 3 * 8 * 16
+    assert row.flops(True) == 3 * row.flops(False)
+    assert replace(row, bidirectional=True).flops(False) == 2 * row.flops(False)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("row", SMALL, ids=lambda row: row.title)
+def test_every_contender_computes_the_same(row: Row, training: bool) -> None:
+    data = make_data(row, 0)
+    wanted = contenders.oracle(row, data, training)
+    took_part = []
+    for name in contenders.installed():
+        call = contenders.CONTENDERS[name](row, data, training, 1)
+        if call is None:
+            continue
+        results = call()
+        assert len(results) == len(wanted)
+        for result, right in zip(results, wanted, strict=True):
+            error = relative_error(contenders.as_array(row, result, right.shape), right)
+            assert error < 1e-5, name
+        took_part.append(name)
+    assert {"zstate", "torch"} <= set(took_part)
+
+
+def test_a_wrong_contender_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = contenders.CONTENDERS["torch"]
+
+    def wrong(*arguments: Any) -> Any:
+        call = right(*arguments)
+        assert call is not None
+        return lambda: [call()[0] + 0.01]
+
+    monkeypatch.setitem(contenders.CONTENDERS, "torch", wrong)
+    options = ["--only", "^RNN 1×1×64$", "--mode", "inference", "--peers", "torch"]
+    quick = ["--block", "0.01", "--rounds", "1", "--no-growth", "--threads", "1"]
+    assert cli.main(["bench", *options, *quick]) == 0
+    assert "torch is wrong by" in capsys.readouterr().out
+
+
+def test_a_run_writes_json_and_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--json", str(tmp_path / "b.json"), "--chart", str(tmp_path / "b.png")]
+    quick = ["--block", "0.01", "--rounds", "2", "--no-growth", "--threads", "1"]
+    only = ["--only", "^(LSTM|RNN) 1×1×64$", "--peers", "torch,onnxruntime"]
+    assert cli.main(["bench", *only, *quick, *files]) == 0
+    printed = capsys.readouterr().out
+    assert "geometric mean of 2 rows" in printed
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert found["machine"]["threads"] == 1
+    assert len(found["rows"]) == 4
+    for row in found["rows"]:
+        peers = {name: ms for name, ms in row["ms"].items() if name != "zstate"}
+        assert row["ratio"] == pytest.approx(min(peers.values()) / row["ms"]["zstate"])
+        assert row["best_peer"] == min(peers, key=lambda name: peers[name])
+        assert max(row["error"].values()) < 1e-5
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_growth_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "_BASE", Row("LSTM", 4, 2, 8))
+    found = bench._growth(bench.Console(), 1, Protocol(0.001, 0, 1))
+    assert [each["letter"] for each in found] == ["T"] * 3 + ["N"] * 4 + ["H"] * 3
+    assert all(each["ms"] > 0 for each in found)
+    assert "growth" in capsys.readouterr().out
+
+
+def test_no_such_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--only", "transformer"]) == 2
+    assert "no row matches 'transformer'" in capsys.readouterr().out
+
+
+def test_blocks_alternate_and_the_best_median_counts() -> None:
+    order: list[str] = []
+    calls = {name: (lambda name=name: order.append(name)) for name in ("a", "b")}
+    timings = measure(calls, Protocol(block=0.002, pause=0, rounds=2))
+    changes = [name for k, name in enumerate(order) if k == 0 or order[k - 1] != name]
+    assert changes == ["a", "b", "a", "b"]
+    assert all(timing.seconds > 0 and timing.spread >= 0 for timing in timings.values())
+
+
+def test_ratios_and_means() -> None:
+    row = Row("RNN", 1, 1, 4)
+    each = report.Measured(row, False, {"zstate": Timing(1e-3, 0), "torch": Timing(3e-3, 0)})
+    each.timings["jax"] = Timing(2e-3, 0)
+    assert each.best_peer == "jax"
+    assert each.ratio == pytest.approx(2)
+    assert report.Measured(row, False, {"zstate": Timing(1e-3, 0)}).ratio is None
+    assert report.geometric_mean([1, 4]) == pytest.approx(2)
+    assert np.isnan(report.geometric_mean([]))
