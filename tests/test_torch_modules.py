@@ -154,6 +154,11 @@ def test_dropout_between_layers_like_torch_nn(kind: str) -> None:
     wanted = theirs(x)[0]
     torch.manual_seed(5)
     torch.testing.assert_close(ours(x)[0], wanted)
+    packed = pack_padded_sequence(x, LENGTHS, enforce_sorted=False)
+    torch.manual_seed(5)
+    wanted = theirs(packed)[0].data
+    torch.manual_seed(5)
+    torch.testing.assert_close(ours(packed)[0].data, wanted)
     torch.testing.assert_close(ours.eval()(x)[0], theirs.eval()(x)[0])
 
 
@@ -271,7 +276,7 @@ def test_recurrent_dropout(kind: str, per_step: bool) -> None:
     torch.manual_seed(3)
     assert torch.equal(layer(x)[0], first)
     assert not torch.allclose(first, plain(x)[0])
-    mask = layer._mask(x, 1)
+    mask = layer._mask(x, T, N, 1)
     assert mask.shape == (T if per_step else 1, N, 16)
     assert set(mask.unique().tolist()) == {0.0, 2.0}
 
@@ -522,7 +527,7 @@ def test_segments_cover_every_step_once() -> None:
     generator = torch.Generator().manual_seed(0)
     for steps, batch, backwards in product((1, 7, 90), (1, 5, 40), (False, True)):
         lengths = torch.randint(0, steps + 1, (batch,), generator=generator)
-        plan = segments.cut(lengths, steps, backwards, work=1e9)
+        plan = segments.cut(segments.padded_rows(lengths, steps), backwards, work=1e9)
         inside = [t * batch + n for n in range(batch) for t in range(int(lengths[n]))]
         written = [row for row in plan.targets.tolist() if row < steps * batch]
         assert sorted(written) == sorted(inside)

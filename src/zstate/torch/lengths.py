@@ -15,9 +15,9 @@ from ..errors import DTypeError, ShapeError, refusal
 from .operators import is_transformed
 
 
-def in_reach(lengths: Tensor) -> bool:
-    """Whether the lengths can be looked at now, without waiting and outside of a graph."""
-    cpu = lengths.device.type == "cpu"
+def in_reach(tensor: Tensor) -> bool:
+    """Whether its lengths can be looked at now, without waiting and outside of a graph."""
+    cpu = tensor.device.type == "cpu"
     return cpu and not torch.compiler.is_compiling() and not is_transformed()
 
 

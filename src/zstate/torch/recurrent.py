@@ -266,18 +266,16 @@ class Recurrent(torch.nn.Module):
             return torch.nn.functional.linear(found[0], projection), *found[1:]
         return found
 
-    def _mask(self, source: Tensor, directions: int) -> Tensor | None:
+    def _mask(self, like: Tensor, steps: int, batch: int, directions: int) -> Tensor | None:
         """Recurrent dropout: [1,N,D·H], one for the sequence, or [T,N,D·H]."""
         if not self.training or not self.recurrent_dropout:
             return None
-        steps = source.shape[0] if self.recurrent_dropout_per_step else 1
-        ones = source.new_ones(steps, source.shape[1], directions * self.hidden_size)
+        rows = steps if self.recurrent_dropout_per_step else 1
+        ones = like.new_ones(rows, batch, directions * self.hidden_size)
         return torch.nn.functional.dropout(ones, self.recurrent_dropout)
 
     def _layer(self, layer: int, source: Tensor, initial: Hidden, lengths: Tensor | None) -> _Ran:
         """One layer; ``initial`` [D,N,·] each, or None."""
-        if lengths is not None and sequences.in_reach(lengths):
-            return self._in_segments(layer, source, initial, lengths)
         if lengths is not None or self.proj_size:
             return self._each_direction(layer, source, initial, lengths)
         both = self.bidirectional
@@ -286,7 +284,7 @@ class Recurrent(torch.nn.Module):
             source,
             self._weights(self._suffixes(layer)),
             tuple(firsts),
-            self._mask(source, self._directions),
+            self._mask(source, source.shape[0], source.shape[1], self._directions),
             self._both if both else self._one,
         )
         ends = []
@@ -310,7 +308,7 @@ class Recurrent(torch.nn.Module):
         ends: list[list[Tensor]] = []
         for index, suffix in enumerate(self._suffixes(layer)):
             firsts = tuple(None if state is None else state[index] for state in initial)
-            mask = self._mask(source, 1)
+            mask = self._mask(source, source.shape[0], source.shape[1], 1)
             if lengths is not None and not self._is_bounded:
                 # A state that may grow without bound must not do so in the padding.
                 within = sequences.inside(lengths, source.shape[0]).to(source.dtype)
@@ -327,23 +325,24 @@ class Recurrent(torch.nn.Module):
         stacked = tuple(torch.stack(part) for part in zip(*ends, strict=True))
         return _Ran(joined[0], joined[1] if len(joined) > 1 else None, stacked)
 
-    def _in_segments(self, layer: int, source: Tensor, initial: Hidden, lengths: Tensor) -> _Ran:
-        """The directions one after the other, without computing the padding."""
-        count, batch, width = source.shape
+    def _in_segments(
+        self, layer: int, source: Tensor, initial: Hidden, rows: segments.Rows
+    ) -> _Ran:
+        """The directions one after the other, without padding; source and results are rows."""
         steps: list[tuple[Tensor, ...]] = []
         ends: list[list[Tensor]] = []
         for index, suffix in enumerate(self._suffixes(layer)):
             weights = self._weights([suffix])
-            work = float(weights.recurrent.shape[0] * (width + weights.recurrent.shape[1]))
-            plan = segments.cut(lengths, count, index == 1, work)
+            work = float(weights.recurrent.shape[0] * sum(source.shape[1:], self.hidden_size))
+            plan = segments.cut(rows, index == 1, work)
             firsts = tuple(None if state is None else state[index] for state in initial)
             found = self._segments(source, weights, firsts, plan)
             pairs = zip(found, firsts, strict=True)
-            ends.append([segments.last(data, plan, lengths, first) for data, first in pairs])
+            ends.append([segments.last(data, plan, rows.lengths, first) for data, first in pairs])
             wanted = found if self._returns_cells else found[:1]
-            steps.append(tuple(segments.put(data, plan, count, batch) for data in wanted))
+            steps.append(tuple(segments.put(data, plan) for data in wanted))
         parts = zip(*steps, strict=True)
-        joined = [part[0] if len(part) == 1 else torch.cat(part, 2) for part in parts]
+        joined = [part[0] if len(part) == 1 else torch.cat(part, 1) for part in parts]
         stacked = tuple(torch.stack(part) for part in zip(*ends, strict=True))
         return _Ran(joined[0], joined[1] if len(joined) > 1 else None, stacked)
 
@@ -352,18 +351,19 @@ class Recurrent(torch.nn.Module):
     ) -> list[Tensor]:
         """h [M,·], or h and c, of the rows that a plan computes."""
         states = tuple(None if s is None else s.index_select(0, plan.order) for s in firsts)
-        mask = None if self.recurrent_dropout_per_step else self._mask(source, 1)
-        whole = source.shape[0] * source.shape[1]
+        mask = None
+        if not self.recurrent_dropout_per_step:
+            mask = self._mask(source, 1, len(plan.order), 1)
         found: list[tuple[Tensor, ...]] = []
         row = 0
         for part in segments.take(source, plan):
             count, batch, _ = part.shape
             own = None if mask is None else mask[:, :batch]
             if self.recurrent_dropout_per_step:
-                own = self._mask(part, 1)
+                own = self._mask(part, count, batch, 1)
             if not self._is_bounded:
                 # A state that may grow without bound must not do so in the padding.
-                inside = plan.targets[row : row + count * batch] < whole
+                inside = plan.targets[row : row + count * batch] < plan.whole
                 inside = inside.view(count, batch, 1).to(part.dtype)
                 own = inside if own is None else own * inside
             row += count * batch
@@ -410,60 +410,74 @@ class Recurrent(torch.nn.Module):
             raise OptionError(refusal(type(self).__name__, "lengths", expected, "a tensor"))
         data, sizes, order, back = packed
         # In the order of the packed batch, longest first; the states go there and back.
-        source, known = pad_packed_sequence(PackedSequence(data, sizes))
         if order is not None:
             initial = tuple(None if s is None else s.index_select(1, order) for s in initial)
-        output, ends, cells = self._run_padded(source, initial, known, is_clean=True)
+        if sequences.in_reach(data):
+            self._check_call(data, int(sizes[0]), initial)
+            rows = segments.packed_rows(sizes)
+            output, ends, cells = self._stack(data, initial, None, rows)
+        else:
+            source, known = pad_packed_sequence(PackedSequence(data, sizes))
+            output, ends, cells = self._run_padded(source, initial, known)
+            output = pack_padded_sequence(output, known).data
+            cells = None if cells is None else pack_padded_sequence(cells, known).data
         if back is not None:
             ends = tuple(end.index_select(1, back) for end in ends)
-
-        def pack(steps: Tensor) -> PackedSequence:
-            return PackedSequence(pack_padded_sequence(steps, known).data, sizes, order, back)
-
-        return pack(output), ends, None if cells is None else pack(cells)
+        results = [
+            None if r is None else PackedSequence(r, sizes, order, back) for r in (output, cells)
+        ]
+        return results[0], ends, results[1]
 
     def _run_padded(
-        self,
-        source: Tensor,
-        initial: Hidden,
-        lengths: Tensor | None,
-        is_clean: bool = False,
+        self, source: Tensor, initial: Hidden, lengths: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
-        """[T,N,I] through all layers; ``is_clean``: the padding is zero, and nobody sees it."""
-        self._check_call(source, initial)
-        within = None
-        if lengths is not None and lengths.device != source.device:
-            lengths = lengths.to(source.device, non_blocking=True)
-        if lengths is not None and not is_clean:
-            sequences.check_lengths(type(self).__name__, lengths, *source.shape[:2])
-            if not sequences.in_reach(lengths):
-                within = sequences.inside(lengths, source.shape[0])
-                source = sequences.only_inside(source, within)
+        """[T,N,I] through all layers."""
+        steps, batch, _ = source.shape
+        self._check_call(source, batch, initial)
+        if lengths is None:
+            return self._stack(source, initial, None, None)
+        lengths = lengths.to(source.device, non_blocking=True)
+        sequences.check_lengths(type(self).__name__, lengths, steps, batch)
+        if sequences.in_reach(lengths):
+            rows = segments.padded_rows(lengths, steps)
+            output, ends, cells = self._stack(source.flatten(0, 1), initial, None, rows)
+            cells = None if cells is None else cells.view(steps, batch, -1)
+            return output.view(steps, batch, -1), ends, cells
+        within = sequences.inside(lengths, steps)
+        source = sequences.only_inside(source, within)
+        output, ends, cells = self._stack(source, initial, lengths, None)
+        cells = None if cells is None else sequences.only_inside(cells, within)
+        return sequences.only_inside(output, within), ends, cells
+
+    def _stack(
+        self, source: Tensor, initial: Hidden, lengths: Tensor | None, rows: segments.Rows | None
+    ) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
+        """One layer on the other: [T,N,I], or with ``rows`` the rows of the sequences."""
         ends: list[tuple[Tensor, ...]] = []
         count, one = self._directions, self.num_layers == 1
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 source = torch.nn.functional.dropout(source, self.dropout, self.training)
-            window = slice(layer * count, (layer + 1) * count)
             firsts = initial
             if not one:
+                window = slice(layer * count, (layer + 1) * count)
                 firsts = tuple([None if state is None else state[window] for state in initial])
-            ran = self._layer(layer, source, firsts, lengths)
+            if rows is not None:
+                ran = self._in_segments(layer, source, firsts, rows)
+            else:
+                ran = self._layer(layer, source, firsts, lengths)
             source, cells = ran.state, ran.cell
             ends.append(ran.last)
-        if within is not None:
-            source = sequences.only_inside(source, within)
-            cells = None if cells is None else sequences.only_inside(cells, within)
         if one:
             return source, ends[0], cells
         return source, tuple(torch.cat(parts) for parts in zip(*ends, strict=True)), cells
 
-    def _check_call(self, source: Tensor, initial: Hidden) -> None:
+    def _check_call(self, source: Tensor, batch: int, initial: Hidden) -> None:
         name = type(self).__name__
         if source.shape[-1] != self.input_size:
             expected = f"{self.input_size} features on the last axis"
             raise ShapeError(refusal(name, "input", expected, str(source.shape[-1])))
-        rows, batch = self.num_layers * self._directions, source.shape[1]
+        rows = self.num_layers * self._directions
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
         for state, width, letter in zip(initial, widths, "hc", strict=False):
             if state is not None and state.shape != (rows, batch, width):

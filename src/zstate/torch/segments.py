@@ -21,20 +21,41 @@ _SEGMENT = 24.0
 _CALL = 1e6
 
 
-class Plan(NamedTuple):
-    """How a padded batch [T,N,…] is cut; M rows are computed."""
+class Rows(NamedTuple):
+    """Where the steps of N sequences lie among the rows of a batch: starts[t] + n."""
 
-    rows: Tensor  # [M]: the row of [T·N,…] that each computed row reads
-    targets: Tensor  # [M]: the row that gets its result; T·N for one past its sequence's end
+    lengths: Tensor  # [N]
+    starts: Any  # [T]
+    whole: int  # how many rows there are
+
+
+def padded_rows(lengths: Tensor, steps: int) -> Rows:
+    """Of [T,N,…] with its first two axes taken together."""
+    batch = len(lengths)
+    return Rows(lengths, np.arange(steps) * batch, steps * batch)
+
+
+def packed_rows(batch_sizes: Tensor) -> Rows:
+    """Of a PackedSequence's data; longest first."""
+    sizes: Any = batch_sizes.numpy()
+    lengths = (sizes[:, None] > np.arange(sizes[0])).sum(0)
+    return Rows(torch.from_numpy(lengths), np.cumsum(sizes) - sizes, int(sizes.sum()))
+
+
+class Plan(NamedTuple):
+    """How a batch is cut; M rows are computed."""
+
+    rows: Tensor  # [M]: the row of the batch that each computed row reads
+    targets: Tensor  # [M]: the row that gets its result; ``whole`` for one past its sequence's end
     ends: Tensor  # [N]: the computed row of each sequence's last step; 0 for an empty one
     order: Tensor  # [N]: the sequences, longest first
     shapes: list[tuple[int, int]]  # steps and sequences of each segment
+    whole: int  # rows of the batch
 
 
-def cut(lengths: Tensor, steps: int, backwards: bool, work: float) -> Plan:
+def cut(batch: Rows, backwards: bool, work: float) -> Plan:
     """A plan; ``work`` is the multiply-adds of one row."""
-    known: Any = lengths.numpy()
-    batch = len(known)
+    known: Any = batch.lengths.numpy()
     order = np.argsort(-known, kind="stable")
     sizes = (known[:, None] > np.arange(int(known.max(initial=0)))).sum(0)  # of the batch, by step
     pieces: list[Any] = []
@@ -43,15 +64,16 @@ def cut(lengths: Tensor, steps: int, backwards: bool, work: float) -> Plan:
     for start, stop in pairwise(starts):
         sequences = order[: sizes[start]]
         times, long = np.arange(start, stop)[:, None], known[sequences]
-        places = (long - 1 - times if backwards else times) * batch + sequences
-        pieces.append(np.where(times < long, places, steps * batch).ravel())
+        inside = times < long
+        read = np.where(inside, long - 1 - times if backwards else times, 0)
+        pieces.append(np.where(inside, batch.starts[read] + sequences, batch.whole).ravel())
         shapes.append((stop - start, len(sequences)))
     targets = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     # A row past the end reads the longest sequence's first step: any numbers that are real will do.
-    rows = np.where(targets < steps * batch, targets, order[0] if batch else 0)
+    rows = np.where(targets < batch.whole, targets, order[0] if len(order) else 0)
     ends = _ends(known, order, shapes)
     tensors = [torch.from_numpy(array) for array in (rows, targets, ends, order)]
-    return Plan(tensors[0], tensors[1], tensors[2], tensors[3], shapes)
+    return Plan(tensors[0], tensors[1], tensors[2], tensors[3], shapes, batch.whole)
 
 
 def _starts(sizes: Any, cost: float) -> list[int]:
@@ -79,16 +101,15 @@ def _ends(lengths: Any, order: Any, shapes: list[tuple[int, int]]) -> Any:
 
 
 def take(source: Tensor, plan: Plan) -> list[Tensor]:
-    """[T,N,F] as segments [steps, sequences, F]."""
-    data = source.flatten(0, 1).index_select(0, plan.rows)
-    parts = data.split([steps * batch for steps, batch in plan.shapes])
+    """Rows [.,F] as segments [steps, sequences, F]."""
+    parts = source.index_select(0, plan.rows).split([steps * n for steps, n in plan.shapes])
     return [part.view(*shape, -1) for part, shape in zip(parts, plan.shapes, strict=True)]
 
 
-def put(data: Tensor, plan: Plan, steps: int, batch: int) -> Tensor:
-    """The computed rows [M,F] as [T,N,F], zero past each sequence's end."""
-    padded = data.new_zeros(steps * batch + 1, data.shape[1])
-    return padded.index_copy(0, plan.targets, data)[:-1].view(steps, batch, -1)
+def put(data: Tensor, plan: Plan) -> Tensor:
+    """The computed rows [M,F] as rows of the batch, zero past each sequence's end."""
+    padded = data.new_zeros(plan.whole + 1, data.shape[1])
+    return padded.index_copy(0, plan.targets, data)[:-1]
 
 
 def last(data: Tensor, plan: Plan, lengths: Tensor, first: Tensor | None) -> Tensor:
