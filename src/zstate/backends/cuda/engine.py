@@ -1,0 +1,313 @@
+"""Project → scan → contract on torch CUDA tensors: torch's matrix products around one launch of the scan."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ...layout import Call, Layout
+from . import plain
+from .launch import Kernel, prepare
+from .options import Options
+from .planner import Problem
+
+Tensor = torch.Tensor
+
+
+class Sizes(NamedTuple):
+    """The letters of a call."""
+
+    T: int
+    N: int
+    I: int
+    H: int
+    D: int
+    G: int
+
+
+def sizes(layout: Layout) -> Sizes:
+    return Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
+
+
+def forward(call: Call) -> dict[str, Tensor]:
+    """The forward operation: its results by name."""
+    layout, z = call.layout, sizes(call.layout)
+    source: Tensor = call.required("source")
+    if layout.dtype == "float64":
+        return plain.forward(call)
+    with torch.cuda.device(source.device), torch.no_grad():
+        results = {
+            name: torch.empty(layout.shape(name), dtype=source.dtype, device=source.device)
+            for name in layout.result_names()
+        }
+        if z.T and z.N:
+            kernel = _kernel(call)
+            kernel(
+                z.T,
+                z.N,
+                weight=_forward_weight(call, kernel),
+                gates_x=project(call),
+                **_common(call),
+                state=results["state"],
+                cell=results.get("cell"),
+                saved=results.get("training_state"),
+            )
+    return results
+
+
+def backward(call: Call) -> dict[str, Tensor]:
+    """The gradient operation: the gradient of every input that was passed, by name."""
+    layout, z = call.layout, sizes(call.layout)
+    source: Tensor = call.required("source")
+    if layout.dtype == "float64":
+        return plain.backward(call)
+    with torch.cuda.device(source.device), torch.no_grad():
+        if not (z.T and z.N):
+            return plain.backward(call)
+        kernel = _kernel(call)
+        gates = source.new_empty(z.T, z.N, z.D * z.G * z.H)
+        left = source.new_empty(z.T * z.N, z.D * z.H)
+        is_gru = layout.cell_kind.name == "gru"
+        left_reset = torch.empty_like(left) if is_gru else None
+        sums = _Sums(layout, kernel, source)
+        results: dict[str, Tensor] = {
+            name: source.new_empty(z.N, z.D * z.H)
+            for name in ("init_state", "init_cell")
+            if name in layout.present
+        }
+        cell_gradient = call.tensors.get("cell_gradient")
+        kernel(
+            z.T,
+            z.N,
+            weight=_backward_weight(call, kernel),
+            **_common(call),
+            saved=_taken(call.tensors["z_state"]),
+            cell=_taken(call.tensors.get("cell_output_fwd")),
+            state=_taken(call.tensors.get("output_fwd")),
+            d_state=_taken(call.tensors["source_gradient"]),
+            d_last=_taken(call.tensors.get("state_gradient")),
+            d_cell=_taken(cell_gradient),
+            unreset=_unreset(call),
+            d_gates=gates,
+            left=left,
+            left_reset=left_reset,
+            d_state0=results.get("init_state"),
+            d_cell0=results.get("init_cell"),
+            bias_sum=sums.bias,
+            peephole_sum=sums.peephole,
+            bias2_sum=sums.bias2,
+        )
+        results.update(sums.results())
+        results["recurrent_weight"] = _weight_gradient(layout, gates, left, left_reset)
+        results["source"] = gates
+        weight = call.tensors["input_weight"]
+        if weight is not None:
+            rows = gates.view(z.T * z.N, -1)
+            results["source"] = rows @ weight
+            results["input_weight"] = rows.t() @ source.reshape(z.T * z.N, z.I)
+        return {
+            name: results[name].view(call.required(name).shape) for name in layout.result_names()
+        }
+
+
+def project(call: Call) -> Tensor:
+    """x[t]W^T + b for all t, [T·N,D·G·H]; a source without a weight is projected already."""
+    z = sizes(call.layout)
+    source: Tensor = call.required("source")
+    weight, bias = call.tensors["input_weight"], call.tensors["bias"]
+    if weight is None:
+        projected = source if bias is None else source + bias
+        return _required(_taken(projected))
+    rows = source.reshape(z.T * z.N, z.I)
+    if bias is None:
+        return rows @ weight.t()
+    return torch.addmm(bias, rows, weight.t())
+
+
+def _weight_gradient(
+    layout: Layout, gates: Tensor, left: Tensor, left_reset: Tensor | None
+) -> Tensor:
+    """dR [D,G·H,H] from the gates' gradients and what stood in front of R."""
+    z = sizes(layout)
+    found = gates.new_empty(z.D, z.G * z.H, z.H)
+    rows = gates.view(z.T * z.N, z.D, z.G * z.H)
+    befores = left.view(-1, z.D, z.H)
+    for d in range(z.D):
+        if left_reset is None:
+            torch.mm(rows[:, d].t(), befores[:, d], out=found[d])
+            continue
+        # The candidate's gate is the last in either gate order, and has factors of its own.
+        split = 2 * z.H
+        own = left_reset.view(-1, z.D, z.H)[:, d]
+        torch.mm(rows[:, d, :split].t(), befores[:, d], out=found[d, :split])
+        if getattr(layout.descriptor, "reset_after", False):
+            torch.mm(own.t(), befores[:, d], out=found[d, split:])
+        else:
+            torch.mm(rows[:, d, split:].t(), own, out=found[d, split:])
+    return found
+
+
+class _Sums:
+    """Gradients that are sums over time and batch: the scan leaves one a row of a tile."""
+
+    def __init__(self, layout: Layout, kernel: Kernel, like: Tensor) -> None:
+        z, plan = sizes(layout), kernel.plan
+        self._dtype = like.dtype
+        groups = -(-z.N // (16 * plan.tiles))
+
+        def make(name: str, width: int) -> Tensor | None:
+            if name not in layout.present:
+                return None
+            shape = (groups * plan.rows, z.D * width)
+            return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+        self.bias = make("bias", z.G * z.H)
+        self.peephole = make("peephole", 4 * z.H)
+        self.bias2 = make("secondary_bias", z.H)
+
+    def results(self) -> dict[str, Tensor]:
+        named = {"bias": self.bias, "peephole": self.peephole, "secondary_bias": self.bias2}
+        return {
+            name: rows.sum(0).to(self._dtype) for name, rows in named.items() if rows is not None
+        }
+
+
+def _common(call: Call) -> dict[str, Any]:
+    """The arguments that both directions of time share."""
+    tensors = call.tensors
+    found: dict[str, Any] = {
+        "peephole": _taken(tensors.get("peephole")),
+        "bias2": _taken(tensors.get("secondary_bias")),
+        "state0": _taken(tensors["init_state"]),
+        "cell0": _taken(tensors.get("init_cell")),
+    }
+    mask = tensors["mask"]
+    if mask is not None:
+        full = mask.expand(call.layout.shape("mask"))
+        found["mask"] = full
+        found["mask_t"], found["mask_n"], found["mask_h"] = full.stride()
+    return found
+
+
+def _forward_weight(call: Call, kernel: Kernel) -> Tensor:
+    """[D,G,HP,HP]: the caller's own where nothing has to be padded."""
+    z, padded = sizes(call.layout), kernel.plan.padded
+    weight: Tensor = call.required("recurrent_weight")
+    if padded == z.H:
+        return _required(_taken(weight))
+    found = weight.new_zeros(z.D, z.G, padded, padded)
+    found[:, :, : z.H, : z.H] = weight.reshape(z.D, z.G, z.H, z.H)
+    return found
+
+
+def _backward_weight(call: Call, kernel: Kernel) -> Tensor:
+    """[D,HP,G,HP]: transposed, so that the backward product reads along its rows too."""
+    z, padded = sizes(call.layout), kernel.plan.padded
+    weight: Tensor = call.required("recurrent_weight")
+    turned = weight.reshape(z.D, z.G, z.H, z.H).permute(0, 3, 1, 2)
+    if padded == z.H:
+        return turned.contiguous()
+    found = weight.new_zeros(z.D, padded, z.G, padded)
+    found[:, : z.H, :, : z.H] = turned
+    return found
+
+
+def _unreset(call: Call) -> Tensor | None:
+    """What reset_after multiplies by r, for all t in one product; zState does not keep it."""
+    layout, z = call.layout, sizes(call.layout)
+    if not getattr(layout.descriptor, "reset_after", False):
+        return None
+    state: Tensor = call.required("output_fwd")
+    first = call.tensors["init_state"]
+    mask = call.tensors["mask"]
+    weight = call.required("recurrent_weight").reshape(z.D, z.G, z.H, z.H)[:, 2]
+    found = state.new_empty(z.T, z.N, z.D, z.H)
+    for d in range(z.D):
+        window = slice(d * z.H, (d + 1) * z.H)
+        before = state.new_zeros(z.T, z.N, z.H)  # h[t-1], in the order of the output
+        shift, at = (before[1:], 0) if d == 0 else (before[:-1], z.T - 1)
+        shift.copy_(state[:-1, :, window] if d == 0 else state[1:, :, window])
+        if first is not None:
+            before[at] = first[:, window]
+        if mask is not None:
+            full = mask.expand(layout.shape("mask"))[:, :, window]
+            before *= full.flip(0) if z.D == 1 and layout.descriptor.reverse else full
+        product = before.view(-1, z.H) @ weight[d].t()
+        bias = call.tensors["secondary_bias"]
+        if bias is not None:
+            product += bias[window]
+        found[:, :, d] = product.view(z.T, z.N, z.H)
+    return found
+
+
+def _kernel(call: Call) -> Kernel:
+    """The specialisation for calls of this signature: looked up once it was made."""
+    layout = call.layout
+    device = call.required("source").device
+    exact = layout.dtype == "float32" and not torch.backends.cuda.matmul.allow_tf32
+    key = ("cuda", device, exact)
+    kernel: Kernel | None = layout.cache.get(key)  # type: ignore[call-overload]
+    if kernel is None:
+        kernel = prepare(_problem(layout, exact), _options(call), device)
+        layout.cache[key] = kernel  # type: ignore[index]
+    return kernel
+
+
+def _problem(layout: Layout, exact: bool) -> Problem:
+    z = sizes(layout)
+    kind = "tf32" if layout.dtype == "float32" and not exact else layout.dtype
+    return Problem(
+        layout.cell_kind.name,
+        layout.operation.is_gradient,
+        getattr(layout.descriptor, "reset_after", False),
+        kind,
+        z.H,
+        z.N,
+        z.D,
+    )
+
+
+def _options(call: Call) -> Options:
+    layout, present = call.layout, call.layout.present
+    descriptor, names = layout.descriptor, layout.result_names()
+    gradient = layout.operation.is_gradient
+    cell_gradient = call.tensors.get("cell_gradient")
+    every = (
+        cell_gradient is not None
+        and cell_gradient.ndim == 3
+        and cell_gradient.shape[0] == layout.size[0]
+    )
+    return Options(
+        slots=layout.slots,
+        activations=tuple(int(kind) for kind in descriptor.activations),
+        reverse=descriptor.reverse and not descriptor.bidirectional,
+        flip_z=getattr(descriptor, "flip_z", False),
+        mask="mask" in present,
+        peephole="peephole" in present,
+        bias2="secondary_bias" in present,
+        state="init_state" in present,
+        cell="init_cell" in present,
+        save_cell="cell" in names,
+        save_gates="training_state" in names,
+        last_state="state_gradient" in present,
+        last_cell=cell_gradient is not None and not every,
+        every_cell=every,
+        want_left=gradient,
+        sum_bias=gradient and "bias" in present,
+        sum_peephole=gradient and "peephole" in present,
+        sum_bias2=gradient and "secondary_bias" in present,
+    )
+
+
+def _taken(tensor: Tensor | None) -> Tensor | None:
+    """A tensor as the kernel reads it: contiguous, and aligned for 16-byte loads."""
+    if tensor is None:
+        return None
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def _required(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor
