@@ -92,7 +92,12 @@ def compile_text(text: str, architecture: str) -> bytes:
     """Machine code by NVRTC; no cache."""
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(std="c++17", arch=architecture, name="zstate_scan.cu")
+    options = ProgramOptions(
+        std="c++17",
+        arch=architecture,
+        name="zstate_scan.cu",
+        device_as_default_execution_space=True,  # NVRTC before 13.4 takes generic lambdas for host
+    )
     return bytes(Program(text, "c++", options).compile("cubin").code)
 
 

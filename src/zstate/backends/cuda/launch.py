@@ -125,8 +125,7 @@ class Kernel:
     def fits(self) -> bool:
         """Whether the driver can have what must be resident together on the chip at once."""
         if self.plan.mode == CLUSTER:
-            config = self._config(1, 0)
-            return bool(checked(driver.cuOccupancyMaxActiveClusters(self._function, config)) >= 1)
+            return self.active_clusters() >= 1
         count = checked(
             driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 self._function, self.plan.threads, self.plan.shared
@@ -134,6 +133,11 @@ class Kernel:
         )
         needed = self.plan.groups * self.plan.blocks if self.plan.mode == GRID else 1
         return bool(count * chip_of(self.device).multiprocessors >= needed)
+
+    def active_clusters(self) -> int:
+        """How many clusters the driver would have on the chip at once."""
+        config = self._config(1, 0)
+        return int(checked(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
     def resources(self) -> tuple[int, int]:
         """Registers of a thread and its bytes of local memory (spills)."""

@@ -55,6 +55,7 @@ def constants(problem: Problem, options: Options, plan: Plan, debug: bool = Fals
         "KS0": plan.stored[0],
         "KS1": plan.stored[1] if len(plan.stored) > 1 else 0,
         "SHARED": plan.shared,
+        "RESIDENT": plan.resident,
         **{f"SLOT{k}": slots[k] for k in range(4)},
         **{f"ACT{k}": activations[k] for k in range(5)},
     }

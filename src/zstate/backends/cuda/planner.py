@@ -35,6 +35,13 @@ class Chip:
     def has_clusters(self) -> bool:
         return self.capability[0] >= 9 and self.capability[0] != 12
 
+    def clusters(self, blocks: int) -> int:
+        """How many clusters are resident at once, one block a multiprocessor: an estimate.
+
+        A cluster lies inside one group of 16 or 18 multiprocessors, some of which are switched off.
+        """
+        return max(1, self.multiprocessors // blocks - (1 if blocks > 1 else 0))
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -87,6 +94,7 @@ class Plan(NamedTuple):
     held: tuple[int, ...]  # in registers
     stored: tuple[int, ...]  # in shared memory; the rest is read from L2 at every step
     shared: int  # bytes of shared memory
+    resident: int  # blocks that one multiprocessor has to hold at once
     microseconds: float  # of a step, by the model
 
     @property
@@ -104,8 +112,9 @@ def plans(problem: Problem, chip: Chip) -> list[Plan]:
         plan
         for mode, blocks, units, padded in _shapes(problem, chip)
         for tiles in _tile_counts(problem, chip, mode, blocks)
-        for warps_k, warps_n in _warps(units)
-        if (plan := _plan(problem, chip, mode, blocks, units, padded, tiles, warps_k, warps_n))
+        for warps in _warps(units)
+        for resident in ((1, 2) if mode == CLUSTER else (1,))
+        if (plan := _plan(problem, chip, mode, blocks, units, padded, tiles, warps, resident))
     ]
     return sorted(found, key=lambda plan: plan.microseconds)
 
@@ -171,8 +180,7 @@ def shared_bytes(
     total += round_up(2 * warps_k * rows * sum_stride * 4, 128)
     if mode != GRID:
         for into, _ in phases:
-            row = into * padded * problem.value_bytes
-            total += 2 * tiles * rows * ((row + 63) // 128 * 128 + 64)
+            total += 2 * tiles * rows * into * padded * problem.value_bytes
     total = round_up(total, 128)
     for (_, out), blocks in zip(phases, stored, strict=True):
         total += warps_k * warps_n * blocks * (units // 8 // warps_n * out) * 512
@@ -187,9 +195,10 @@ def _plan(
     units: int,
     padded: int,
     tiles: int,
-    warps_k: int,
-    warps_n: int,
+    warps: tuple[int, int],
+    resident: int,
 ) -> Plan | None:
+    warps_k, warps_n = warps
     rows = TILE
     while rows // 2 >= problem.batch and rows > 1:
         rows //= 2
@@ -205,9 +214,13 @@ def _plan(
     # Accumulators, loaded operands, inputs and sums of the cell, addresses: an estimate.
     inputs = per_thread * (6 * problem.gates if problem.backward else 2 * problem.gates + 4)
     busy = 4 * max(wide) + 8 * chunk + inputs + 56
-    if busy > 65536 // threads or busy > THREAD_REGISTERS:
+    if problem.type == "float32":
+        busy = (rows + 4) * max(wide) + 4 * rows + inputs + 56
+    registers = min(THREAD_REGISTERS, 65536 // threads // resident) - busy
+    if registers < 0:
         return None
-    registers = min(THREAD_REGISTERS, 65536 // threads) - busy
+    if problem.type == "float32":
+        registers = 0  # its loop over K is not unrolled
     held = []
     for depth, width in zip(deep, wide, strict=True):
         count = max(0, min(depth, 8, registers // (4 * width)))
@@ -216,7 +229,7 @@ def _plan(
     fixed = shared_bytes(
         problem, mode, units, padded, rows, tiles, warps_k, warps_n, (0,) * len(phases)
     )
-    room = chip.shared_bytes - fixed
+    room = chip.shared_bytes // resident - 1024 * (resident - 1) - fixed
     if room < 0:
         return None
     stored = []
@@ -254,6 +267,7 @@ def _plan(
         shared_bytes(
             problem, mode, units, padded, rows, tiles, warps_k, warps_n, tuple(stored)
         ),
+        resident,
         0.0,
     )
     return plan._replace(microseconds=_model(problem, chip, plan, streamed * warps_k * warps_n))
@@ -270,16 +284,14 @@ def _model(problem: Problem, chip: Chip, plan: Plan, streamed: int) -> float:
     """Microseconds of one step."""
     value = problem.value_bytes
     total = 0.0
-    clusters = max(1, int(0.97 * chip.multiprocessors) // plan.blocks)
-    if plan.mode == CLUSTER and plan.blocks == 16:
-        clusters = max(1, clusters - 1)
+    clusters = chip.clusters(plan.blocks) * plan.resident
     waves = plan.launches
     if plan.mode != GRID:
         waves = -(-plan.groups // clusters)
     for into, out in problem.phases:
         k_blocks = into * plan.padded * value // 64
         tiles_n = plan.units // 8 * out
-        mma = k_blocks * tiles_n * _MMA_CYCLES * (3 if problem.type == "float32" else 1)
+        mma = k_blocks * tiles_n * (plan.rows if problem.type == "float32" else _MMA_CYCLES)
         # Fewer than eight warps leave the tensor cores waiting for each other.
         mma *= max(1.0, 6 / (plan.warps_k * plan.warps_n))
         operand = plan.rows * into * plan.padded * value  # bytes of a tile

@@ -44,7 +44,7 @@ ZS_DEVICE float2 load_mask(const Arguments& a, const Where& w, i64 s) {
 
 template <int N> struct Number { static constexpr int value = N; };
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1) scan(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char shared[];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, column = lane / 4, quarter = lane % 4;
   const int wk = warp % WK, wn = warp / WK;
@@ -57,13 +57,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) scan(const __grid_cons
   // ---- where things are
   auto operand_at = [&](auto phase, int tile, i64 index) {
     constexpr int P = decltype(phase)::value;
-    return (P ? kAtOperand1 : kAtOperand0) + (static_cast<int>(index & 1) * MT + tile) * RV * Phase<P>::row_stride;
+    return (P ? kAtOperand1 : kAtOperand0) + (static_cast<int>(index & 1) * MT + tile) * Phase<P>::tile_bytes;
   };
   auto exchange_at = [&](auto phase, int tile, i64 index) {
     constexpr int P = decltype(phase)::value;
     char* region = a.exchange;
-    if constexpr (P == 1) region += a.T * groups * MT * RV * Phase<0>::row_bytes;
-    return region + ((index * groups + group) * MT + tile) * RV * Phase<P>::row_bytes;
+    if constexpr (P == 1) region += a.T * groups * MT * Phase<0>::tile_bytes;
+    return region + ((index * groups + group) * MT + tile) * Phase<P>::tile_bytes;
   };
   auto barrier_at = [&](int phase, int tile, i64 index) {
     return shared_address(shared) + ((phase * MT + tile) * 2 + static_cast<int>(index & 1)) * 8;
@@ -119,50 +119,103 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) scan(const __grid_cons
   auto multiply = [&](auto phase, auto& held, int tile, i64 index, float* sum) {
     constexpr int P = decltype(phase)::value;
     using Ph = Phase<P>;
+    const uint4* stored = reinterpret_cast<const uint4*>(shared + (P ? kAtWeight1 : kAtWeight0)) + warp * Ph::KS * Ph::NT * 32 + lane;
+    const char* rows;
+    if constexpr (MODE == kGrid) rows = exchange_at(phase, tile, index);
+    else rows = shared + operand_at(phase, tile, index);
+    rows += wk * Ph::KB * RV * 64 + quarter * 16;
+    const int blocks = Ph::blocks % WK == 0 ? Ph::KB : min(Ph::KB, Ph::blocks - wk * Ph::KB);
+    auto load = [&](int k, int row) {
+      const char* from = rows + (k * RV + row) * 64;
+      if constexpr (MODE == kGrid) return load_relaxed(from);
+      else return *reinterpret_cast<const uint4*>(from);
+    };
+    auto weight = [&](int k, int n) {  // not from registers
+      if (k < Ph::KR + Ph::KS) return stored[((k - Ph::KR) * Ph::NT + n) * 32];
+      return weight_words(__ldg(weight_at(phase, n, wk * Ph::KB + k)));
+    };
+    float* const to = sum + wk * RV * kSumStride + wn * kUnitBlocks * 8;
+
+    if constexpr (TYPE == kFloat32) {
+      // Plain multiply-add: a lane has one column and a quarter of the k-block, for all rows.
+      float acc[Ph::NT][RV] = {};
+#pragma unroll 1
+      for (int k = 0; k < blocks; ++k) {
+        uint4 v[Ph::NT], x[RV];
+#pragma unroll
+        for (int r = 0; r < RV; ++r) x[r] = load(k, r);
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) v[n] = weight(k, n);
+        if constexpr (MODE == kGrid) {
+          Patience patience;
+          for (bool all = false; !all; patience.look()) {
+            all = true;
+#pragma unroll
+            for (int r = 0; r < RV; ++r)
+              if (missing(x[r])) { all = false; x[r] = load(k, r); }
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < RV; ++r)
+#pragma unroll
+          for (int n = 0; n < Ph::NT; ++n) {
+            float part = acc[n][r];
+            part = fmaf(__uint_as_float(x[r].x), __uint_as_float(v[n].x), part);
+            part = fmaf(__uint_as_float(x[r].y), __uint_as_float(v[n].y), part);
+            part = fmaf(__uint_as_float(x[r].z), __uint_as_float(v[n].z), part);
+            acc[n][r] = fmaf(__uint_as_float(x[r].w), __uint_as_float(v[n].w), part);
+          }
+      }
+#pragma unroll
+      for (int n = 0; n < Ph::NT; ++n)
+#pragma unroll
+        for (int r = 0; r < RV; ++r) {
+          float part = acc[n][r];
+          part += __shfl_xor_sync(~0u, part, 1);
+          part += __shfl_xor_sync(~0u, part, 2);
+          if (r % 4 == quarter) to[r * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + column] = part;
+        }
+      return;
+    }
+
     constexpr int CH = Ph::KB < 8 ? Ph::KB : 8;  // k-blocks that are loaded together
     float acc[Ph::NT][4];
 #pragma unroll
     for (int n = 0; n < Ph::NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-    const uint4* stored = reinterpret_cast<const uint4*>(shared + (P ? kAtWeight1 : kAtWeight0)) + warp * Ph::KS * Ph::NT * 32 + lane;
-    const char* rows;
-    constexpr int stride = MODE == kGrid ? Ph::row_bytes : Ph::row_stride;
-    if constexpr (MODE == kGrid) rows = exchange_at(phase, tile, index);
-    else rows = shared + operand_at(phase, tile, index);
-    rows += column * stride + wk * Ph::KB * 64 + quarter * 16;
     const bool upper_row = RV >= 8 || column < RV;
-    const int blocks = Ph::blocks % WK == 0 ? Ph::KB : min(Ph::KB, Ph::blocks - wk * Ph::KB);
-    auto load = [&](int k, int half) {
-      if (half ? RV <= 8 : !upper_row) return make_uint4(0, 0, 0, 0);
-      const char* from = rows + half * 8 * stride + k * 64;
-      if constexpr (MODE == kGrid) return load_relaxed(from);
-      else return *reinterpret_cast<const uint4*>(from);
-    };
     auto chunk = [&](int first, auto is_held) {
       uint4 x[CH], y[CH];
 #pragma unroll
-      for (int k = 0; k < CH; ++k)
+      for (int k = 0; k < CH; ++k) {
+        x[k] = y[k] = make_uint4(0, 0, 0, 0);
         if (first + k < blocks) {
-          x[k] = load(first + k, 0);
-          y[k] = load(first + k, 1);
+          if (upper_row) x[k] = load(first + k, column);
+          if constexpr (RV > 8) y[k] = load(first + k, column + 8);
         }
+      }
+      if constexpr (MODE == kGrid) {
+        // Look again at all that is missing together: a look takes as long as the way to L2.
+        Patience patience;
+        for (bool all = false; !all; patience.look()) {
+          all = true;
+#pragma unroll
+          for (int k = 0; k < CH; ++k) {
+            if (missing(x[k])) { all = false; x[k] = load(first + k, column); }
+            if constexpr (RV > 8) if (missing(y[k])) { all = false; y[k] = load(first + k, column + 8); }
+          }
+        }
+      }
 #pragma unroll
       for (int k = 0; k < CH; ++k) {
         if (first + k >= blocks) break;
-        if constexpr (MODE == kGrid) {
-          Patience patience;
-          while (missing(x[k])) { x[k] = load(first + k, 0); patience.look(); }
-          while (missing(y[k])) { y[k] = load(first + k, 1); patience.look(); }
-        }
 #pragma unroll
         for (int n = 0; n < Ph::NT; ++n) {
           uint4 v;
           if constexpr (decltype(is_held)::value) {
             if (k < Ph::KR) v = held[k < Ph::KR ? k : 0][n];
-            else if (k < Ph::KR + Ph::KS) v = stored[((k - Ph::KR) * Ph::NT + n) * 32];
-            else v = weight_words(__ldg(weight_at(phase, n, wk * Ph::KB + k)));
+            else v = weight(k, n);
           } else {
-            if (first + k < Ph::KR + Ph::KS) v = stored[((first + k - Ph::KR) * Ph::NT + n) * 32];
-            else v = weight_words(__ldg(weight_at(phase, n, wk * Ph::KB + first + k)));
+            v = weight(first + k, n);
           }
           mma_block(acc[n], x[k], y[k], v);
         }
@@ -173,9 +226,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) scan(const __grid_cons
     for (int first = CH; first < blocks; first += CH) chunk(first, Number<0>{});
 #pragma unroll
     for (int n = 0; n < Ph::NT; ++n) {
-      float* to = sum + (wk * RV + column) * kSumStride + n % Ph::NG * UH + (wn * kUnitBlocks + n / Ph::NG) * 8 + quarter * 2;
-      if (upper_row) *reinterpret_cast<float2*>(to) = make_float2(acc[n][0], acc[n][1]);
-      if constexpr (RV > 8) *reinterpret_cast<float2*>(to + 8 * kSumStride) = make_float2(acc[n][2], acc[n][3]);
+      float* at = to + column * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + quarter * 2;
+      if (upper_row) *reinterpret_cast<float2*>(at) = make_float2(acc[n][0], acc[n][1]);
+      if constexpr (RV > 8) *reinterpret_cast<float2*>(at + 8 * kSumStride) = make_float2(acc[n][2], acc[n][3]);
     }
   };
 
@@ -186,13 +239,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) scan(const __grid_cons
 #pragma unroll
     for (int g = 0; g < Ph::KG; ++g) {
       u32 word[kPairWords];
+      const int k = (g * HP + w.unit) * kBytes, place = (k / 64 * RV + w.row) * 64 + k % 64;
       operand_pair({w.count > 0 ? operand[g].x : 0.0f, w.count > 1 ? operand[g].y : 0.0f}, word);
       if constexpr (MODE == kGrid) {
-        if (w.on) store_relaxed(exchange_at(phase, tile, index) + w.row * Ph::row_bytes + (g * HP + w.unit) * kBytes, word);
+        if (w.on) store_relaxed(exchange_at(phase, tile, index) + place, word);
       } else {
-        const int at = operand_at(phase, tile, index) + w.row * Ph::row_stride;
+        const int at = operand_at(phase, tile, index) + place;
         if constexpr (MODE == kBlock) {
-          u32* to = reinterpret_cast<u32*>(shared + at + (g * HP + w.unit) * kBytes);
+          u32* to = reinterpret_cast<u32*>(shared + at);
           if (w.on) {
 #pragma unroll
             for (int k = 0; k < kPairWords; ++k) to[k] = word[k];
@@ -203,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) scan(const __grid_cons
           u32 all[4 * kPairWords];
 #pragma unroll
           for (int k = 0; k < 4 * kPairWords; ++k) all[k] = __shfl_sync(~0u, word[k % kPairWords], (lane & ~3) + k / kPairWords);
-          const u32 to = shared_address(shared) + at + (g * HP + (w.unit & ~7)) * kBytes, barrier = barrier_at(P, tile, index);
+          const u32 to = shared_address(shared) + (at & ~(8 * kBytes - 1)), barrier = barrier_at(P, tile, index);
           if (w.on) {
 #pragma unroll
             for (int k = 0; k < (B + 3) / 4; ++k) {
@@ -224,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) scan(const __grid_cons
 #if __CUDA_ARCH__ >= 900
     constexpr int P = decltype(phase)::value;
     if constexpr (MODE == kCluster)
-      if (thread == 0) barrier_expect(barrier_at(P, tile, index), RV * Phase<P>::row_bytes);
+      if (thread == 0) barrier_expect(barrier_at(P, tile, index), Phase<P>::tile_bytes);
 #endif
   };
   auto wait = [&](auto phase, int tile, i64 index) {

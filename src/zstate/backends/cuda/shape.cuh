@@ -2,7 +2,7 @@
 //
 // The constants in capitals come from the plan (plan.py writes them in front of this text).
 // A step has one phase, or two where one product needs the other's result (the GRU that resets before the product). A phase is:
-// gather an operand of KG·HP values a row, multiply it with the block's slice of the weight, give NG values a unit.
+// gather an operand of KG·HP values a row (in memory: [k-block][row][64 bytes], so that a warp loads in one piece), multiply it with the block's slice of the weight, give NG values a unit.
 #pragma once
 
 enum { kRnn = 0, kLstm = 1, kGru = 2 };
@@ -27,9 +27,8 @@ template <int P> struct Phase {
   static constexpr int KB = (blocks + WK - 1) / WK;                                          // and of one warp
   static constexpr int KR = P == 0 ? KR0 : KR1, KS = P == 0 ? KS0 : KS1;                     // in registers, shared memory
   static constexpr int NT = kUnitBlocks * NG;                                                // tiles of eight columns a warp
-  static constexpr int row_bytes = KG * HP * kBytes;
-  static constexpr int row_stride = (row_bytes + 63) / 128 * 128 + 64;                       // 64 beyond 128: no bank conflicts
-  static constexpr int operand_bytes = MODE == kGrid ? 0 : 2 * MT * RV * row_stride;
+  static constexpr int tile_bytes = RV * KG * HP * kBytes;                                   // the operand of a tile of rows
+  static constexpr int operand_bytes = MODE == kGrid ? 0 : 2 * MT * tile_bytes;
   static constexpr int weight_bytes = WK * WN * KS * NT * 512;
 };
 
@@ -66,7 +65,7 @@ struct Arguments {
   Stored* state;               // [T,N,D,H]; backward: read
   Stored* cell;                // [T,N,D,H]; backward: read
   Stored* saved;               // [T,N,D,G,H]; backward: read
-  char* exchange;              // phases of [T][groups·MT][RV][KG·HP], all ones; whole grid only
+  char* exchange;              // phases of [T][groups·MT] operands, all ones; whole grid only
   const Stored* d_state;       // [T,N,D,H]
   const Stored* d_cell;        // [T,N,D,H] or [N,D,H]
   const Stored* d_last;        // [N,D,H]
