@@ -54,6 +54,7 @@ def constants(problem: Problem, options: Options, plan: Plan, debug: bool = Fals
         "KR1": plan.held[1] if len(plan.held) > 1 else 0,
         "KS0": plan.stored[0],
         "KS1": plan.stored[1] if len(plan.stored) > 1 else 0,
+        "CHUNK": plan.chunk,
         "SHARED": plan.shared,
         "RESIDENT": plan.resident,
         **{f"SLOT{k}": slots[k] for k in range(4)},

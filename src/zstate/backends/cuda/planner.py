@@ -40,7 +40,7 @@ class Chip:
 
         A cluster lies inside one group of 16 or 18 multiprocessors, some of which are switched off.
         """
-        return max(1, self.multiprocessors // blocks - (1 if blocks > 1 else 0))
+        return max(1, self.multiprocessors // blocks - (1 if blocks > 4 else 3 if blocks > 1 else 0))
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Plan(NamedTuple):
     launches: int  # one after the other, where the chip cannot hold all groups at once
     warps_k: int
     warps_n: int
+    chunk: int  # k-blocks of the operand that are loaded together
     held: tuple[int, ...]  # in registers
     stored: tuple[int, ...]  # in shared memory; the rest is read from L2 at every step
     shared: int  # bytes of shared memory
@@ -114,7 +115,12 @@ def plans(problem: Problem, chip: Chip) -> list[Plan]:
         for tiles in _tile_counts(problem, chip, mode, blocks)
         for warps in _warps(units)
         for resident in ((1, 2) if mode == CLUSTER else (1,))
-        if (plan := _plan(problem, chip, mode, blocks, units, padded, tiles, warps, resident))
+        for chunk in (4, 8)
+        if (
+            plan := _plan(
+                problem, chip, mode, blocks, units, padded, tiles, warps, resident, chunk
+            )
+        )
     ]
     return sorted(found, key=lambda plan: plan.microseconds)
 
@@ -177,7 +183,8 @@ def shared_bytes(
     sum_stride = (columns + 23) // 32 * 32 + 8
     total = round_up(len(phases) * tiles * 2 * 8, 128)
     total += round_up(problem.states * state_stride * 8, 128)
-    total += round_up(2 * warps_k * rows * sum_stride * 4, 128)
+    if warps_k > 1 or problem.type == "float32":
+        total += round_up(2 * warps_k * rows * sum_stride * 4, 128)
     if mode != GRID:
         for into, _ in phases:
             total += 2 * tiles * rows * into * padded * problem.value_bytes
@@ -197,6 +204,7 @@ def _plan(
     tiles: int,
     warps: tuple[int, int],
     resident: int,
+    chunk: int,
 ) -> Plan | None:
     warps_k, warps_n = warps
     rows = TILE
@@ -204,44 +212,41 @@ def _plan(
         rows //= 2
     threads = 32 * warps_k * warps_n
     per_thread = -(-rows * units // 2 // threads)
+    if warps_k == 1:
+        per_thread = units // 8 // warps_n * (2 if rows > 8 else 1)
     if per_thread > 8:
         return None
     gate_k = padded * problem.value_bytes // 64
     phases = problem.phases
     deep = [-(-into * gate_k // warps_k) for into, _ in phases]  # k-blocks a warp
     wide = [units // 8 // warps_n * out for _, out in phases]  # column tiles a warp
-    chunk = max(min(8, depth) for depth in deep)
+    if chunk > 4 and max(deep) <= 4:
+        return None
+    loaded = max(min(chunk, depth) for depth in deep)
     # Accumulators, loaded operands, inputs and sums of the cell, addresses: an estimate.
     inputs = per_thread * (6 * problem.gates if problem.backward else 2 * problem.gates + 4)
-    busy = 4 * max(wide) + 8 * chunk + inputs + 56
+    busy = 4 * max(wide) + 8 * loaded + inputs + (64 if problem.backward else 56)
     if problem.type == "float32":
-        busy = (rows + 4) * max(wide) + 4 * rows + inputs + 56
+        busy = (rows + 4) * max(wide) + 4 * rows + inputs + (64 if problem.backward else 56)
     registers = min(THREAD_REGISTERS, 65536 // threads // resident) - busy
-    if registers < 0:
-        return None
-    if problem.type == "float32":
-        registers = 0  # its loop over K is not unrolled
-    held = []
-    for depth, width in zip(deep, wide, strict=True):
-        count = max(0, min(depth, 8, registers // (4 * width)))
-        held.append(count)
-        registers -= count * 4 * width
     fixed = shared_bytes(
         problem, mode, units, padded, rows, tiles, warps_k, warps_n, (0,) * len(phases)
     )
     room = chip.shared_bytes // resident - 1024 * (resident - 1) - fixed
-    if room < 0:
+    if room < 0 or registers < 0:
         return None
-    stored = []
-    for depth, width, kept in zip(deep, wide, held, strict=True):
-        slice_bytes = warps_k * warps_n * width * 512
-        count = max(0, min(depth - kept, room // slice_bytes))
-        stored.append(count)
-        room -= count * slice_bytes
-    streamed = sum(
-        (depth - kept - count) * width
-        for depth, width, kept, count in zip(deep, wide, held, stored, strict=True)
-    )
+    if problem.type == "float32":
+        registers = 0  # its loop over K is not unrolled
+    slices = [warps_k * warps_n * width * 512 for width in wide]
+    held, stored = _spread(deep, wide, slices, registers, room, chunk)
+    streamed = _streamed(deep, wide, held, stored)
+    if streamed and problem.type != "float32":
+        # What comes from L2 passes through two buffers, in registers too.
+        registers -= 8 * max(wide)
+        if registers < 0 or chunk % 2:
+            return None
+        held, stored = _spread(deep, wide, slices, registers, room, chunk)
+        streamed = _streamed(deep, wide, held, stored)
     if mode != GRID and streamed:
         return None  # a cluster that does not hold its weight has nothing over the whole grid
     total_tiles = -(-problem.batch // TILE)
@@ -262,6 +267,7 @@ def _plan(
         launches,
         warps_k,
         warps_n,
+        chunk,
         tuple(held),
         tuple(stored),
         shared_bytes(
@@ -273,41 +279,86 @@ def _plan(
     return plan._replace(microseconds=_model(problem, chip, plan, streamed * warps_k * warps_n))
 
 
-# Measured on an H200 at 1.75 GHz or so.
-_CYCLE = 1 / 1750  # microseconds
-_MMA_CYCLES = 4.0  # a k-block of one column tile, on all four tensor cores of a multiprocessor
-_STREAM_BYTES = 26.0  # a cycle and multiprocessor, when all of them read L2
-_SHARED_BYTES = 128.0  # a cycle
+def _spread(
+    deep: list[int], wide: list[int], slices: list[int], registers: int, room: int, chunk: int
+) -> tuple[list[int], list[int]]:
+    """K-blocks a warp in registers and in shared memory, by phase: registers first."""
+    held, stored = [], []
+    for depth, width, slice_bytes in zip(deep, wide, slices, strict=True):
+        count = max(0, min(depth, chunk, registers // (4 * width)))
+        held.append(count)
+        registers -= count * 4 * width
+        count = max(0, min(depth - count, room // slice_bytes))
+        stored.append(count)
+        room -= count * slice_bytes
+    return held, stored
+
+
+def _streamed(deep: list[int], wide: list[int], held: list[int], stored: list[int]) -> int:
+    """Column tiles times k-blocks that a warp reads from L2 at every step."""
+    return sum(
+        (depth - kept - count) * width
+        for depth, width, kept, count in zip(deep, wide, held, stored, strict=True)
+    )
+
+
+class _Costs(NamedTuple):
+    """Microseconds, fitted to a thousand plans timed on an H200 (half of them within 13%)."""
+
+    tile: float  # a product of one tile, whatever its size
+    mma: float  # a cycle of the tensor cores
+    stored: float  # 128 bytes of weight from shared memory
+    read: float  # 128 bytes of operand from shared memory
+    point: float  # a round of the cell's equations, times the gates and two
+    total: float  # adding up what one warp has left
+    wait: float  # the way of an exchange
+    operand: float  # a kilobyte of the operand
+    gather: float  # a megabyte gathered by all blocks
+    block: float  # 32 blocks that exchange
+    crowd: float  # eight more warps than eight
+    backward: float
+    few: float  # too few warps
+
+
+_COSTS = {
+    BLOCK: _Costs(0.121, 5.4e-4, 2.5e-4, 9.6e-4, 0.009, 0, 0, 0.053, 0, 0, 0.12, 0.5, 0.68),
+    CLUSTER: _Costs(0, 5.4e-4, 1.6e-4, 0, 0.046, 0.0015, 0.15, 0.036, 0, 0.23, 0.033, 0.24, 0.06),
+    GRID: _Costs(0.09, 1.22e-3, 0, 0, 0.055, 0, 0.4, 0.0096, 0.0125, 0.056, 0.05, 0.26, 0.064),
+}
+_STREAM = 2.0e-5  # a byte of weight from L2, all multiprocessors reading
 
 
 def _model(problem: Problem, chip: Chip, plan: Plan, streamed: int) -> float:
     """Microseconds of one step."""
-    value = problem.value_bytes
-    total = 0.0
-    clusters = chip.clusters(plan.blocks) * plan.resident
+    cost = _COSTS[plan.mode]
+    warps = plan.warps_k * plan.warps_n
     waves = plan.launches
     if plan.mode != GRID:
-        waves = -(-plan.groups // clusters)
-    for into, out in problem.phases:
-        k_blocks = into * plan.padded * value // 64
-        tiles_n = plan.units // 8 * out
-        mma = k_blocks * tiles_n * (plan.rows if problem.type == "float32" else _MMA_CYCLES)
-        # Fewer than eight warps leave the tensor cores waiting for each other.
-        mma *= max(1.0, 6 / (plan.warps_k * plan.warps_n))
-        operand = plan.rows * into * plan.padded * value  # bytes of a tile
-        reads = plan.warps_n * operand / _SHARED_BYTES
-        sums = 2 * plan.warps_k * plan.rows * out * plan.units * 4 / _SHARED_BYTES
-        point = 150.0 + 120.0 * -(-plan.rows * plan.units // 2 // plan.threads)
-        if plan.mode == GRID:
-            reads = plan.warps_n * operand / _STREAM_BYTES
-        work = (max(mma, reads) + min(mma, reads) / 2 + sums + point) * _CYCLE
-        if plan.mode == BLOCK:
-            wait = 0.03
-        elif plan.mode == CLUSTER:
-            slow = 0.033 if plan.blocks <= 8 else 0.05
-            wait = 0.26 + slow * operand / 1024
+        waves = -(-plan.groups // (chip.clusters(plan.blocks) * plan.resident))
+    total, fixed = 0.0, 0.0
+    for k, (into, out) in enumerate(problem.phases):
+        k_blocks = into * plan.padded * problem.value_bytes // 64
+        deep = -(-k_blocks // plan.warps_k)
+        wide = plan.units // 8 // plan.warps_n * out
+        cycles = -(-warps // 4) * deep * wide * 16  # of each of the four tensor cores
+        if problem.type == "float32":
+            cycles *= plan.rows // 4 + 1
+        cycles = max(cycles, deep * 66)  # one waits for the other
+        operand = plan.rows * k_blocks * 64 / 1024
+        pairs = plan.rows * plan.units // 2
+        if plan.warps_k > 1:
+            rounds = -(-pairs // plan.threads) * -(-min(warps, -(-pairs // 32)) // 4)
         else:
-            wait = 0.9
-        total += max(plan.tiles * work, work + wait)
-    total += streamed * 512 * plan.tiles / _STREAM_BYTES * _CYCLE
-    return total * waves
+            rounds = plan.units // 8 // plan.warps_n * (2 if plan.rows > 8 else 1) * -(-warps // 4)
+        total += cost.tile + cost.mma * cycles
+        total += cost.stored * plan.stored[k] * wide * warps * 4
+        total += cost.read * plan.warps_n * operand * 8
+        total += cost.point * rounds * (2 + problem.gates)
+        total += cost.total * plan.warps_k * out * rounds
+        total += cost.operand * operand
+        total += cost.gather * operand * plan.blocks * plan.groups / 1000
+        total += cost.block * plan.blocks / 32 + cost.few * max(0, 4 - warps) / 4
+        fixed += cost.wait
+    total += cost.crowd * max(0, warps - 8) / 8 + cost.backward * problem.backward
+    total += _STREAM * streamed * 512
+    return (total * plan.tiles + fixed) * waves

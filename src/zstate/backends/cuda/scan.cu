@@ -78,17 +78,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
   };
   auto where = [&](int p, int tile) {
     Where w;
-    const int item = p * kThreads + thread;
-    w.on = kItems % kThreads == 0 || item < kItems;
     w.d = d;
-    w.row = w.on ? item / (UH / 2) : 0;
-    const int unit = item % (UH / 2) * 2;
+    int unit;
+    if constexpr (kDirect) {  // where the matrix instruction leaves its results
+      w.on = RV >= 8 || column < RV;
+      w.row = w.on ? column + p % kHalves * 8 : 0;
+      unit = (wn * kUnitBlocks + p / kHalves) * 8 + quarter * 2;
+    } else {
+      const int item = p * kThreads + thread;
+      w.on = kItems % kThreads == 0 || item < kItems;
+      w.row = w.on ? item / (UH / 2) : 0;
+      unit = item % (UH / 2) * 2;
+    }
     w.unit = rank * UH + unit;
     w.n = (tile_group * MT + tile) * 16 + w.row;
     w.count = !w.on || w.n >= a.N ? 0 : H - w.unit >= 2 ? 2 : H - w.unit > 0 ? H - w.unit : 0;
     w.state = w.on ? (tile * RV + w.row) * (UH / 2) + unit / 2 : kStateStride - 1;
     return w;
   };
+
+  // Whether any thread of this warp has a p-th item.
+  auto idle = [&](int p) { return !kDirect && kItems % kThreads != 0 && p * kThreads + warp * 32 >= kItems; };
 
   // ---- the weight comes onto the chip once
   constexpr int R0 = KR0 > 0 ? KR0 : 1, R1 = KR1 > 0 ? KR1 : 1;
@@ -116,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
   if constexpr (kTwoPhases) hold(Number<1>{}, held1);
 
   // ---- the product of one tile; leaves one partial sum a warp in shared memory
-  auto multiply = [&](auto phase, auto& held, int tile, i64 index, float* sum) {
+  auto multiply = [&](auto phase, auto& held, int tile, i64 index, float* sum, auto& acc) {
     constexpr int P = decltype(phase)::value;
     using Ph = Phase<P>;
     const uint4* stored = reinterpret_cast<const uint4*>(shared + (P ? kAtWeight1 : kAtWeight0)) + warp * Ph::KS * Ph::NT * 32 + lane;
@@ -130,22 +140,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       if constexpr (MODE == kGrid) return load_relaxed(from);
       else return *reinterpret_cast<const uint4*>(from);
     };
-    auto weight = [&](int k, int n) {  // not from registers
-      if (k < Ph::KR + Ph::KS) return stored[((k - Ph::KR) * Ph::NT + n) * 32];
-      return weight_words(__ldg(weight_at(phase, n, wk * Ph::KB + k)));
-    };
+    auto weight_stored = [&](int k, int n) { return stored[((k - Ph::KR) * Ph::NT + n) * 32]; };
+    auto weight_streamed = [&](int k, int n) { return weight_words(__ldg(weight_at(phase, n, wk * Ph::KB + k))); };
     float* const to = sum + wk * RV * kSumStride + wn * kUnitBlocks * 8;
 
     if constexpr (TYPE == kFloat32) {
       // Plain multiply-add: a lane has one column and a quarter of the k-block, for all rows.
-      float acc[Ph::NT][RV] = {};
+      float part_sum[Ph::NT][RV] = {};
 #pragma unroll 1
       for (int k = 0; k < blocks; ++k) {
         uint4 v[Ph::NT], x[RV];
 #pragma unroll
         for (int r = 0; r < RV; ++r) x[r] = load(k, r);
 #pragma unroll
-        for (int n = 0; n < Ph::NT; ++n) v[n] = weight(k, n);
+        for (int n = 0; n < Ph::NT; ++n) v[n] = k < Ph::KS ? weight_stored(k, n) : weight_streamed(k, n);
         if constexpr (MODE == kGrid) {
           Patience patience;
           for (bool all = false; !all; patience.look()) {
@@ -159,18 +167,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
         for (int r = 0; r < RV; ++r)
 #pragma unroll
           for (int n = 0; n < Ph::NT; ++n) {
-            float part = acc[n][r];
+            float part = part_sum[n][r];
             part = fmaf(__uint_as_float(x[r].x), __uint_as_float(v[n].x), part);
             part = fmaf(__uint_as_float(x[r].y), __uint_as_float(v[n].y), part);
             part = fmaf(__uint_as_float(x[r].z), __uint_as_float(v[n].z), part);
-            acc[n][r] = fmaf(__uint_as_float(x[r].w), __uint_as_float(v[n].w), part);
+            part_sum[n][r] = fmaf(__uint_as_float(x[r].w), __uint_as_float(v[n].w), part);
           }
       }
 #pragma unroll
       for (int n = 0; n < Ph::NT; ++n)
 #pragma unroll
         for (int r = 0; r < RV; ++r) {
-          float part = acc[n][r];
+          float part = part_sum[n][r];
           part += __shfl_xor_sync(~0u, part, 1);
           part += __shfl_xor_sync(~0u, part, 2);
           if (r % 4 == quarter) to[r * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + column] = part;
@@ -178,13 +186,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       return;
     }
 
-    constexpr int CH = Ph::KB < 8 ? Ph::KB : 8;  // k-blocks that are loaded together
-    float acc[Ph::NT][4];
 #pragma unroll
     for (int n = 0; n < Ph::NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+    constexpr int CH = Ph::CH;
+    constexpr int on_chip = Ph::KR + Ph::KS;
     const bool upper_row = RV >= 8 || column < RV;
-    auto chunk = [&](int first, auto is_held) {
-      uint4 x[CH], y[CH];
+    auto gather = [&](int first, uint4 (&x)[CH], uint4 (&y)[CH]) {
 #pragma unroll
       for (int k = 0; k < CH; ++k) {
         x[k] = y[k] = make_uint4(0, 0, 0, 0);
@@ -205,30 +212,60 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
           }
         }
       }
+    };
+    // The part of the weight in registers, with whatever else is in the same chunk; then from shared memory; then from L2.
+    constexpr int held_end = Ph::KR == 0 ? 0 : CH < on_chip ? CH : on_chip;
+    constexpr int stored_end = on_chip < Ph::KB ? held_end + (on_chip - held_end) / CH * CH : Ph::KB;
+    if constexpr (held_end > 0) {
+      uint4 x[CH], y[CH];
+      gather(0, x, y);
+#pragma unroll
+      for (int k = 0; k < held_end; ++k) {
+        if (k >= blocks) break;
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) mma_block(acc[n], x[k], y[k], k < Ph::KR ? held[k < Ph::KR ? k : 0][n] : weight_stored(k, n));
+      }
+    }
+#pragma unroll 1
+    for (int first = held_end; first < stored_end && first < blocks; first += CH) {
+      uint4 x[CH], y[CH];
+      gather(first, x, y);
 #pragma unroll
       for (int k = 0; k < CH; ++k) {
-        if (first + k >= blocks) break;
+        if (first + k >= blocks || (stored_end % CH != held_end % CH && first + k >= stored_end)) break;
 #pragma unroll
-        for (int n = 0; n < Ph::NT; ++n) {
-          uint4 v;
-          if constexpr (decltype(is_held)::value) {
-            if (k < Ph::KR) v = held[k < Ph::KR ? k : 0][n];
-            else v = weight(k, n);
-          } else {
-            v = weight(first + k, n);
-          }
-          mma_block(acc[n], x[k], y[k], v);
+        for (int n = 0; n < Ph::NT; ++n) mma_block(acc[n], x[k], y[k], weight_stored(first + k, n));
+      }
+    }
+    if constexpr (stored_end < Ph::KB) {
+      // Always one k-block ahead of the product; a few of these may be in shared memory still.
+      auto take = [&](int k, uint4 (&v)[Ph::NT]) {
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) v[n] = k < on_chip ? weight_stored(k, n) : weight_streamed(k, n);
+      };
+      uint4 v[2][Ph::NT];
+      take(stored_end, v[0]);
+      static_assert(CH % 2 == 0 || CH == Ph::KB, "the buffers alternate");
+#pragma unroll 1
+      for (int first = stored_end; first < blocks; first += CH) {
+        uint4 x[CH], y[CH];
+        gather(first, x, y);
+#pragma unroll
+        for (int k = 0; k < CH; ++k) {
+          if (first + k + 1 < blocks) take(first + k + 1, v[(k + 1) & 1]);
+          if (first + k >= blocks) break;
+#pragma unroll
+          for (int n = 0; n < Ph::NT; ++n) mma_block(acc[n], x[k], y[k], v[k & 1][n]);
         }
       }
-    };
-    chunk(0, Number<1>{});
-#pragma unroll 1
-    for (int first = CH; first < blocks; first += CH) chunk(first, Number<0>{});
+    }
+    if constexpr (!kDirect) {
 #pragma unroll
-    for (int n = 0; n < Ph::NT; ++n) {
-      float* at = to + column * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + quarter * 2;
-      if (upper_row) *reinterpret_cast<float2*>(at) = make_float2(acc[n][0], acc[n][1]);
-      if constexpr (RV > 8) *reinterpret_cast<float2*>(at + 8 * kSumStride) = make_float2(acc[n][2], acc[n][3]);
+      for (int n = 0; n < Ph::NT; ++n) {
+        float* at = to + column * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + quarter * 2;
+        if (upper_row) *reinterpret_cast<float2*>(at) = make_float2(acc[n][0], acc[n][1]);
+        if constexpr (RV > 8) *reinterpret_cast<float2*>(at + 8 * kSumStride) = make_float2(acc[n][2], acc[n][3]);
+      }
     }
   };
 
@@ -324,6 +361,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
   for (int tile = 0; tile < MT; ++tile)
 #pragma unroll
     for (int p = 0; p < kPerThread; ++p) {
+      if (idle(p)) continue;
       const Where w = where(p, tile);
       begin(a, w, constants[p], state, [&](const float2 (&operand)[4]) { publish(Number<0>{}, w, tile, 0, operand); }, sums[p]);
     }
@@ -336,6 +374,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     Inputs in[kPerThread];
 #pragma unroll
     for (int p = 0; p < kPerThread; ++p) {
+      if (idle(p)) continue;
       const Where w = where(p, tile);
       fetch<P>(a, w, index, in[p]);
       fetch_ahead<P>(a, w, index);
@@ -343,19 +382,30 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     float* sum = partial + turn * WK * RV * kSumStride;
     turn ^= 1;
     wait(phase, tile, index);
-    multiply(phase, held, tile, index, sum);
-    __syncthreads();
+    float acc[Ph::NT][4];
+    multiply(phase, held, tile, index, sum, acc);
+    if constexpr (!kDirect) __syncthreads();
     arm(phase, tile, index);
 #pragma unroll
     for (int p = 0; p < kPerThread; ++p) {
+      if (idle(p)) continue;
       const Where w = where(p, tile);
       float2 total[G] = {};
-      const float* from = sum + w.row * kSumStride + (w.unit - rank * UH);
+      if constexpr (kDirect) {
+        const int half = p % kHalves * 2;
 #pragma unroll
-      for (int g = 0; g < Ph::NG; ++g)
+        for (int g = 0; g < Ph::NG; ++g) {
+          const float(&c)[4] = acc[p / kHalves * Ph::NG + g];
+          total[g] = {c[half], c[half + 1]};
+        }
+      } else {
+        const float* from = sum + w.row * kSumStride + (w.unit - rank * UH);
 #pragma unroll
-        for (int k = 0; k < WK; ++k)
-          total[g] = plus(total[g], *reinterpret_cast<const float2*>(from + k * RV * kSumStride + g * UH));
+        for (int g = 0; g < Ph::NG; ++g)
+#pragma unroll
+          for (int k = 0; k < WK; ++k)
+            total[g] = plus(total[g], *reinterpret_cast<const float2*>(from + k * RV * kSumStride + g * UH));
+      }
       auto hand_on = [&](const float2 (&operand)[4]) {
         constexpr int next = kTwoPhases && P == 0 ? 1 : 0;
         const i64 next_index = next ? index : index + 1;

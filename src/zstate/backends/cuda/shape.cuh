@@ -17,7 +17,10 @@ constexpr int kBlockK = 64 / kBytes;              // values in a k-block
 constexpr int kGateK = HP / kBlockK;              // k-blocks of one gate
 constexpr int kUnitBlocks = UH / 8 / WN;          // blocks of eight units that a warp computes
 constexpr int kItems = RV * UH / 2;               // pairs of units in a tile of rows
-constexpr int kPerThread = (kItems + kThreads - 1) / kThreads;
+// One warp over all of K: what it has summed up stays in its registers. Otherwise sums pass through shared memory.
+constexpr bool kDirect = WK == 1 && TYPE != kFloat32;
+constexpr int kHalves = RV > 8 ? 2 : 1;           // of the 16 rows
+constexpr int kPerThread = kDirect ? kUnitBlocks * kHalves : (kItems + kThreads - 1) / kThreads;
 
 template <int P> struct Phase {
   static constexpr int NG = BACKWARD ? 1 : kTwoPhases ? (P == 0 ? 2 : 1) : G;                // gates that come out
@@ -26,6 +29,7 @@ template <int P> struct Phase {
   static constexpr int blocks = KG * kGateK;                                                 // k-blocks in all
   static constexpr int KB = (blocks + WK - 1) / WK;                                          // and of one warp
   static constexpr int KR = P == 0 ? KR0 : KR1, KS = P == 0 ? KS0 : KS1;                     // in registers, shared memory
+  static constexpr int CH = KB < CHUNK ? KB : CHUNK;                                         // loaded together
   static constexpr int NT = kUnitBlocks * NG;                                                // tiles of eight columns a warp
   static constexpr int tile_bytes = RV * KG * HP * kBytes;                                   // the operand of a tile of rows
   static constexpr int operand_bytes = MODE == kGrid ? 0 : 2 * MT * tile_bytes;
@@ -37,7 +41,7 @@ constexpr int kSumStride = (kColumns + 23) / 32 * 32 + 8;  // 8 beyond 32: no ba
 constexpr int kStates = CELL == kRnn ? 0 : CELL == kLstm ? 1 : kTwoPhases ? (BACKWARD ? 4 : 2) : 1;
 
 // Shared memory, in this order.
-constexpr int kSumBytes = 2 * WK * RV * kSumStride * 4;
+constexpr int kSumBytes = kDirect ? 0 : 2 * WK * RV * kSumStride * 4;
 constexpr int kStateStride = MT * RV * UH / 2 + 1;  // pairs; the last is for threads without an item
 constexpr int kStateBytes = kStates * kStateStride * 8;
 constexpr int kBarrierBytes = (kPhases * MT * 2 * 8 + 127) / 128 * 128;
