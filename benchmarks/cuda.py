@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "gpu")]
+# Not this folder: in it this file would be taken for NVIDIA's package of the same name.
+sys.path[:1] = [str(ROOT / "src"), str(ROOT / "tests" / "gpu")]
 
 import harness  # noqa: E402
 

@@ -154,7 +154,7 @@ class _Sums:
     def __init__(self, layout: Layout, kernel: Kernel, like: Tensor) -> None:
         z, plan = sizes(layout), kernel.plan
         self._dtype = like.dtype
-        groups = -(-z.N // (16 * plan.tiles))
+        groups = -(-z.N // (plan.tile_rows * plan.tiles))
 
         def make(name: str, width: int) -> Tensor | None:
             if name not in layout.present:

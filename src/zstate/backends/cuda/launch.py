@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ FIELDS = (
 )
 
 DEBUG = False  # stop a wait that lasts too long: for development
-MODES: tuple[int, ...] | None = None  # only these ways over the chip: for tests
+ACCEPTS: Callable[[Plan], bool] | None = None  # only these plans: for tests
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
@@ -159,7 +160,7 @@ class Kernel:
         for name, value in arguments.items():
             values[name] = value.data_ptr() if isinstance(value, torch.Tensor) else value or 0
         exchange = self._exchange(steps)
-        tile_groups = -(-batch // (16 * plan.tiles))  # of one direction
+        tile_groups = -(-batch // (plan.tile_rows * plan.tiles))  # of one direction
         at_once = plan.groups // self.problem.directions
         for first in range(0, tile_groups, at_once):
             values["first_group"] = first
@@ -189,12 +190,12 @@ _KERNELS: dict[tuple[object, ...], Kernel] = {}
 
 def prepare(problem: Problem, options: Options, device: torch.device) -> Kernel:
     """The best specialisation that the driver agrees to."""
-    key = (problem, options, device, MODES, DEBUG)
+    key = (problem, options, device, ACCEPTS, DEBUG)
     if key in _KERNELS:
         return _KERNELS[key]
     refused = 0
     for plan in plans(problem, chip_of(device)):
-        if MODES is not None and plan.mode not in MODES:
+        if ACCEPTS is not None and not ACCEPTS(plan):
             continue
         kernel = Kernel(problem, options, plan, device)
         if kernel.fits():

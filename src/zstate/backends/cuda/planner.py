@@ -1,6 +1,6 @@
 """Which way a scan takes over the chip: pure arithmetic on sizes, no GPU needed.
 
-A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of 16 rows;
+A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of 16 or 32 rows;
 groups are independent. Its blocks exchange the operand of every product
 
 - inside one block, through shared memory (small H),
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 BLOCK, CLUSTER, GRID = 0, 1, 2
-TILE = 16  # rows of one matrix instruction
+TILE = 16  # rows of one matrix instruction: the least that a tile has
 MOST_TILES = 16  # of one block: bounds its state in shared memory
 THREAD_REGISTERS = 255
 
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     blocks: int  # of a group
     units: int  # of a block
     padded: int  # H, rounded up to blocks · units
-    rows: int  # of a tile that are there at all: fewer than 16 for a small batch
+    rows: int  # of a tile; for a small batch only as many of the 16 as are there at all
     tiles: int  # of a group
     groups: int  # of one launch, all directions
     launches: int  # one after the other, where the chip cannot hold all groups at once
@@ -102,6 +102,10 @@ class Plan(NamedTuple):
     def threads(self) -> int:
         return 32 * self.warps_k * self.warps_n
 
+    @property
+    def tile_rows(self) -> int:
+        return max(TILE, self.rows)
+
 
 def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
@@ -112,13 +116,14 @@ def plans(problem: Problem, chip: Chip) -> list[Plan]:
     found = [
         plan
         for mode, blocks, units, padded in _shapes(problem, chip)
-        for tiles in _tile_counts(problem, chip, mode, blocks)
+        for rows in _row_counts(problem)
+        for tiles in _tile_counts(problem, chip, mode, blocks, rows)
         for warps in _warps(units)
         for resident in ((1, 2) if mode == CLUSTER else (1,))
         for chunk in (4, 8)
         if (
             plan := _plan(
-                problem, chip, mode, blocks, units, padded, tiles, warps, resident, chunk
+                problem, chip, mode, blocks, units, padded, rows, tiles, warps, resident, chunk
             )
         )
     ]
@@ -147,8 +152,15 @@ def _shapes(problem: Problem, chip: Chip) -> Iterator[tuple[int, int, int, int]]
             yield GRID, blocks, units, padded
 
 
-def _tile_counts(problem: Problem, chip: Chip, mode: int, blocks: int) -> list[int]:
-    total = -(-problem.batch // TILE)
+def _row_counts(problem: Problem) -> list[int]:
+    rows = TILE
+    while rows // 2 >= problem.batch and rows > 1:
+        rows //= 2
+    return [rows, 2 * TILE] if problem.batch > TILE and problem.type != "float32" else [rows]
+
+
+def _tile_counts(problem: Problem, chip: Chip, mode: int, blocks: int, rows: int) -> list[int]:
+    total = -(-problem.batch // max(TILE, rows))
     if mode == GRID:
         at_once = chip.multiprocessors // (blocks * problem.directions)
         tiles = -(-total // at_once)
@@ -201,19 +213,17 @@ def _plan(
     blocks: int,
     units: int,
     padded: int,
+    rows: int,
     tiles: int,
     warps: tuple[int, int],
     resident: int,
     chunk: int,
 ) -> Plan | None:
     warps_k, warps_n = warps
-    rows = TILE
-    while rows // 2 >= problem.batch and rows > 1:
-        rows //= 2
     threads = 32 * warps_k * warps_n
     per_thread = -(-rows * units // 2 // threads)
     if warps_k == 1:
-        per_thread = units // 8 // warps_n * (2 if rows > 8 else 1)
+        per_thread = units // 8 // warps_n * max(1, rows // 8)
     if per_thread > 8:
         return None
     gate_k = padded * problem.value_bytes // 64
@@ -225,7 +235,8 @@ def _plan(
     loaded = max(min(chunk, depth) for depth in deep)
     # Accumulators, loaded operands, inputs and sums of the cell, addresses: an estimate.
     inputs = per_thread * (6 * problem.gates if problem.backward else 2 * problem.gates + 4)
-    busy = 4 * max(wide) + 8 * loaded + inputs + (64 if problem.backward else 56)
+    bands = max(TILE, rows) // TILE
+    busy = bands * (4 * max(wide) + 8 * loaded) + inputs + (64 if problem.backward else 56)
     if problem.type == "float32":
         busy = (rows + 4) * max(wide) + 4 * rows + inputs + (64 if problem.backward else 56)
     registers = min(THREAD_REGISTERS, 65536 // threads // resident) - busy
@@ -249,7 +260,7 @@ def _plan(
         streamed = _streamed(deep, wide, held, stored)
     if mode != GRID and streamed:
         return None  # a cluster that does not hold its weight has nothing over the whole grid
-    total_tiles = -(-problem.batch // TILE)
+    total_tiles = -(-problem.batch // max(TILE, rows))
     all_groups = -(-total_tiles // tiles)  # of one direction
     launches, groups = 1, all_groups * problem.directions
     if mode == GRID:
@@ -276,7 +287,7 @@ def _plan(
         resident,
         0.0,
     )
-    return plan._replace(microseconds=_model(problem, chip, plan, streamed * warps_k * warps_n))
+    return plan._replace(microseconds=_model(problem, chip, plan))
 
 
 def _spread(
@@ -303,35 +314,81 @@ def _streamed(deep: list[int], wide: list[int], held: list[int], stored: list[in
 
 
 class _Costs(NamedTuple):
-    """Microseconds, fitted to a thousand plans timed on an H200 (half of them within 13%)."""
+    """Microseconds, fitted to 1,600 plans timed on an H200; half of them come out within 13%."""
 
-    tile: float  # a product of one tile, whatever its size
-    mma: float  # a cycle of the tensor cores
-    stored: float  # 128 bytes of weight from shared memory
-    read: float  # 128 bytes of operand from shared memory
-    point: float  # a round of the cell's equations, times the gates and two
-    total: float  # adding up what one warp has left
-    wait: float  # the way of an exchange
-    operand: float  # a kilobyte of the operand
-    gather: float  # a megabyte gathered by all blocks
-    block: float  # 32 blocks that exchange
-    crowd: float  # eight more warps than eight
-    backward: float
-    few: float  # too few warps
+    tile: float = 0.0  # a product of one tile, whatever its size
+    mma: float = 0.0  # a cycle of the tensor cores
+    mma_few: float = 0.0  # more of it, with four warps or fewer
+    stored: float = 0.0  # 128 bytes of weight from shared memory
+    read: float = 0.0  # 128 bytes of operand
+    point: float = 0.0  # a round of the cell's equations, times the gates and two
+    direct: float = 0.0  # more of it where sums stay in registers: short pieces of rows
+    total: float = 0.0  # adding up what one warp has left
+    warp: float = 0.0
+    wait: float = 0.0  # the way of an exchange
+    operand: float = 0.0  # a kilobyte of the operand
+    crowd: float = 0.0  # more of it, with sixteen clusters at once
+    gather: float = 0.0  # a megabyte gathered by all blocks
+    block: float = 0.0  # 32 blocks that exchange
+    many: float = 0.0  # eight more warps than eight
+    few: float = 0.0  # no warps for half of the schedulers
+    backward: float = 0.0
+    stream: float = 0.0  # a k-block of a warp that comes from L2
+    stream_byte: float = 0.0
 
 
 _COSTS = {
-    BLOCK: _Costs(0.121, 5.4e-4, 2.5e-4, 9.6e-4, 0.009, 0, 0, 0.053, 0, 0, 0.12, 0.5, 0.68),
-    CLUSTER: _Costs(0, 5.4e-4, 1.6e-4, 0, 0.046, 0.0015, 0.15, 0.036, 0, 0.23, 0.033, 0.24, 0.06),
-    GRID: _Costs(0.09, 1.22e-3, 0, 0, 0.055, 0, 0.4, 0.0096, 0.0125, 0.056, 0.05, 0.26, 0.064),
+    BLOCK: _Costs(
+        tile=0.123,
+        mma=4.7e-4,
+        mma_few=1.1e-4,
+        stored=3.1e-4,
+        point=0.011,
+        direct=0.025,
+        total=0.013,
+        many=0.18,
+        few=0.55,
+        backward=0.5,
+    ),
+    CLUSTER: _Costs(
+        mma=4.7e-4,
+        mma_few=2.5e-4,
+        stored=1.5e-4,
+        point=0.0174,
+        direct=0.033,
+        total=0.0075,
+        wait=0.25,
+        operand=0.039,
+        crowd=0.028,
+        block=0.096,
+        many=0.011,
+        few=0.075,
+        backward=0.25,
+    ),
+    GRID: _Costs(
+        mma=5.8e-4,
+        mma_few=8.3e-4,
+        read=1.44e-3,
+        point=0.06,
+        direct=0.068,
+        total=1.1e-3,
+        warp=0.015,
+        wait=0.43,
+        operand=2.6e-3,
+        gather=9.4e-3,
+        block=0.016,
+        backward=0.235,
+        stream=0.26,
+        stream_byte=7.4e-6,
+    ),
 }
-_STREAM = 2.0e-5  # a byte of weight from L2, all multiprocessors reading
 
 
-def _model(problem: Problem, chip: Chip, plan: Plan, streamed: int) -> float:
+def _model(problem: Problem, chip: Chip, plan: Plan) -> float:
     """Microseconds of one step."""
     cost = _COSTS[plan.mode]
     warps = plan.warps_k * plan.warps_n
+    rounds_of_warps = -(-warps // 4)
     waves = plan.launches
     if plan.mode != GRID:
         waves = -(-plan.groups // (chip.clusters(plan.blocks) * plan.resident))
@@ -340,25 +397,31 @@ def _model(problem: Problem, chip: Chip, plan: Plan, streamed: int) -> float:
         k_blocks = into * plan.padded * problem.value_bytes // 64
         deep = -(-k_blocks // plan.warps_k)
         wide = plan.units // 8 // plan.warps_n * out
-        cycles = -(-warps // 4) * deep * wide * 16  # of each of the four tensor cores
+        cycles = rounds_of_warps * deep * wide * plan.tile_rows  # of each of the four tensor cores
         if problem.type == "float32":
-            cycles *= plan.rows // 4 + 1
+            cycles *= 4  # no tensor cores
         cycles = max(cycles, deep * 66)  # one waits for the other
         operand = plan.rows * k_blocks * 64 / 1024
         pairs = plan.rows * plan.units // 2
+        streamed = deep - plan.held[k] - plan.stored[k]
         if plan.warps_k > 1:
             rounds = -(-pairs // plan.threads) * -(-min(warps, -(-pairs // 32)) // 4)
         else:
-            rounds = plan.units // 8 // plan.warps_n * (2 if plan.rows > 8 else 1) * -(-warps // 4)
-        total += cost.tile + cost.mma * cycles
+            rounds = plan.units // 8 // plan.warps_n * max(1, plan.rows // 8) * rounds_of_warps
+        rounds *= 2 + problem.gates
+        total += cost.tile + cycles * (cost.mma + (cost.mma_few if warps <= 4 else 0.0))
         total += cost.stored * plan.stored[k] * wide * warps * 4
         total += cost.read * plan.warps_n * operand * 8
-        total += cost.point * rounds * (2 + problem.gates)
-        total += cost.total * plan.warps_k * out * rounds
-        total += cost.operand * operand
+        total += cost.point * rounds
+        if plan.warps_k == 1:
+            total += cost.direct * rounds if plan.rows > 1 else 0.0
+        else:
+            total += cost.total * plan.warps_k * out * rounds / (2 + problem.gates)
+        total += cost.warp * warps
+        total += operand * (cost.operand + cost.crowd * min(plan.groups, 16) / 16)
         total += cost.gather * operand * plan.blocks * plan.groups / 1000
         total += cost.block * plan.blocks / 32 + cost.few * max(0, 4 - warps) / 4
+        total += streamed * (cost.stream + cost.stream_byte * wide * warps * 512)
         fixed += cost.wait
-    total += cost.crowd * max(0, warps - 8) / 8 + cost.backward * problem.backward
-    total += _STREAM * streamed * 512
+    total += cost.many * max(0, warps - 8) / 8 + cost.backward * problem.backward
     return (total * plan.tiles + fixed) * waves

@@ -1,6 +1,6 @@
 // The scan, forward and backward, for every cell: one launch for the whole sequence.
 //
-// Blocks work in groups of B: a group has one direction and MT tiles of 16 rows, a block UH units of it and the slice of the
+// Blocks work in groups of B: a group has one direction and MT tiles of 16 or 32 rows, a block UH units of it and the slice of the
 // weight that these need, in registers, shared memory, or L2. Each phase of a step: gather the operand that all blocks of the group
 // have made (shared memory; shared memory of the cluster; L2), multiply, add up over the warps, apply the cell, hand on.
 // Tiles are independent, so one tile's exchange passes while another is computed.
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       unit = item % (UH / 2) * 2;
     }
     w.unit = rank * UH + unit;
-    w.n = (tile_group * MT + tile) * 16 + w.row;
+    w.n = (tile_group * MT + tile) * kTileRows + w.row;
     w.count = !w.on || w.n >= a.N ? 0 : H - w.unit >= 2 ? 2 : H - w.unit > 0 ? H - w.unit : 0;
     w.state = w.on ? (tile * RV + w.row) * (UH / 2) + unit / 2 : kStateStride - 1;
     return w;
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       else return *reinterpret_cast<const uint4*>(from);
     };
     auto weight_stored = [&](int k, int n) { return stored[((k - Ph::KR) * Ph::NT + n) * 32]; };
-    auto weight_streamed = [&](int k, int n) { return weight_words(__ldg(weight_at(phase, n, wk * Ph::KB + k))); };
+    auto weight_streamed = [&](int k, int n) { return __ldg(weight_at(phase, n, wk * Ph::KB + k)); };
     float* const to = sum + wk * RV * kSumStride + wn * kUnitBlocks * 8;
 
     if constexpr (TYPE == kFloat32) {
@@ -187,54 +187,58 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     }
 
 #pragma unroll
-    for (int n = 0; n < Ph::NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+    for (int n = 0; n < Ph::NT; ++n)
+#pragma unroll
+      for (int b = 0; b < kBands; ++b) acc[n][b][0] = acc[n][b][1] = acc[n][b][2] = acc[n][b][3] = 0.0f;
     constexpr int CH = Ph::CH;
     constexpr int on_chip = Ph::KR + Ph::KS;
     const bool upper_row = RV >= 8 || column < RV;
-    auto gather = [&](int first, uint4 (&x)[CH], uint4 (&y)[CH]) {
+    auto gather = [&](int first, uint4 (&x)[CH][kHalves]) {
 #pragma unroll
-      for (int k = 0; k < CH; ++k) {
-        x[k] = y[k] = make_uint4(0, 0, 0, 0);
-        if (first + k < blocks) {
-          if (upper_row) x[k] = load(first + k, column);
-          if constexpr (RV > 8) y[k] = load(first + k, column + 8);
-        }
-      }
+      for (int k = 0; k < CH; ++k)
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          x[k][h] = first + k < blocks && upper_row ? load(first + k, column + h * 8) : make_uint4(0, 0, 0, 0);
       if constexpr (MODE == kGrid) {
         // Look again at all that is missing together: a look takes as long as the way to L2.
         Patience patience;
         for (bool all = false; !all; patience.look()) {
           all = true;
 #pragma unroll
-          for (int k = 0; k < CH; ++k) {
-            if (missing(x[k])) { all = false; x[k] = load(first + k, column); }
-            if constexpr (RV > 8) if (missing(y[k])) { all = false; y[k] = load(first + k, column + 8); }
-          }
+          for (int k = 0; k < CH; ++k)
+#pragma unroll
+            for (int h = 0; h < kHalves; ++h)
+              if (missing(x[k][h])) { all = false; x[k][h] = load(first + k, column + h * 8); }
         }
       }
+    };
+    auto add = [&](int n, const uint4 (&x)[kHalves], const uint4& v) {
+#pragma unroll
+      for (int b = 0; b < kBands; ++b)
+        mma_block(acc[n][b], x[2 * b], kHalves > 1 ? x[kHalves > 1 ? 2 * b + 1 : 0] : make_uint4(0, 0, 0, 0), v);
     };
     // The part of the weight in registers, with whatever else is in the same chunk; then from shared memory; then from L2.
     constexpr int held_end = Ph::KR == 0 ? 0 : CH < on_chip ? CH : on_chip;
     constexpr int stored_end = on_chip < Ph::KB ? held_end + (on_chip - held_end) / CH * CH : Ph::KB;
     if constexpr (held_end > 0) {
-      uint4 x[CH], y[CH];
-      gather(0, x, y);
+      uint4 x[CH][kHalves];
+      gather(0, x);
 #pragma unroll
       for (int k = 0; k < held_end; ++k) {
         if (k >= blocks) break;
 #pragma unroll
-        for (int n = 0; n < Ph::NT; ++n) mma_block(acc[n], x[k], y[k], k < Ph::KR ? held[k < Ph::KR ? k : 0][n] : weight_stored(k, n));
+        for (int n = 0; n < Ph::NT; ++n) add(n, x[k], k < Ph::KR ? held[k < Ph::KR ? k : 0][n] : weight_stored(k, n));
       }
     }
 #pragma unroll 1
     for (int first = held_end; first < stored_end && first < blocks; first += CH) {
-      uint4 x[CH], y[CH];
-      gather(first, x, y);
+      uint4 x[CH][kHalves];
+      gather(first, x);
 #pragma unroll
       for (int k = 0; k < CH; ++k) {
         if (first + k >= blocks || (stored_end % CH != held_end % CH && first + k >= stored_end)) break;
 #pragma unroll
-        for (int n = 0; n < Ph::NT; ++n) mma_block(acc[n], x[k], y[k], weight_stored(first + k, n));
+        for (int n = 0; n < Ph::NT; ++n) add(n, x[k], weight_stored(first + k, n));
       }
     }
     if constexpr (stored_end < Ph::KB) {
@@ -248,14 +252,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       static_assert(CH % 2 == 0 || CH == Ph::KB, "the buffers alternate");
 #pragma unroll 1
       for (int first = stored_end; first < blocks; first += CH) {
-        uint4 x[CH], y[CH];
-        gather(first, x, y);
+        uint4 x[CH][kHalves];
+        gather(first, x);
 #pragma unroll
         for (int k = 0; k < CH; ++k) {
-          if (first + k + 1 < blocks) take(first + k + 1, v[(k + 1) & 1]);
           if (first + k >= blocks) break;
+          take(min(first + k + 1, blocks - 1), v[(k + 1) & 1]);
 #pragma unroll
-          for (int n = 0; n < Ph::NT; ++n) mma_block(acc[n], x[k], y[k], v[k & 1][n]);
+          for (int n = 0; n < Ph::NT; ++n) add(n, x[k], weight_words(v[k & 1][n]));  // converted late: nothing waits for the load
         }
       }
     }
@@ -263,8 +267,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
 #pragma unroll
       for (int n = 0; n < Ph::NT; ++n) {
         float* at = to + column * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + quarter * 2;
-        if (upper_row) *reinterpret_cast<float2*>(at) = make_float2(acc[n][0], acc[n][1]);
-        if constexpr (RV > 8) *reinterpret_cast<float2*>(at + 8 * kSumStride) = make_float2(acc[n][2], acc[n][3]);
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          if (upper_row)
+            *reinterpret_cast<float2*>(at + h * 8 * kSumStride) = make_float2(acc[n][h / 2][h % 2 * 2], acc[n][h / 2][h % 2 * 2 + 1]);
       }
     }
   };
@@ -382,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     float* sum = partial + turn * WK * RV * kSumStride;
     turn ^= 1;
     wait(phase, tile, index);
-    float acc[Ph::NT][4];
+    float acc[Ph::NT][kBands][4];
     multiply(phase, held, tile, index, sum, acc);
     if constexpr (!kDirect) __syncthreads();
     arm(phase, tile, index);
@@ -392,11 +398,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       const Where w = where(p, tile);
       float2 total[G] = {};
       if constexpr (kDirect) {
-        const int half = p % kHalves * 2;
+        const int half = p % kHalves;
 #pragma unroll
         for (int g = 0; g < Ph::NG; ++g) {
-          const float(&c)[4] = acc[p / kHalves * Ph::NG + g];
-          total[g] = {c[half], c[half + 1]};
+          const float(&c)[4] = acc[p / kHalves * Ph::NG + g][half / 2];
+          total[g] = {c[half % 2 * 2], c[half % 2 * 2 + 1]};
         }
       } else {
         const float* from = sum + w.row * kSumStride + (w.unit - rank * UH);

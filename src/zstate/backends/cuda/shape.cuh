@@ -19,7 +19,9 @@ constexpr int kUnitBlocks = UH / 8 / WN;          // blocks of eight units that 
 constexpr int kItems = RV * UH / 2;               // pairs of units in a tile of rows
 // One warp over all of K: what it has summed up stays in its registers. Otherwise sums pass through shared memory.
 constexpr bool kDirect = WK == 1 && TYPE != kFloat32;
-constexpr int kHalves = RV > 8 ? 2 : 1;           // of the 16 rows
+constexpr int kHalves = RV > 8 ? RV / 8 : 1;      // groups of eight rows
+constexpr int kBands = RV > 16 ? RV / 16 : 1;     // groups of sixteen: one matrix instruction each
+constexpr int kTileRows = RV > 16 ? RV : 16;
 constexpr int kPerThread = kDirect ? kUnitBlocks * kHalves : (kItems + kThreads - 1) / kThreads;
 
 template <int P> struct Phase {
