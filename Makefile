@@ -6,13 +6,17 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src csrc -type f -not -nam
 # Two workers share two cores: one thread each for the libraries that the tests compare with.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test lint clean
+.PHONY: run test test-gpu lint clean
 
 run: $(VENV)/.run
 	$(BIN)/zstate check
 
 test: lint
 	$(PYTEST) --cov --cov-report=term
+
+# On a machine with an NVIDIA GPU; the Python there must have torch and cuda-core.
+test-gpu:
+	PYTHONPATH=src:tests/gpu $(PYTHON) -m pytest -p no:cacheprovider --confcutdir=tests/gpu tests/gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

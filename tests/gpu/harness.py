@@ -34,7 +34,9 @@ def make_call(operation: str, case: verify.Case, tensors: Tensors, dtype: str) -
     return Call(layout, named)  # type: ignore[arg-type]
 
 
-def run_both(case: verify.Case, inputs: Tensors, dtype: str, runner: Any) -> tuple[Tensors, Tensors]:
+def run_both(
+    case: verify.Case, inputs: Tensors, dtype: str, runner: Any
+) -> tuple[Tensors, Tensors]:
     """Forward, then backward on what forward gave."""
     name = verify.cell_name(case.descriptor)
     there = runner.forward(make_call(name, case, inputs, dtype))

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from ...layout import Call, Layout
@@ -21,11 +22,8 @@ def unavailable() -> str | None:
         return "torch has not been imported, so there are no CUDA tensors"
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    try:
-        import cuda.bindings.driver
-        import cuda.core
-    except ImportError as error:
-        return f"NVIDIA's cuda-core is not installed ({error}): pip install 'zstate[cuda]'"
+    if find_spec("cuda") is None or find_spec("cuda.core") is None:
+        return "NVIDIA's cuda-core is not installed: pip install 'zstate[cuda]'"
     return None
 
 

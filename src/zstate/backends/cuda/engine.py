@@ -1,4 +1,4 @@
-"""Project → scan → contract on torch CUDA tensors: torch's matrix products around one launch of the scan."""
+"""Project → scan → contract on CUDA tensors: torch's products around one launch of the scan."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 from ...layout import Call, Layout
 from . import plain
-from .launch import Kernel, prepare
+from .launch import Kernel, chip_of, prepare
 from .options import Options
-from .planner import Problem
+from .planner import Problem, plans
 
 Tensor = torch.Tensor
 
@@ -26,33 +26,42 @@ class Sizes(NamedTuple):
     G: int
 
 
+class Prepared(NamedTuple):
+    """What calls of one signature share: looked up once it was made."""
+
+    kernel: Kernel
+    shapes: dict[str, tuple[int, ...]]  # of the forward results
+    names: tuple[str, ...]  # of the results
+    mask: tuple[int, ...]  # the mask's full shape
+
+
 def sizes(layout: Layout) -> Sizes:
-    return Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
+    found: Sizes | None = layout.cache.get("cuda sizes")
+    if found is None:
+        found = Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
+        layout.cache["cuda sizes"] = found
+    return found
 
 
 def forward(call: Call) -> dict[str, Tensor]:
     """The forward operation: its results by name."""
     layout, z = call.layout, sizes(call.layout)
     source: Tensor = call.required("source")
-    if layout.dtype == "float64":
+    if layout.dtype == "float64" or not (z.T and z.N) or not _has_plan(call):
         return plain.forward(call)
     with torch.cuda.device(source.device), torch.no_grad():
-        results = {
-            name: torch.empty(layout.shape(name), dtype=source.dtype, device=source.device)
-            for name in layout.result_names()
-        }
-        if z.T and z.N:
-            kernel = _kernel(call)
-            kernel(
-                z.T,
-                z.N,
-                weight=_forward_weight(call, kernel),
-                gates_x=project(call),
-                **_common(call),
-                state=results["state"],
-                cell=results.get("cell"),
-                saved=results.get("training_state"),
-            )
+        ready = _prepared(call)
+        results = {name: source.new_empty(shape) for name, shape in ready.shapes.items()}
+        ready.kernel(
+            z.T,
+            z.N,
+            weight=_forward_weight(call, ready.kernel),
+            gates_x=project(call),
+            **_common(call, ready),
+            state=results["state"],
+            cell=results.get("cell"),
+            saved=results.get("training_state"),
+        )
     return results
 
 
@@ -60,12 +69,11 @@ def backward(call: Call) -> dict[str, Tensor]:
     """The gradient operation: the gradient of every input that was passed, by name."""
     layout, z = call.layout, sizes(call.layout)
     source: Tensor = call.required("source")
-    if layout.dtype == "float64":
+    if layout.dtype == "float64" or not (z.T and z.N) or not _has_plan(call):
         return plain.backward(call)
     with torch.cuda.device(source.device), torch.no_grad():
-        if not (z.T and z.N):
-            return plain.backward(call)
-        kernel = _kernel(call)
+        ready = _prepared(call)
+        kernel = ready.kernel
         gates = source.new_empty(z.T, z.N, z.D * z.G * z.H)
         left = source.new_empty(z.T * z.N, z.D * z.H)
         is_gru = layout.cell_kind.name == "gru"
@@ -81,14 +89,14 @@ def backward(call: Call) -> dict[str, Tensor]:
             z.T,
             z.N,
             weight=_backward_weight(call, kernel),
-            **_common(call),
+            **_common(call, ready),
             saved=_taken(call.tensors["z_state"]),
             cell=_taken(call.tensors.get("cell_output_fwd")),
             state=_taken(call.tensors.get("output_fwd")),
             d_state=_taken(call.tensors["source_gradient"]),
             d_last=_taken(call.tensors.get("state_gradient")),
             d_cell=_taken(cell_gradient),
-            unreset=_unreset(call),
+            unreset=_unreset(call, ready),
             d_gates=gates,
             left=left,
             left_reset=left_reset,
@@ -106,9 +114,7 @@ def backward(call: Call) -> dict[str, Tensor]:
             rows = gates.view(z.T * z.N, -1)
             results["source"] = rows @ weight
             results["input_weight"] = rows.t() @ source.reshape(z.T * z.N, z.I)
-        return {
-            name: results[name].view(call.required(name).shape) for name in layout.result_names()
-        }
+        return {name: results[name].view(call.required(name).shape) for name in ready.names}
 
 
 def project(call: Call) -> Tensor:
@@ -173,7 +179,7 @@ class _Sums:
         }
 
 
-def _common(call: Call) -> dict[str, Any]:
+def _common(call: Call, ready: Prepared) -> dict[str, Any]:
     """The arguments that both directions of time share."""
     tensors = call.tensors
     found: dict[str, Any] = {
@@ -184,7 +190,7 @@ def _common(call: Call) -> dict[str, Any]:
     }
     mask = tensors["mask"]
     if mask is not None:
-        full = mask.expand(call.layout.shape("mask"))
+        full = mask.expand(ready.mask)
         found["mask"] = full
         found["mask_t"], found["mask_n"], found["mask_h"] = full.stride()
     return found
@@ -213,7 +219,7 @@ def _backward_weight(call: Call, kernel: Kernel) -> Tensor:
     return found
 
 
-def _unreset(call: Call) -> Tensor | None:
+def _unreset(call: Call, ready: Prepared) -> Tensor | None:
     """What reset_after multiplies by r, for all t in one product; zState does not keep it."""
     layout, z = call.layout, sizes(call.layout)
     if not getattr(layout.descriptor, "reset_after", False):
@@ -231,7 +237,7 @@ def _unreset(call: Call) -> Tensor | None:
         if first is not None:
             before[at] = first[:, window]
         if mask is not None:
-            full = mask.expand(layout.shape("mask"))[:, :, window]
+            full = mask.expand(ready.mask)[:, :, window]
             before *= full.flip(0) if z.D == 1 and layout.descriptor.reverse else full
         product = before.view(-1, z.H) @ weight[d].t()
         bias = call.tensors["secondary_bias"]
@@ -241,17 +247,35 @@ def _unreset(call: Call) -> Tensor | None:
     return found
 
 
-def _kernel(call: Call) -> Kernel:
-    """The specialisation for calls of this signature: looked up once it was made."""
+def _has_plan(call: Call) -> bool:
+    """Whether the scan fits on this chip at all: full float32 may not, with few multiprocessors."""
+    cache = call.layout.cache
+    if "cuda" not in cache:
+        problem = _problem(call.layout, _is_exact(call.layout))
+        if not plans(problem, chip_of(call.required("source").device)):
+            return False
+    return True
+
+
+def _is_exact(layout: Layout) -> bool:
+    _, batch, _, hidden = layout.size
+    # One row times a small matrix is faster without tensor cores, and then exact for nothing.
+    exact = not torch.backends.cuda.matmul.allow_tf32 or (batch == 1 and hidden <= 256)
+    return exact and layout.dtype == "float32"
+
+
+def _prepared(call: Call) -> Prepared:
     layout = call.layout
     device = call.required("source").device
-    exact = layout.dtype == "float32" and not torch.backends.cuda.matmul.allow_tf32
-    key = ("cuda", device, exact)
-    kernel: Kernel | None = layout.cache.get(key)  # type: ignore[call-overload]
-    if kernel is None:
+    exact = _is_exact(layout)
+    known: dict[tuple[torch.device, bool], Prepared] = layout.cache.setdefault("cuda", {})
+    ready = known.get((device, exact))
+    if ready is None:
+        names = layout.result_names()
+        shapes = {} if layout.operation.is_gradient else {n: layout.shape(n) for n in names}
         kernel = prepare(_problem(layout, exact), _options(call), device)
-        layout.cache[key] = kernel  # type: ignore[index]
-    return kernel
+        ready = known[device, exact] = Prepared(kernel, shapes, names, layout.shape("mask"))
+    return ready
 
 
 def _problem(layout: Layout, exact: bool) -> Problem:

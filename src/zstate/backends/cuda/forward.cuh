@@ -20,8 +20,9 @@ template <int P> ZS_DEVICE void fetch(const Arguments& a, const Where& w, i64 s,
   }
 }
 template <int P> ZS_DEVICE void fetch_ahead(const Arguments& a, const Where& w, i64 s) {
-  if (s + 1 >= a.T || !w.count || (w.unit * kBytes) % 32) return;
-  const Stored* x = a.gates_x + gates_at(a, w, in_time(a, w, s + 1));
+  constexpr int steps = 3;  // as far as device memory is away
+  if (s + steps >= a.T || !w.count || (w.unit * kBytes) % 32) return;
+  const Stored* x = a.gates_x + gates_at(a, w, in_time(a, w, s + steps));
 #pragma unroll
   for (int k = 0; k < G; ++k)
     if (!kTwoPhases || (P == 1) == (k == 2)) prefetch(x + slot(k) * H);

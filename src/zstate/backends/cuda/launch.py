@@ -1,4 +1,4 @@
-"""Loading and launching a specialisation, through NVIDIA's driver bindings. Nothing here waits for the device."""
+"""Loading and launching a specialisation. Nothing here waits for the device."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ FIELDS = (
     "bias2_sum",
 )
 
+_PLACES = {name: place for place, name in enumerate(FIELDS)}
+
 DEBUG = False  # stop a wait that lasts too long: for development
 ACCEPTS: Callable[[Plan], bool] | None = None  # only these plans: for tests
 
@@ -73,7 +75,9 @@ def chip_of(device: torch.device) -> Chip:
 class Kernel:
     """One specialisation, loaded onto one device, with its plan."""
 
-    def __init__(self, problem: Problem, options: Options, plan: Plan, device: torch.device) -> None:
+    def __init__(
+        self, problem: Problem, options: Options, plan: Plan, device: torch.device
+    ) -> None:
         self.problem, self.plan, self.device = problem, plan, device
         chip = chip_of(device)
         architecture = "sm_{}{}".format(*chip.capability)
@@ -97,6 +101,8 @@ class Kernel:
                 )
             )
         self._attributes = self._launch_attributes()
+        # Made once a stream and never changed: making one costs more than launching with it.
+        self._configs: dict[tuple[int, int], Any] = {}
 
     def _launch_attributes(self) -> list[Any]:
         if self.plan.mode == CLUSTER:
@@ -143,9 +149,7 @@ class Kernel:
     def resources(self) -> tuple[int, int]:
         """Registers of a thread and its bytes of local memory (spills)."""
         attributes = driver.CUfunction_attribute
-        registers = driver.cuFuncGetAttribute(
-            attributes.CU_FUNC_ATTRIBUTE_NUM_REGS, self._function
-        )
+        registers = driver.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_NUM_REGS, self._function)
         local = driver.cuFuncGetAttribute(
             attributes.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, self._function
         )
@@ -155,25 +159,25 @@ class Kernel:
         """Launch on the current stream of the device."""
         plan = self.plan
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        values = dict.fromkeys(FIELDS, 0)
-        values["T"], values["N"] = steps, batch
+        words = (ctypes.c_int64 * len(FIELDS))(steps, batch)
         for name, value in arguments.items():
-            values[name] = value.data_ptr() if isinstance(value, torch.Tensor) else value or 0
+            if value is not None:
+                at = _PLACES[name]
+                words[at] = value.data_ptr() if isinstance(value, torch.Tensor) else value
         exchange = self._exchange(steps)
         tile_groups = -(-batch // (plan.tile_rows * plan.tiles))  # of one direction
         at_once = plan.groups // self.problem.directions
         for first in range(0, tile_groups, at_once):
-            values["first_group"] = first
+            words[_PLACES["first_group"]] = first
             if exchange is not None:
                 exchange.fill_(-1)
-                values["exchange"] = exchange.data_ptr()
+                words[_PLACES["exchange"]] = exchange.data_ptr()
             groups = min(at_once, tile_groups - first) * self.problem.directions
-            words = (ctypes.c_int64 * len(FIELDS))(*values.values())
+            config = self._configs.get((groups, stream))
+            if config is None:
+                config = self._configs[groups, stream] = self._config(groups, stream)
             pointers = (ctypes.c_void_p * 1)(ctypes.addressof(words))
-            config = self._config(groups, stream)
-            checked(
-                driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(pointers), 0)
-            )
+            checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(pointers), 0))
 
     def _exchange(self, steps: int) -> torch.Tensor | None:
         plan = self.plan

@@ -1,4 +1,4 @@
-"""A specialisation: the options of a call and its plan, as the constants that the kernel is compiled with."""
+"""The options of a call and its plan, as the constants that the kernel is compiled with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations as a loop of torch operations: for float64, and for calls that have nothing to scan.
+"""The operations as a loop of torch operations: for float64, and where there is nothing to scan.
 
 The same equations as in zstate/cells, on tensors. Slow, and correct on any device.
 """
@@ -77,7 +77,9 @@ class _Direction:
 
     def first(self, name: str) -> Tensor:
         tensor = self.call.tensors.get(name)
-        return self.zero if tensor is None else tensor.reshape(self.N, -1)[:, self.window]
+        return (
+            self.zero if tensor is None else tensor.reshape(self.N, self.D * self.H)[:, self.window]
+        )
 
     def masked(self, h: Tensor, s: int) -> Tensor:
         return h if self.mask is None else h * self.mask[self.in_order[s]]
@@ -142,7 +144,7 @@ def _step(
 def backward(call: Call) -> dict[str, Tensor]:
     layout = call.layout
     source = call.required("source")
-    steps, batch, inputs, hidden = layout.size
+    steps, batch, inputs, _ = layout.size
     found = {name: torch.zeros_like(call.required(name)) for name in layout.result_names()}
     gates = source.new_zeros(layout.shape("gates"))
     for index in range(layout.directions):
@@ -238,4 +240,4 @@ def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) 
             weight[d.slots[k]] += into[k].t() @ left[k]
     for name, value in (("init_state", dh), ("init_cell", dc)):
         if name in found:
-            found[name].view(d.N, -1)[:, d.window] = value
+            found[name].view(d.N, d.D * d.H)[:, d.window] = value

@@ -1,14 +1,14 @@
 """Which way a scan takes over the chip: pure arithmetic on sizes, no GPU needed.
 
-A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of 16 or 32 rows;
-groups are independent. Its blocks exchange the operand of every product
+A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of 16 or
+32 rows; groups are independent. Its blocks exchange the operand of every product
 
 - inside one block, through shared memory (small H),
 - inside a cluster, through distributed shared memory (Hopper and newer),
 - over the whole grid, through L2, all blocks resident at once (large H, older chips).
 
-``plans`` lists what is possible, best first by a model of the time of one step, whose constants were
-measured on an H200 (docs/performance.md). The engine takes the first one that the driver agrees to.
+``plans`` lists what is possible, best first by a model of the time of one step, whose constants
+were measured on an H200. The engine takes the first one that the driver agrees to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Chip:
 
         A cluster lies inside one group of 16 or 18 multiprocessors, some of which are switched off.
         """
-        return max(1, self.multiprocessors // blocks - (1 if blocks > 4 else 3 if blocks > 1 else 0))
+        return max(
+            1, self.multiprocessors // blocks - (1 if blocks > 4 else 3 if blocks > 1 else 0)
+        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _shapes(problem: Problem, chip: Chip) -> Iterator[tuple[int, int, int, int]]
             step += units
         padded = round_up(problem.hidden, step)
         blocks = padded // units
-        if 1 < blocks and blocks * problem.directions <= chip.multiprocessors:
+        if blocks > 1 and blocks * problem.directions <= chip.multiprocessors:
             yield GRID, blocks, units, padded
 
 
@@ -163,10 +165,9 @@ def _tile_counts(problem: Problem, chip: Chip, mode: int, blocks: int, rows: int
     total = -(-problem.batch // max(TILE, rows))
     if mode == GRID:
         at_once = chip.multiprocessors // (blocks * problem.directions)
-        tiles = -(-total // at_once)
-        if tiles > MOST_TILES:
-            tiles = MOST_TILES
-        return sorted({tiles, -(-total // max(1, at_once // 2))} - {0})[:2]
+        tiles = min(MOST_TILES, -(-total // at_once))
+        # With fewer there are several launches: slower, but it fits where the state would not.
+        return sorted({min(tiles, count) for count in (1, 4, MOST_TILES)})
     return sorted({min(count, total) for count in (1, 2, 4, 8)})
 
 
@@ -281,9 +282,7 @@ def _plan(
         chunk,
         tuple(held),
         tuple(stored),
-        shared_bytes(
-            problem, mode, units, padded, rows, tiles, warps_k, warps_n, tuple(stored)
-        ),
+        shared_bytes(problem, mode, units, padded, rows, tiles, warps_k, warps_n, tuple(stored)),
         resident,
         0.0,
     )
@@ -384,6 +383,10 @@ _COSTS = {
 }
 
 
+_L2_BYTES = 4e7  # of the weight that stay in L2 from step to step
+_MEMORY = 4e6  # bytes a microsecond from device memory
+
+
 def _model(problem: Problem, chip: Chip, plan: Plan) -> float:
     """Microseconds of one step."""
     cost = _COSTS[plan.mode]
@@ -423,5 +426,12 @@ def _model(problem: Problem, chip: Chip, plan: Plan) -> float:
         total += cost.block * plan.blocks / 32 + cost.few * max(0, 4 - warps) / 4
         total += streamed * (cost.stream + cost.stream_byte * wide * warps * 512)
         fixed += cost.wait
+    everywhere = sum(
+        (-(-into * plan.padded * problem.value_bytes // 64 // plan.warps_k) - held - stored)
+        * (plan.units // 8 // plan.warps_n * out)
+        for (into, out), held, stored in zip(problem.phases, plan.held, plan.stored, strict=True)
+    )
+    everywhere *= warps * 512 * plan.blocks * plan.groups
+    total += max(0.0, everywhere - _L2_BYTES) / _MEMORY
     total += cost.many * max(0, warps - 8) / 8 + cost.backward * problem.backward
     return (total * plan.tiles + fixed) * waves

@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     if constexpr (TYPE == kFloat32) {
       // Plain multiply-add: a lane has one column and a quarter of the k-block, for all rows.
       float part_sum[Ph::NT][RV] = {};
-#pragma unroll 1
+#pragma unroll(RV <= 2 ? 4 : 1)
       for (int k = 0; k < blocks; ++k) {
         uint4 v[Ph::NT], x[RV];
 #pragma unroll
