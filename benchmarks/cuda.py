@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +31,9 @@ import harness  # noqa: E402
 
 import zstate as zs  # noqa: E402
 from zstate import verify  # noqa: E402
-from zstate.backends.cuda import engine, plain  # noqa: E402
+from zstate.backends.cuda import engine, launch, plain  # noqa: E402
+from zstate.backends.cuda.options import Options  # noqa: E402
+from zstate.backends.cuda.planner import Problem, plans  # noqa: E402
 
 ROWS = [
     (256, 1, 128),
@@ -224,6 +228,40 @@ def host(cell: str) -> list[str]:
     return found
 
 
+def options_cost() -> str:
+    """What a mask, peepholes and other activations cost together: LSTM, N = 16, H = 256."""
+    size, found = (256, 16, 256), []
+    for full in (False, True):
+        ours = Ours("lstm", size, "bfloat16")
+        if full:
+            hard = zs.Activation.HARD_SIGMOID
+            kind = zs.LSTMDescriptor(
+                training=True, input_gate_activation=hard, forget_gate_activation=hard
+            )
+            ours.case = verify.Case("row", kind, ABSENT, (*size, size[2]))
+            keep = torch.rand(size, device="cuda") < 0.8
+            ours.inputs["mask"] = keep.to(torch.bfloat16)
+            ours.inputs["peephole"] = torch.randn(4 * size[2], device="cuda").to(torch.bfloat16)
+            ours._forward = harness.make_call("lstm", ours.case, ours.inputs, "bfloat16")
+        ours.train()
+        found.append(timed(graphed(ours.train).replay, 9) / size[0])
+    return f"mask, peepholes, activations: {found[0]:.2f} -> {found[1]:.2f} µs, training"
+
+
+def first_call() -> str:
+    """Milliseconds until a new configuration is ready: compiled, and from the cache on disk."""
+    problem = Problem("lstm", True, False, "bfloat16", 640, 24, 1)
+    options = Options((0, 1, 2, 3), (3, 3, 2, 3, 2), want_left=True, sum_bias=True)
+    device, spent = torch.device("cuda", torch.cuda.current_device()), []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["ZSTATE_CACHE_DIR"] = folder
+        for _ in range(2):
+            start = time.perf_counter()
+            launch.Kernel(problem, options, plans(problem, launch.chip_of(device))[0], device)
+            spent.append((time.perf_counter() - start) * 1e3)
+    return f"a new configuration: compiled in {spent[0]:.0f} ms, from the cache {spent[1]:.0f} ms"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", default="cuda.json")
@@ -254,6 +292,8 @@ def main() -> None:
                 )
                 sys.stdout.flush()
                 torch.cuda.empty_cache()
+    print(options_cost())
+    print(first_call())
     for cell in chosen.cells.split(","):
         print("host µs a call / device µs, T = 64, N = 16, H = 256:", cell, *host(cell))
     for dtype in chosen.types.split(","):

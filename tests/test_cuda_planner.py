@@ -31,9 +31,9 @@ def problem(cell: str, reset_after: bool, **changes: object) -> Problem:
 
 
 @pytest.mark.parametrize("chip", [A100, L4, H200, B200, SLICE], ids=lambda chip: str(chip))
-@pytest.mark.parametrize("kind", ["bfloat16", "float16", "tf32", "float32"])
+@pytest.mark.parametrize("kind", ["bfloat16", "tf32", "float32"])
 def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
-    sizes = itertools.product((1, 9, 130, 1024), (1, 5, 40, 700), (1, 2), CELLS, (False, True))
+    sizes = itertools.product((1, 130, 1024), (1, 40, 700), (1, 2), CELLS, (False, True))
     for hidden, batch, directions, (cell, after), backward in sizes:
         asked = problem(
             cell,

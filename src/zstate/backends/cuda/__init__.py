@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...layout import Call, Layout
+
+if TYPE_CHECKING:
+    from .tensors import TensorCall
 
 name = "cuda"
 
@@ -35,10 +38,10 @@ def refuses(layout: Layout) -> str | None:
 def forward(call: Call) -> dict[str, Any]:
     from . import engine
 
-    return engine.forward(call)
+    return engine.forward(cast("TensorCall", call))
 
 
 def backward(call: Call) -> dict[str, Any]:
     from . import engine
 
-    return engine.backward(call)
+    return engine.backward(cast("TensorCall", call))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
-from ...layout import Call, Layout
+from ...layout import Layout
 from . import plain
 from .launch import Kernel, chip_of, prepare
 from .options import Options
 from .planner import Problem, plans
+from .tensors import TensorCall
 
 Tensor = torch.Tensor
 
@@ -43,13 +45,20 @@ def sizes(layout: Layout) -> Sizes:
     return found
 
 
-def forward(call: Call) -> dict[str, Tensor]:
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a device the current one, unless it is."""
+    if device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
+def forward(call: TensorCall) -> dict[str, Tensor]:
     """The forward operation: its results by name."""
     layout, z = call.layout, sizes(call.layout)
     source: Tensor = call.required("source")
     if layout.dtype == "float64" or not (z.T and z.N) or not _has_plan(call):
         return plain.forward(call)
-    with torch.cuda.device(source.device), torch.no_grad():
+    with _on(source.device), torch.no_grad():
         ready = _prepared(call)
         results = {name: source.new_empty(shape) for name, shape in ready.shapes.items()}
         ready.kernel(
@@ -65,13 +74,13 @@ def forward(call: Call) -> dict[str, Tensor]:
     return results
 
 
-def backward(call: Call) -> dict[str, Tensor]:
+def backward(call: TensorCall) -> dict[str, Tensor]:
     """The gradient operation: the gradient of every input that was passed, by name."""
     layout, z = call.layout, sizes(call.layout)
     source: Tensor = call.required("source")
     if layout.dtype == "float64" or not (z.T and z.N) or not _has_plan(call):
         return plain.backward(call)
-    with torch.cuda.device(source.device), torch.no_grad():
+    with _on(source.device), torch.no_grad():
         ready = _prepared(call)
         kernel = ready.kernel
         gates = source.new_empty(z.T, z.N, z.D * z.G * z.H)
@@ -117,7 +126,7 @@ def backward(call: Call) -> dict[str, Tensor]:
         return {name: results[name].view(call.required(name).shape) for name in ready.names}
 
 
-def project(call: Call) -> Tensor:
+def project(call: TensorCall) -> Tensor:
     """x[t]W^T + b for all t, [T·N,D·G·H]; a source without a weight is projected already."""
     z = sizes(call.layout)
     source: Tensor = call.required("source")
@@ -179,7 +188,7 @@ class _Sums:
         }
 
 
-def _common(call: Call, ready: Prepared) -> dict[str, Any]:
+def _common(call: TensorCall, ready: Prepared) -> dict[str, Any]:
     """The arguments that both directions of time share."""
     tensors = call.tensors
     found: dict[str, Any] = {
@@ -196,7 +205,7 @@ def _common(call: Call, ready: Prepared) -> dict[str, Any]:
     return found
 
 
-def _forward_weight(call: Call, kernel: Kernel) -> Tensor:
+def _forward_weight(call: TensorCall, kernel: Kernel) -> Tensor:
     """[D,G,HP,HP]: the caller's own where nothing has to be padded."""
     z, padded = sizes(call.layout), kernel.plan.padded
     weight: Tensor = call.required("recurrent_weight")
@@ -207,7 +216,7 @@ def _forward_weight(call: Call, kernel: Kernel) -> Tensor:
     return found
 
 
-def _backward_weight(call: Call, kernel: Kernel) -> Tensor:
+def _backward_weight(call: TensorCall, kernel: Kernel) -> Tensor:
     """[D,HP,G,HP]: transposed, so that the backward product reads along its rows too."""
     z, padded = sizes(call.layout), kernel.plan.padded
     weight: Tensor = call.required("recurrent_weight")
@@ -219,7 +228,7 @@ def _backward_weight(call: Call, kernel: Kernel) -> Tensor:
     return found
 
 
-def _unreset(call: Call, ready: Prepared) -> Tensor | None:
+def _unreset(call: TensorCall, ready: Prepared) -> Tensor | None:
     """What reset_after multiplies by r, for all t in one product; zState does not keep it."""
     layout, z = call.layout, sizes(call.layout)
     if not getattr(layout.descriptor, "reset_after", False):
@@ -247,7 +256,7 @@ def _unreset(call: Call, ready: Prepared) -> Tensor | None:
     return found
 
 
-def _has_plan(call: Call) -> bool:
+def _has_plan(call: TensorCall) -> bool:
     """Whether the scan fits on this chip at all: full float32 may not, with few multiprocessors."""
     cache = call.layout.cache
     if "cuda" not in cache:
@@ -264,7 +273,7 @@ def _is_exact(layout: Layout) -> bool:
     return exact and layout.dtype == "float32"
 
 
-def _prepared(call: Call) -> Prepared:
+def _prepared(call: TensorCall) -> Prepared:
     layout = call.layout
     device = call.required("source").device
     exact = _is_exact(layout)
@@ -292,7 +301,7 @@ def _problem(layout: Layout, exact: bool) -> Problem:
     )
 
 
-def _options(call: Call) -> Options:
+def _options(call: TensorCall) -> Options:
     layout, present = call.layout, call.layout.present
     descriptor, names = layout.descriptor, layout.result_names()
     gradient = layout.operation.is_gradient

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from ...descriptors import Activation
-from ...layout import Call
+from .tensors import TensorCall
 
 Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]
@@ -39,7 +39,7 @@ _SLOPE: dict[Activation, Function] = {  # through the activation's output
 class _Direction:
     """One direction of a call: views of its inputs, steps in the order of the input."""
 
-    def __init__(self, call: Call, index: int) -> None:
+    def __init__(self, call: TensorCall, index: int) -> None:
         layout = call.layout
         self.T, self.N, _, self.H = layout.size
         self.D, self.G = layout.directions, len(layout.cell_kind.gates)
@@ -90,7 +90,7 @@ def _gates(tensor: Tensor, d: _Direction, t: int) -> list[Tensor]:
     return [view[:, slot] for slot in d.slots]
 
 
-def forward(call: Call) -> dict[str, Tensor]:
+def forward(call: TensorCall) -> dict[str, Tensor]:
     layout = call.layout
     source = call.required("source")
     results = {name: source.new_empty(layout.shape(name)) for name in layout.result_names()}
@@ -141,7 +141,7 @@ def _step(
     return o * d.apply[4](c), c, gates
 
 
-def backward(call: Call) -> dict[str, Tensor]:
+def backward(call: TensorCall) -> dict[str, Tensor]:
     layout = call.layout
     source = call.required("source")
     steps, batch, inputs, _ = layout.size
@@ -169,26 +169,29 @@ def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) 
         every = None
     dc = d.zero if every is not None else d.first("cell_gradient")
     weight = found["recurrent_weight"].view(d.D, d.G, d.H, d.H)[d.index]
-    states, cells = tensors.get("output_fwd"), tensors.get("cell_output_fwd")
+    z_state = call.required("z_state").contiguous()
+    dy = call.required("source_gradient")
 
     def saved(s: int) -> list[Tensor]:
-        return _gates(tensors["z_state"].contiguous(), d, d.out_order[s])  # type: ignore[union-attr]
+        return _gates(z_state, d, d.out_order[s])
 
     def output(s: int) -> Tensor:
         if s < 0:
             return d.first("init_state")
         if d.kind == "gru":
-            return states[d.out_order[s]][:, d.window]  # type: ignore[index]
+            return call.required("output_fwd")[d.out_order[s]][:, d.window]
         if d.kind == "lstm":
             return saved(s)[3] * d.apply[4](cell(s))
         return d.apply[0](saved(s)[0])
 
     def cell(s: int) -> Tensor:
-        return d.first("init_cell") if s < 0 else cells[d.out_order[s]][:, d.window]  # type: ignore[index]
+        if s < 0:
+            return d.first("init_cell")
+        return call.required("cell_output_fwd")[d.out_order[s]][:, d.window]
 
     for s in reversed(range(d.T)):
         t = d.out_order[s]
-        dh = dh + tensors["source_gradient"][t][:, d.window]  # type: ignore[index]
+        dh = dh + dy[t][:, d.window]
         h = output(s - 1)
         hm = d.masked(h, s)
         values = saved(s)

@@ -172,8 +172,8 @@ def _tile_counts(problem: Problem, chip: Chip, mode: int, blocks: int, rows: int
 
 
 def _warps(units: int) -> Iterator[tuple[int, int]]:
-    for count in (2, 4, 8, 16):
-        for warps_n in (1, 2, 4, 8, 16):
+    for count in (2, 3, 4, 6, 8, 12, 16):
+        for warps_n in (1, 2, 3, 4, 6, 8, 16):
             if count % warps_n == 0 and (units // 8) % warps_n == 0:
                 yield count // warps_n, warps_n
 
@@ -344,7 +344,7 @@ _COSTS = {
         stored=3.1e-4,
         point=0.011,
         direct=0.025,
-        total=0.013,
+        total=0.1,  # and a barrier
         many=0.18,
         few=0.55,
         backward=0.5,
