@@ -121,9 +121,13 @@ def backward(call: TensorCall) -> dict[str, Tensor]:
         weight = call.tensors["input_weight"]
         if weight is not None:
             rows = gates.view(z.T * z.N, -1)
-            results["source"] = rows @ weight
+            results["source"] = gates @ weight
             results["input_weight"] = rows.t() @ source.reshape(z.T * z.N, z.I)
-        return {name: results[name].view(call.required(name).shape) for name in ready.names}
+        return {name: _shaped(results[name], call.required(name).shape) for name in ready.names}
+
+
+def _shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
+    return tensor if tensor.shape == shape else tensor.view(shape)
 
 
 def project(call: TensorCall) -> Tensor:
@@ -234,36 +238,40 @@ def _unreset(call: TensorCall, ready: Prepared) -> Tensor | None:
     if not getattr(layout.descriptor, "reset_after", False):
         return None
     state: Tensor = call.required("output_fwd")
-    first = call.tensors["init_state"]
-    mask = call.tensors["mask"]
+    first, bias = call.tensors["init_state"], call.tensors["secondary_bias"]
     weight = call.required("recurrent_weight").reshape(z.D, z.G, z.H, z.H)[:, 2]
     found = state.new_empty(z.T, z.N, z.D, z.H)
     for d in range(z.D):
-        window = slice(d * z.H, (d + 1) * z.H)
-        before = state.new_zeros(z.T, z.N, z.H)  # h[t-1], in the order of the output
-        shift, at = (before[1:], 0) if d == 0 else (before[:-1], z.T - 1)
-        shift.copy_(state[:-1, :, window] if d == 0 else state[1:, :, window])
-        if first is not None:
-            before[at] = first[:, window]
+        window = slice(d * z.H, (d + 1) * z.H) if z.D == 2 else slice(None)
+        # In the order of the output; the second direction goes the other way.
+        before, rest = (state[:-1], found[1:, :, d]) if d == 0 else (state[1:], found[:-1, :, d])
+        begin = found[0 if d == 0 else -1, :, d]
+        h0 = state.new_zeros(z.N, z.H) if first is None else first[:, window]
+        mask = call.tensors["mask"]
         if mask is not None:
             full = mask.expand(ready.mask)[:, :, window]
-            before *= full.flip(0) if z.D == 1 and layout.descriptor.reverse else full
-        product = before.view(-1, z.H) @ weight[d].t()
-        bias = call.tensors["secondary_bias"]
-        if bias is not None:
-            product += bias[window]
-        found[:, :, d] = product.view(z.T, z.N, z.H)
+            full = full.flip(0) if z.D == 1 and layout.descriptor.reverse else full
+            before = before[:, :, window] * (full[1:] if d == 0 else full[:-1])
+            h0 = h0 * full[0 if d == 0 else -1]
+        else:
+            before = before[:, :, window]
+        for left, out in ((before.reshape(-1, z.H), rest.reshape(-1, z.H)), (h0, begin)):
+            if bias is None:
+                torch.mm(left, weight[d].t(), out=out)
+            else:
+                torch.addmm(bias[window], left, weight[d].t(), out=out)
     return found
 
 
 def _has_plan(call: TensorCall) -> bool:
     """Whether the scan fits on this chip at all: full float32 may not, with few multiprocessors."""
-    cache = call.layout.cache
-    if "cuda" not in cache:
+    key = "cuda plan exact" if _is_exact(call.layout) else "cuda plan"
+    found: bool | None = call.layout.cache.get(key)
+    if found is None:
         problem = _problem(call.layout, _is_exact(call.layout))
-        if not plans(problem, chip_of(call.required("source").device)):
-            return False
-    return True
+        found = bool(plans(problem, chip_of(call.required("source").device)))
+        call.layout.cache[key] = found
+    return found
 
 
 def _is_exact(layout: Layout) -> bool:
