@@ -45,6 +45,7 @@ template <int P> ZS_DEVICE void fetch_ahead(const Arguments& a, const Where& w, 
 #pragma unroll
   for (int k = 0; k < G; ++k) prefetch(a.saved + gates_at(a, w, t) + slot(k) * H);
   prefetch(a.d_state + row);
+  if constexpr (HAS_MASK) prefetch(mask_at(a, w, s));
   if constexpr (CELL == kLstm) prefetch(a.cell + row);
   if constexpr (CELL == kGru) prefetch(a.state + row);
 }

@@ -116,13 +116,13 @@ def backward(call: TensorCall) -> dict[str, Tensor]:
             bias2_sum=sums.bias2,
         )
         results.update(sums.results())
-        results["recurrent_weight"] = _weight_gradient(layout, gates, left, left_reset)
+        turned = gates.view(z.T * z.N, -1).t()  # [D·G·H,T·N]
+        results["recurrent_weight"] = _weight_gradient(layout, turned, left, left_reset)
         results["source"] = gates
         weight = call.tensors["input_weight"]
         if weight is not None:
-            rows = gates.view(z.T * z.N, -1)
             results["source"] = gates @ weight
-            results["input_weight"] = rows.t() @ source.reshape(z.T * z.N, z.I)
+            results["input_weight"] = turned @ source.reshape(z.T * z.N, z.I)
         return {name: _shaped(results[name], call.required(name).shape) for name in ready.names}
 
 
@@ -147,23 +147,24 @@ def project(call: TensorCall) -> Tensor:
 def _weight_gradient(
     layout: Layout, gates: Tensor, left: Tensor, left_reset: Tensor | None
 ) -> Tensor:
-    """dR [D,G·H,H] from the gates' gradients and what stood in front of R."""
+    """dR [D,G·H,H] from the gates' gradients [D·G·H,T·N] and what stood in front of R [T·N,D·H]."""
     z = sizes(layout)
+    if z.D == 1 and left_reset is None:
+        return gates @ left
     found = gates.new_empty(z.D, z.G * z.H, z.H)
-    rows = gates.view(z.T * z.N, z.D, z.G * z.H)
-    befores = left.view(-1, z.D, z.H)
     for d in range(z.D):
+        rows = gates[d * z.G * z.H : (d + 1) * z.G * z.H]
+        window = slice(d * z.H, (d + 1) * z.H)
         if left_reset is None:
-            torch.mm(rows[:, d].t(), befores[:, d], out=found[d])
+            torch.mm(rows, left[:, window], out=found[d])
             continue
         # The candidate's gate is the last in either gate order, and has factors of its own.
-        split = 2 * z.H
-        own = left_reset.view(-1, z.D, z.H)[:, d]
-        torch.mm(rows[:, d, :split].t(), befores[:, d], out=found[d, :split])
+        split, own = 2 * z.H, left_reset[:, window]
+        torch.mm(rows[:split], left[:, window], out=found[d, :split])
         if getattr(layout.descriptor, "reset_after", False):
-            torch.mm(own.t(), befores[:, d], out=found[d, split:])
+            torch.mm(own.t(), left[:, window], out=found[d, split:])
         else:
-            torch.mm(rows[:, d, split:].t(), own, out=found[d, split:])
+            torch.mm(rows[split:], own, out=found[d, split:])
     return found
 
 
@@ -205,7 +206,9 @@ def _common(call: TensorCall, ready: Prepared) -> dict[str, Any]:
     if mask is not None:
         full = mask.expand(ready.mask)
         found["mask"] = full
-        found["mask_t"], found["mask_n"], found["mask_h"] = full.stride()
+        t, n, h = found["mask_t"], found["mask_n"], found["mask_h"] = full.stride()
+        aligned = full.data_ptr() % (2 * full.element_size()) == 0
+        found["mask_pairs"] = int(h == 1 and t % 2 == 0 and n % 2 == 0 and aligned)
     return found
 
 

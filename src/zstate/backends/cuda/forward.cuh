@@ -26,6 +26,7 @@ template <int P> ZS_DEVICE void fetch_ahead(const Arguments& a, const Where& w, 
 #pragma unroll
   for (int k = 0; k < G; ++k)
     if (!kTwoPhases || (P == 1) == (k == 2)) prefetch(x + slot(k) * H);
+  if constexpr (HAS_MASK && P == kPhases - 1) prefetch(mask_at(a, w, s + steps));
 }
 
 // The operand of the first product: h[-1]·m[0].

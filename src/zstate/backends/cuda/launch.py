@@ -22,6 +22,7 @@ FIELDS = (
     "mask_t",
     "mask_n",
     "mask_h",
+    "mask_pairs",
     "weight",
     "mask",
     "peephole",

@@ -31,8 +31,12 @@ ZS_DEVICE i64 in_time(const Arguments& a, const Where& w, i64 s) {
 ZS_DEVICE i64 out_time(const Arguments& a, const Where& w, i64 s) { return D == 2 && w.d == 1 ? a.T - 1 - s : s; }
 ZS_DEVICE i64 pair_at(const Where& w, i64 row) { return (row * D + w.d) * H + w.unit; }
 ZS_DEVICE i64 gates_at(const Arguments& a, const Where& w, i64 t) { return ((t * a.N + w.n) * D + w.d) * G * H + w.unit; }
+ZS_DEVICE const Stored* mask_at(const Arguments& a, const Where& w, i64 s) {
+  return a.mask + in_time(a, w, s) * a.mask_t + w.n * a.mask_n + (static_cast<i64>(w.d) * H + w.unit) * a.mask_h;
+}
 ZS_DEVICE float2 load_mask(const Arguments& a, const Where& w, i64 s) {
-  const Stored* m = a.mask + in_time(a, w, s) * a.mask_t + w.n * a.mask_n + (static_cast<i64>(w.d) * H + w.unit) * a.mask_h;
+  const Stored* m = mask_at(a, w, s);
+  if (a.mask_pairs) return load_pair(m, w.count);
   return {w.count > 0 ? widen(__ldg(m)) : 0.0f, w.count > 1 ? widen(__ldg(m + a.mask_h)) : 0.0f};
 }
 

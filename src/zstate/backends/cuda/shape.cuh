@@ -61,6 +61,7 @@ struct Arguments {
   i64 T, N;
   i64 first_group;             // tile groups of earlier launches
   i64 mask_t, mask_n, mask_h;  // strides, 0 where the mask is broadcast
+  i64 mask_pairs;              // whether two units of it can be loaded at once
   const Stored* weight;        // forward [D,G,HP,HP], backward [D,HP,G,HP]
   const Stored* mask;
   const Stored* peephole;      // [D,4,H]
