@@ -1,7 +1,8 @@
 // The five activations and their derivatives, each derivative written through the activation's output.
 //
-// The value type V is a float, a double, or a vector of either, so the same text serves every CPU variant and, compiled at run
-// time by NVRTC, the GPU: it therefore includes nothing. Math<V> supplies what V alone cannot say.
+// The value type V is a float, a double, or a vector of either, so the same text serves every CPU variant
+// and, compiled at run time by NVRTC, the GPU: it therefore includes nothing. Math<V> supplies what V alone
+// cannot say.
 #pragma once
 
 #ifndef ZS_DEVICE
@@ -77,22 +78,32 @@ ZS_DEVICE V d_hard_sigmoid(V y) {
 template <class V>
 ZS_DEVICE V activate(int kind, V x) {
   switch (kind) {
-    case kRelu: return relu(x);
-    case kTanh: return Math<V>::tanh(x);
-    case kSigmoid: return Math<V>::sigmoid(x);
-    case kHardSigmoid: return hard_sigmoid(x);
-    default: return x;
+    case kRelu:
+      return relu(x);
+    case kTanh:
+      return Math<V>::tanh(x);
+    case kSigmoid:
+      return Math<V>::sigmoid(x);
+    case kHardSigmoid:
+      return hard_sigmoid(x);
+    default:
+      return x;
   }
 }
 // The derivative at the point where activate() gave y.
 template <class V>
 ZS_DEVICE V d_activate(int kind, V y) {
   switch (kind) {
-    case kRelu: return d_relu(y);
-    case kTanh: return d_tanh(y);
-    case kSigmoid: return d_sigmoid(y);
-    case kHardSigmoid: return d_hard_sigmoid(y);
-    default: return Math<V>::splat(1.0);
+    case kRelu:
+      return d_relu(y);
+    case kTanh:
+      return d_tanh(y);
+    case kSigmoid:
+      return d_sigmoid(y);
+    case kHardSigmoid:
+      return d_hard_sigmoid(y);
+    default:
+      return Math<V>::splat(1.0);
   }
 }
 

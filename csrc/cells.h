@@ -1,14 +1,15 @@
 // The equations of the three cells and their derivatives, for one element (or one vector of elements).
 //
-// Everything that is not a matrix product stands here, once, for every backend written in C++ or CUDA. `a` are
-// pre-activations, `d...` gradients; gates are in canonical order: LSTM i,f,z,o and GRU z,r,o.
+// Everything that is not a matrix product stands here, once, for every backend written in C++ or CUDA. `a`
+// are pre-activations, `d...` gradients; gates are in canonical order: LSTM i,f,z,o and GRU z,r,o.
 #pragma once
 
 #include "activations.h"
 
 namespace ZS_NAMESPACE {
 
-// Single gate: h = activation(z). The training state is z itself, so the derivative evaluates the activation again.
+// Single gate: h = activation(z). The training state is z itself, so the derivative evaluates the activation
+// again.
 template <class Acts, class V>
 ZS_DEVICE V rnn_forward(const Acts& acts, V z) {
   return activate(acts.kind(0), z);
