@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
-from cuda.bindings import driver
 
 from ...errors import BackendError
 from .compiler import machine_code
 from .options import Options, constants
 from .planner import CLUSTER, GRID, Chip, Plan, Problem, plans
+
+driver: Any
+try:
+    driver = import_module("cuda.bindings.driver")
+except ImportError:  # the backend's unavailable() says so before anything here is used
+    driver = None
 
 # The fields of Arguments in shape.cuh, in its order.
 FIELDS = (
