@@ -6,7 +6,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src csrc -type f -not -nam
 # Two workers share two cores: one thread each for the libraries that the tests compare with.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test lint sanitize clean
+.PHONY: run test test-gpu lint sanitize clean
 
 run: $(VENV)/.run
 	$(BIN)/zstate train
@@ -23,6 +23,10 @@ sanitize: $(VENV)/.dev
 	$(BIN)/cmake --build build/sanitize > /dev/null
 	LD_PRELOAD=$$($${CXX:-g++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/sanitize.py build/sanitize/_native*.so 60
+
+# On a machine with an NVIDIA GPU; the Python there must have torch and cuda-core.
+test-gpu:
+	PYTHONPATH=src:tests/gpu $(PYTHON) -m pytest -p no:cacheprovider --confcutdir=tests/gpu tests/gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

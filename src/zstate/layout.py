@@ -363,16 +363,19 @@ def check_descriptor(
 class Call:
     """A checked call: its layout and its input arrays, in the order of the operation's inputs."""
 
-    __slots__ = ("layout", "values")
+    __slots__ = ("_named", "layout", "values")
 
     def __init__(self, layout: Layout, values: tuple[Array | None, ...]) -> None:
         self.layout = layout
         self.values = values
+        self._named: dict[str, Array | None] | None = None  # made when somebody asks
 
     @property
     def tensors(self) -> dict[str, Array | None]:
         """The inputs by name, None where one was not passed."""
-        return dict(zip(self.layout.operation.inputs, self.values, strict=True))
+        if self._named is None:
+            self._named = dict(zip(self.layout.operation.inputs, self.values, strict=True))
+        return self._named
 
     def required(self, name: str) -> Array:
         """An input that was passed."""

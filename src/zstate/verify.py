@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import functional
+from .backends import BACKENDS
 from .descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from .descriptors import SingleGateRNNDescriptor as RNNDescriptor
 from .layout import Layout
@@ -156,7 +157,25 @@ def _call(
     operation: Operation, inputs: dict[str, Array], descriptor: AnyDescriptor, backend: str
 ) -> AnyResult:
     tensors = tuple(inputs.get(name) for name in operation.inputs)
-    return functional.run(operation, tensors, descriptor, backend)
+    if BACKENDS[backend].device == "cpu":
+        return functional.run(operation, tensors, descriptor, backend)
+    moved = tuple(None if tensor is None else _to_gpu(tensor) for tensor in tensors)
+    result = functional.run(operation, moved, descriptor, backend)
+    return operation.result(*(None if each is None else _from_gpu(each) for each in result))  # type: ignore[arg-type]
+
+
+def _to_gpu(array: Array) -> Any:
+    import torch
+
+    # By way of float32, which holds the 16-bit types exactly: NumPy's bfloat16 is not torch's.
+    wide = array if array.dtype.itemsize > 2 else array.astype(np.float32)
+    return torch.from_numpy(np.ascontiguousarray(wide)).to("cuda", getattr(torch, array.dtype.name))
+
+
+def _from_gpu(tensor: Any) -> Array:
+    name = str(tensor.dtype).removeprefix("torch.")
+    wide: Array = (tensor.float() if tensor.element_size() == 2 else tensor).cpu().numpy()
+    return wide.astype(float_dtype(name), copy=False)
 
 
 def relative_error(found: Array, wanted: Array) -> float:

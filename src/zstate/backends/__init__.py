@@ -13,7 +13,7 @@ from typing import Protocol
 from ..errors import BackendError
 from ..layout import Call, Layout
 from ..types import Array
-from . import native, reference
+from . import cuda, native, reference
 
 
 class Backend(Protocol):
@@ -29,7 +29,7 @@ class Backend(Protocol):
 
 
 # Fastest first: without a name, the first one that can serve the call does.
-BACKENDS: dict[str, Backend] = {"native": native, "reference": reference}
+BACKENDS: dict[str, Backend] = {"cuda": cuda, "native": native, "reference": reference}
 
 
 def available() -> list[Backend]:

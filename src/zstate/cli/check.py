@@ -11,6 +11,8 @@ import argparse
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 from rich.console import Console
@@ -56,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
     )
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     console.print(f"zstate {__version__} on {machine}, NumPy {np.__version__}; --seed {seed}")
+    if find_spec("torch") is not None:
+        import_module("torch")  # the CUDA backend works on its tensors
     for backend in BACKENDS.values():
         reason = backend.unavailable()
         if reason is not None:

@@ -1,0 +1,113 @@
+"""From a specialisation to machine code: one source text, NVRTC through cuda-core, a cache on disk.
+
+An entry's name is a hash of everything that decides its content; its first bytes are a hash of the
+rest, so that a damaged file is noticed and built again. Files appear by renaming: processes that
+write the same entry at once do no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+_TEXTS = ("activations.h", "cells.h", "machine.cuh", "shape.cuh", "scan.cu")
+_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
+_DIGEST = 32
+
+
+def find(name: str) -> Path:
+    """A source text: beside this file, or, in a source tree, among the C++ engine's headers."""
+    for folder in (HERE, HERE.parents[3] / "csrc"):
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(f"{name} is missing from the installed package")
+
+
+@cache
+def _text(name: str) -> str:
+    text = find(name).read_text(encoding="utf-8")
+    if name == "scan.cu":
+        text = _INCLUDE.sub(lambda match: _text(match[1]), text)
+    return _INCLUDE.sub("", text).replace("#pragma once", "")
+
+
+def source(constants: str) -> str:
+    """The whole text of a specialisation; it includes nothing."""
+    # The constants name themselves with letters that the shared headers use for other things.
+    shared = _text("activations.h") + _text("cells.h")
+    return shared + constants + "".join(_text(name) for name in _TEXTS[2:])
+
+
+def cache_folder() -> Path:
+    """ZSTATE_CACHE_DIR, or the platform's place for files that can be made again."""
+    chosen = os.environ.get("ZSTATE_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "zstate" / "Cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "zstate"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "zstate"
+
+
+def load(path: Path) -> bytes | None:
+    """A cached entry, or None where there is none or it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST], content[_DIGEST:]
+    return code if code and hashlib.sha256(code).digest() == digest else None
+
+
+def save(path: Path, code: bytes) -> None:
+    """Write an entry; a cache that cannot be written is no reason to fail."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+
+
+@cache
+def _version() -> str:
+    from cuda.bindings import nvrtc
+
+    return ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+
+
+def compile_text(text: str, architecture: str) -> bytes:
+    """Machine code by NVRTC; no cache."""
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(
+        std="c++17",
+        arch=architecture,
+        name="zstate_scan.cu",
+        device_as_default_execution_space=True,  # NVRTC before 13.4 takes generic lambdas for host
+    )
+    return bytes(Program(text, "c++", options).compile("cubin").code)
+
+
+def machine_code(constants: str, architecture: str) -> bytes:
+    """The machine code of a specialisation, from the cache where it is there."""
+    text = source(constants)
+    key = hashlib.sha256("\0".join((text, architecture, _version())).encode()).hexdigest()
+    path = cache_folder() / "cuda" / f"{key}.cubin"
+    code = load(path)
+    if code is None:
+        code = compile_text(text, architecture)
+        save(path, code)
+    return code

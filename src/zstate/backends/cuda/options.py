@@ -1,0 +1,88 @@
+"""The options of a call and its plan, as the constants that the kernel is compiled with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .planner import Plan, Problem
+
+_CELLS = {"single_gate_rnn": 0, "lstm": 1, "gru": 2}
+_TYPES = {"bfloat16": 0, "float16": 1, "tf32": 2, "float32": 3}
+
+
+class Options(NamedTuple):
+    """What a call uses; what it does not use is not in its kernel."""
+
+    slots: tuple[int, ...]
+    activations: tuple[int, ...]
+    reverse: bool = False
+    flip_z: bool = False
+    mask: bool = False
+    peephole: bool = False
+    bias2: bool = False
+    state: bool = False  # an initial state
+    cell: bool = False  # an initial cell
+    save_cell: bool = False
+    save_gates: bool = False
+    last_state: bool = False  # a gradient of the last state
+    last_cell: bool = False
+    every_cell: bool = False
+    want_left: bool = False  # the left factor of the recurrent weight's gradient
+    sum_bias: bool = False
+    sum_peephole: bool = False
+    sum_bias2: bool = False
+
+
+def constants(problem: Problem, options: Options, plan: Plan, debug: bool = False) -> str:
+    """The text in front of the kernel's."""
+    slots = (*options.slots, 0, 0, 0)
+    activations = (*options.activations, 0, 0, 0, 0)
+    integers = {
+        "CELL": _CELLS[problem.cell],
+        "TYPE": _TYPES[problem.type],
+        "H": problem.hidden,
+        "D": problem.directions,
+        "MODE": plan.mode,
+        "B": plan.blocks,
+        "UH": plan.units,
+        "HP": plan.padded,
+        "RV": plan.rows,
+        "MT": plan.tiles,
+        "WK": plan.warps_k,
+        "WN": plan.warps_n,
+        "KR0": plan.held[0],
+        "KR1": plan.held[1] if len(plan.held) > 1 else 0,
+        "KS0": plan.stored[0],
+        "KS1": plan.stored[1] if len(plan.stored) > 1 else 0,
+        "CHUNK": plan.chunk,
+        "SHARED": plan.shared,
+        "RESIDENT": plan.resident,
+        **{f"SLOT{k}": slots[k] for k in range(4)},
+        **{f"ACT{k}": activations[k] for k in range(5)},
+    }
+    switches = {
+        "BACKWARD": problem.backward,
+        "RESET_AFTER": problem.reset_after,
+        "REVERSE": options.reverse,
+        "FLIP_Z": options.flip_z,
+        "HAS_MASK": options.mask,
+        "HAS_PEEPHOLE": options.peephole,
+        "HAS_BIAS2": options.bias2,
+        "HAS_STATE": options.state,
+        "HAS_CELL": options.cell,
+        "SAVE_C": options.save_cell,
+        "SAVE_Z": options.save_gates,
+        "LAST_STATE": options.last_state,
+        "LAST_CELL": options.last_cell,
+        "EVERY_CELL": options.every_cell,
+        "WANT_LEFT": options.want_left,
+        "SUM_BIAS": options.sum_bias,
+        "SUM_PEEPHOLE": options.sum_peephole,
+        "SUM_BIAS2": options.sum_bias2,
+        "DEBUG": debug,
+    }
+    lines = [f"constexpr int {name} = {value};" for name, value in integers.items()]
+    lines += [f"constexpr bool {name} = {str(on).lower()};" for name, on in switches.items()]
+    # The preprocessor cannot see a constexpr, and only one of the two directions is included.
+    lines.append(f"#define BACKWARD_TEXT {int(problem.backward)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,445 @@
+// The scan, forward and backward, for every cell: one launch for the whole sequence.
+//
+// Blocks work in groups of B: a group has one direction and MT tiles of 16 or 32 rows, a block UH units of it and the slice of the
+// weight that these need, in registers, shared memory, or L2. Each phase of a step: gather the operand that all blocks of the group
+// have made (shared memory; shared memory of the cluster; L2), multiply, add up over the warps, apply the cell, hand on.
+// Tiles are independent, so one tile's exchange passes while another is computed.
+
+using namespace zstate;
+using Acts = FixedActivations<ACT0, ACT1, ACT2, ACT3, ACT4>;
+
+struct Where {
+  int d, row, unit, count, state;  // unit: of the layer; count: how many of the pair are inside H; state: place in the state
+  bool on;                         // whether this thread has an item at all
+  i64 n;
+};
+struct Sums {
+  float2 bias[G], peephole[4], bias2;
+};
+
+ZS_DEVICE float2 plus(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+ZS_DEVICE float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
+ZS_DEVICE float2 activated(int kind, float2 x) { return {activate(kind, Real{x.x}).v, activate(kind, Real{x.y}).v}; }
+ZS_DEVICE float2 reset_gradient(const Acts& acts, float2 r, float2 dr) {
+  return {gru_reset_gradient(acts, Real{r.x}, Real{dr.x}).v, gru_reset_gradient(acts, Real{r.y}, Real{dr.y}).v};
+}
+
+// Processing step s as a place in tensors that lie in the order of the input, or of the output.
+ZS_DEVICE i64 in_time(const Arguments& a, const Where& w, i64 s) {
+  return (D == 2 ? w.d == 1 : REVERSE) ? a.T - 1 - s : s;
+}
+ZS_DEVICE i64 out_time(const Arguments& a, const Where& w, i64 s) { return D == 2 && w.d == 1 ? a.T - 1 - s : s; }
+ZS_DEVICE i64 pair_at(const Where& w, i64 row) { return (row * D + w.d) * H + w.unit; }
+ZS_DEVICE i64 gates_at(const Arguments& a, const Where& w, i64 t) { return ((t * a.N + w.n) * D + w.d) * G * H + w.unit; }
+ZS_DEVICE const Stored* mask_at(const Arguments& a, const Where& w, i64 s) {
+  return a.mask + in_time(a, w, s) * a.mask_t + w.n * a.mask_n + (static_cast<i64>(w.d) * H + w.unit) * a.mask_h;
+}
+ZS_DEVICE float2 load_mask(const Arguments& a, const Where& w, i64 s) {
+  const Stored* m = mask_at(a, w, s);
+  if (a.mask_pairs) return load_pair(m, w.count);
+  return {w.count > 0 ? widen(__ldg(m)) : 0.0f, w.count > 1 ? widen(__ldg(m + a.mask_h)) : 0.0f};
+}
+
+#if BACKWARD_TEXT
+#include "backward.cuh"
+#else
+#include "forward.cuh"
+#endif
+
+template <int N> struct Number { static constexpr int value = N; };
+
+extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(128) char shared[];
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, column = lane / 4, quarter = lane % 4;
+  const int wk = warp % WK, wn = warp / WK;
+  const int group = blockIdx.x / B, groups = gridDim.x / B;
+  const int rank = blockIdx.x % B, d = group % D;
+  const i64 tile_group = a.first_group + group / D;
+  float2* const state = reinterpret_cast<float2*>(shared + kAtState);
+  float* const partial = reinterpret_cast<float*>(shared + kAtSum);
+
+  // ---- where things are
+  auto operand_at = [&](auto phase, int tile, i64 index) {
+    constexpr int P = decltype(phase)::value;
+    return (P ? kAtOperand1 : kAtOperand0) + (static_cast<int>(index & 1) * MT + tile) * Phase<P>::tile_bytes;
+  };
+  auto exchange_at = [&](auto phase, int tile, i64 index) {
+    constexpr int P = decltype(phase)::value;
+    char* region = a.exchange;
+    if constexpr (P == 1) region += a.T * groups * MT * Phase<0>::tile_bytes;
+    return region + ((index * groups + group) * MT + tile) * Phase<P>::tile_bytes;
+  };
+  auto barrier_at = [&](int phase, int tile, i64 index) {
+    return shared_address(shared) + ((phase * MT + tile) * 2 + static_cast<int>(index & 1)) * 8;
+  };
+  auto weight_at = [&](auto phase, int tile_column, int block) {
+    using Ph = Phase<decltype(phase)::value>;
+    const i64 unit = rank * UH + (wn * kUnitBlocks + tile_column / Ph::NG) * 8 + column;
+    const int gate = Ph::first + tile_column % Ph::NG, in_gate = Ph::first + block / kGateK;
+    const i64 row = BACKWARD ? unit * G + slot(in_gate) : static_cast<i64>(slot(gate)) * HP + unit;
+    const Stored* from = a.weight + static_cast<i64>(d) * G * HP * HP + row * HP + (block % kGateK) * kBlockK;
+    return reinterpret_cast<const uint4*>(from) + quarter;
+  };
+  auto where = [&](int p, int tile) {
+    Where w;
+    w.d = d;
+    int unit;
+    if constexpr (kDirect) {  // where the matrix instruction leaves its results
+      w.on = RV >= 8 || column < RV;
+      w.row = w.on ? column + p % kHalves * 8 : 0;
+      unit = (wn * kUnitBlocks + p / kHalves) * 8 + quarter * 2;
+    } else {
+      const int item = p * kThreads + thread;
+      w.on = kItems % kThreads == 0 || item < kItems;
+      w.row = w.on ? item / (UH / 2) : 0;
+      unit = item % (UH / 2) * 2;
+    }
+    w.unit = rank * UH + unit;
+    w.n = (tile_group * MT + tile) * kTileRows + w.row;
+    w.count = !w.on || w.n >= a.N ? 0 : H - w.unit >= 2 ? 2 : H - w.unit > 0 ? H - w.unit : 0;
+    w.state = w.on ? (tile * RV + w.row) * (UH / 2) + unit / 2 : kStateStride - 1;
+    return w;
+  };
+
+  // Whether any thread of this warp has a p-th item.
+  auto idle = [&](int p) { return !kDirect && kItems % kThreads != 0 && p * kThreads + warp * 32 >= kItems; };
+
+  // ---- the weight comes onto the chip once
+  constexpr int R0 = KR0 > 0 ? KR0 : 1, R1 = KR1 > 0 ? KR1 : 1;
+  uint4 held0[R0][Phase<0>::NT], held1[R1][Phase<1>::NT];
+  auto hold = [&](auto phase, auto& held) {
+    constexpr int P = decltype(phase)::value;
+    using Ph = Phase<P>;
+    uint4* stored = reinterpret_cast<uint4*>(shared + (P ? kAtWeight1 : kAtWeight0)) + warp * Ph::KS * Ph::NT * 32 + lane;
+#pragma unroll
+    for (int k = 0; k < Ph::KR; ++k)
+#pragma unroll
+      for (int n = 0; n < Ph::NT; ++n) {
+        const int block = wk * Ph::KB + k;
+        held[k][n] = block < Ph::blocks ? weight_words(*weight_at(phase, n, block)) : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll 4
+    for (int k = 0; k < Ph::KS; ++k)
+#pragma unroll
+      for (int n = 0; n < Ph::NT; ++n) {
+        const int block = wk * Ph::KB + Ph::KR + k;
+        stored[(k * Ph::NT + n) * 32] = block < Ph::blocks ? weight_words(*weight_at(phase, n, block)) : make_uint4(0, 0, 0, 0);
+      }
+  };
+  hold(Number<0>{}, held0);
+  if constexpr (kTwoPhases) hold(Number<1>{}, held1);
+
+  // ---- the product of one tile; leaves one partial sum a warp in shared memory
+  auto multiply = [&](auto phase, auto& held, int tile, i64 index, float* sum, auto& acc) {
+    constexpr int P = decltype(phase)::value;
+    using Ph = Phase<P>;
+    const uint4* stored = reinterpret_cast<const uint4*>(shared + (P ? kAtWeight1 : kAtWeight0)) + warp * Ph::KS * Ph::NT * 32 + lane;
+    const char* rows;
+    if constexpr (MODE == kGrid) rows = exchange_at(phase, tile, index);
+    else rows = shared + operand_at(phase, tile, index);
+    rows += wk * Ph::KB * RV * 64 + quarter * 16;
+    const int blocks = Ph::blocks % WK == 0 ? Ph::KB : min(Ph::KB, Ph::blocks - wk * Ph::KB);
+    auto load = [&](int k, int row) {
+      const char* from = rows + (k * RV + row) * 64;
+      if constexpr (MODE == kGrid) return load_relaxed(from);
+      else return *reinterpret_cast<const uint4*>(from);
+    };
+    auto weight_stored = [&](int k, int n) { return stored[((k - Ph::KR) * Ph::NT + n) * 32]; };
+    auto weight_streamed = [&](int k, int n) { return __ldg(weight_at(phase, n, wk * Ph::KB + k)); };
+    float* const to = sum + wk * RV * kSumStride + wn * kUnitBlocks * 8;
+
+    if constexpr (TYPE == kFloat32) {
+      // Plain multiply-add: a lane has one column and a quarter of the k-block, for all rows.
+      float part_sum[Ph::NT][RV] = {};
+#pragma unroll(RV <= 2 ? 4 : 1)
+      for (int k = 0; k < blocks; ++k) {
+        uint4 v[Ph::NT], x[RV];
+#pragma unroll
+        for (int r = 0; r < RV; ++r) x[r] = load(k, r);
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) v[n] = k < Ph::KS ? weight_stored(k, n) : weight_streamed(k, n);
+        if constexpr (MODE == kGrid) {
+          Patience patience;
+          for (bool all = false; !all; patience.look()) {
+            all = true;
+#pragma unroll
+            for (int r = 0; r < RV; ++r)
+              if (missing(x[r])) { all = false; x[r] = load(k, r); }
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < RV; ++r)
+#pragma unroll
+          for (int n = 0; n < Ph::NT; ++n) {
+            float part = part_sum[n][r];
+            part = fmaf(__uint_as_float(x[r].x), __uint_as_float(v[n].x), part);
+            part = fmaf(__uint_as_float(x[r].y), __uint_as_float(v[n].y), part);
+            part = fmaf(__uint_as_float(x[r].z), __uint_as_float(v[n].z), part);
+            part_sum[n][r] = fmaf(__uint_as_float(x[r].w), __uint_as_float(v[n].w), part);
+          }
+      }
+#pragma unroll
+      for (int n = 0; n < Ph::NT; ++n)
+#pragma unroll
+        for (int r = 0; r < RV; ++r) {
+          float part = part_sum[n][r];
+          part += __shfl_xor_sync(~0u, part, 1);
+          part += __shfl_xor_sync(~0u, part, 2);
+          if (r % 4 == quarter) to[r * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + column] = part;
+        }
+      return;
+    }
+
+#pragma unroll
+    for (int n = 0; n < Ph::NT; ++n)
+#pragma unroll
+      for (int b = 0; b < kBands; ++b) acc[n][b][0] = acc[n][b][1] = acc[n][b][2] = acc[n][b][3] = 0.0f;
+    constexpr int CH = Ph::CH;
+    constexpr int on_chip = Ph::KR + Ph::KS;
+    const bool upper_row = RV >= 8 || column < RV;
+    auto gather = [&](int first, uint4 (&x)[CH][kHalves]) {
+#pragma unroll
+      for (int k = 0; k < CH; ++k)
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          x[k][h] = first + k < blocks && upper_row ? load(first + k, column + h * 8) : make_uint4(0, 0, 0, 0);
+      if constexpr (MODE == kGrid) {
+        // Look again at all that is missing together: a look takes as long as the way to L2.
+        Patience patience;
+        for (bool all = false; !all; patience.look()) {
+          all = true;
+#pragma unroll
+          for (int k = 0; k < CH; ++k)
+#pragma unroll
+            for (int h = 0; h < kHalves; ++h)
+              if (missing(x[k][h])) { all = false; x[k][h] = load(first + k, column + h * 8); }
+        }
+      }
+    };
+    auto add = [&](int n, const uint4 (&x)[kHalves], const uint4& v) {
+#pragma unroll
+      for (int b = 0; b < kBands; ++b)
+        mma_block(acc[n][b], x[2 * b], kHalves > 1 ? x[kHalves > 1 ? 2 * b + 1 : 0] : make_uint4(0, 0, 0, 0), v);
+    };
+    // The part of the weight in registers, with whatever else is in the same chunk; then from shared memory; then from L2.
+    constexpr int held_end = Ph::KR == 0 ? 0 : CH < on_chip ? CH : on_chip;
+    constexpr int stored_end = on_chip < Ph::KB ? held_end + (on_chip - held_end) / CH * CH : Ph::KB;
+    if constexpr (held_end > 0) {
+      uint4 x[CH][kHalves];
+      gather(0, x);
+#pragma unroll
+      for (int k = 0; k < held_end; ++k) {
+        if (k >= blocks) break;
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) add(n, x[k], k < Ph::KR ? held[k < Ph::KR ? k : 0][n] : weight_stored(k, n));
+      }
+    }
+#pragma unroll 1
+    for (int first = held_end; first < stored_end && first < blocks; first += CH) {
+      uint4 x[CH][kHalves];
+      gather(first, x);
+#pragma unroll
+      for (int k = 0; k < CH; ++k) {
+        if (first + k >= blocks || (stored_end % CH != held_end % CH && first + k >= stored_end)) break;
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) add(n, x[k], weight_stored(first + k, n));
+      }
+    }
+    if constexpr (stored_end < Ph::KB) {
+      // Always one k-block ahead of the product; a few of these may be in shared memory still.
+      auto take = [&](int k, uint4 (&v)[Ph::NT]) {
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) v[n] = k < on_chip ? weight_stored(k, n) : weight_streamed(k, n);
+      };
+      uint4 v[2][Ph::NT];
+      take(stored_end, v[0]);
+      static_assert(CH % 2 == 0 || CH == Ph::KB, "the buffers alternate");
+#pragma unroll 1
+      for (int first = stored_end; first < blocks; first += CH) {
+        uint4 x[CH][kHalves];
+        gather(first, x);
+#pragma unroll
+        for (int k = 0; k < CH; ++k) {
+          if (first + k >= blocks) break;
+          take(min(first + k + 1, blocks - 1), v[(k + 1) & 1]);
+#pragma unroll
+          for (int n = 0; n < Ph::NT; ++n) add(n, x[k], weight_words(v[k & 1][n]));  // converted late: nothing waits for the load
+        }
+      }
+    }
+    if constexpr (!kDirect) {
+#pragma unroll
+      for (int n = 0; n < Ph::NT; ++n) {
+        float* at = to + column * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + quarter * 2;
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          if (upper_row)
+            *reinterpret_cast<float2*>(at + h * 8 * kSumStride) = make_float2(acc[n][h / 2][h % 2 * 2], acc[n][h / 2][h % 2 * 2 + 1]);
+      }
+    }
+  };
+
+  // ---- hand an operand to every block of the group
+  auto publish = [&](auto phase, const Where& w, int tile, i64 index, const float2 (&operand)[4]) {
+    constexpr int P = decltype(phase)::value;
+    using Ph = Phase<P>;
+#pragma unroll
+    for (int g = 0; g < Ph::KG; ++g) {
+      u32 word[kPairWords];
+      const int k = (g * HP + w.unit) * kBytes, place = (k / 64 * RV + w.row) * 64 + k % 64;
+      operand_pair({w.count > 0 ? operand[g].x : 0.0f, w.count > 1 ? operand[g].y : 0.0f}, word);
+      if constexpr (MODE == kGrid) {
+        if (w.on) store_relaxed(exchange_at(phase, tile, index) + place, word);
+      } else {
+        const int at = operand_at(phase, tile, index) + place;
+        if constexpr (MODE == kBlock) {
+          u32* to = reinterpret_cast<u32*>(shared + at);
+          if (w.on) {
+#pragma unroll
+            for (int k = 0; k < kPairWords; ++k) to[k] = word[k];
+          }
+        } else {
+#if __CUDA_ARCH__ >= 900
+          // Four lanes hold eight units: each gets all of them and sends them to every fourth peer.
+          u32 all[4 * kPairWords];
+#pragma unroll
+          for (int k = 0; k < 4 * kPairWords; ++k) all[k] = __shfl_sync(~0u, word[k % kPairWords], (lane & ~3) + k / kPairWords);
+          const u32 to = shared_address(shared) + (at & ~(8 * kBytes - 1)), barrier = barrier_at(P, tile, index);
+          if (w.on) {
+#pragma unroll
+            for (int k = 0; k < (B + 3) / 4; ++k) {
+              if (B % 4 != 0 && k * 4 + quarter >= B) break;
+              const u32 peer = (k * 4 + quarter + rank) % B;
+              const u32 there = on_peer(to, peer), bell = on_peer(barrier, peer);
+#pragma unroll
+              for (int v = 0; v < kPairWords; ++v)
+                send(there + v * 16, bell, make_uint4(all[v * 4], all[v * 4 + 1], all[v * 4 + 2], all[v * 4 + 3]));
+            }
+          }
+#endif
+        }
+      }
+    }
+  };
+  auto arm = [&](auto phase, int tile, i64 index) {
+#if __CUDA_ARCH__ >= 900
+    constexpr int P = decltype(phase)::value;
+    if constexpr (MODE == kCluster)
+      if (thread == 0) barrier_expect(barrier_at(P, tile, index), Phase<P>::tile_bytes);
+#endif
+  };
+  auto wait = [&](auto phase, int tile, i64 index) {
+    constexpr int P = decltype(phase)::value;
+    if constexpr (MODE == kBlock) __syncthreads();
+#if __CUDA_ARCH__ >= 900
+    if constexpr (MODE == kCluster) {
+      Patience patience;
+      while (!barrier_passed(barrier_at(P, tile, index), static_cast<u32>(index >> 1) & 1)) patience.look();
+    }
+#endif
+  };
+
+  // ---- begin
+#if __CUDA_ARCH__ >= 900
+  if constexpr (MODE == kCluster) {
+    if (thread == 0) {
+      for (int k = 0; k < kPhases * MT * 2; ++k) barrier_init(shared_address(shared) + k * 8);
+      barrier_init_done();
+    }
+    __syncthreads();
+    for (int k = 0; k < 2; ++k)
+      for (int tile = 0; tile < MT; ++tile) {
+        arm(Number<0>{}, tile, k);
+        if constexpr (kTwoPhases) arm(Number<1>{}, tile, k);
+      }
+    cluster_barrier();
+  }
+#endif
+  Constants constants[kPerThread];
+  Sums sums[kPerThread];
+#pragma unroll
+  for (int p = 0; p < kPerThread; ++p) {
+    const Where w = where(p, 0);
+    const int count = w.on ? min(max(H - w.unit, 0), 2) : 0;
+    sums[p] = Sums{};
+    if constexpr (HAS_PEEPHOLE) {
+#pragma unroll
+      for (int g = 0; g < 4; ++g) constants[p].peephole[g] = load_pair(a.peephole + (d * 4 + slot(g)) * H + w.unit, count);
+    }
+    if constexpr (HAS_BIAS2) constants[p].bias2 = load_pair(a.bias2 + d * H + w.unit, count);
+  }
+  for (int tile = 0; tile < MT; ++tile)
+#pragma unroll
+    for (int p = 0; p < kPerThread; ++p) {
+      if (idle(p)) continue;
+      const Where w = where(p, tile);
+      begin(a, w, constants[p], state, [&](const float2 (&operand)[4]) { publish(Number<0>{}, w, tile, 0, operand); }, sums[p]);
+    }
+
+  // ---- every step
+  int turn = 0;
+  auto work = [&](auto phase, auto& held, int tile, i64 index) {
+    constexpr int P = decltype(phase)::value;
+    using Ph = Phase<P>;
+    Inputs in[kPerThread];
+#pragma unroll
+    for (int p = 0; p < kPerThread; ++p) {
+      if (idle(p)) continue;
+      const Where w = where(p, tile);
+      fetch<P>(a, w, index, in[p]);
+      fetch_ahead<P>(a, w, index);
+    }
+    float* sum = partial + turn * WK * RV * kSumStride;
+    turn ^= 1;
+    wait(phase, tile, index);
+    float acc[Ph::NT][kBands][4];
+    multiply(phase, held, tile, index, sum, acc);
+    if constexpr (!kDirect) __syncthreads();
+    arm(phase, tile, index);
+#pragma unroll
+    for (int p = 0; p < kPerThread; ++p) {
+      if (idle(p)) continue;
+      const Where w = where(p, tile);
+      float2 total[G] = {};
+      if constexpr (kDirect) {
+        const int half = p % kHalves;
+#pragma unroll
+        for (int g = 0; g < Ph::NG; ++g) {
+          const float(&c)[4] = acc[p / kHalves * Ph::NG + g][half / 2];
+          total[g] = {c[half % 2 * 2], c[half % 2 * 2 + 1]};
+        }
+      } else {
+        const float* from = sum + w.row * kSumStride + (w.unit - rank * UH);
+#pragma unroll
+        for (int g = 0; g < Ph::NG; ++g)
+#pragma unroll
+          for (int k = 0; k < WK; ++k)
+            total[g] = plus(total[g], *reinterpret_cast<const float2*>(from + k * RV * kSumStride + g * UH));
+      }
+      auto hand_on = [&](const float2 (&operand)[4]) {
+        constexpr int next = kTwoPhases && P == 0 ? 1 : 0;
+        const i64 next_index = next ? index : index + 1;
+        if (next_index < a.T) publish(Number<next>{}, w, tile, next_index, operand);
+      };
+      consume<P>(a, w, index, in[p], constants[p], total, state, hand_on, sums[p]);
+    }
+  };
+#pragma unroll 1
+  for (i64 index = 0; index < a.T; ++index) {
+#pragma unroll 1
+    for (int tile = 0; tile < MT; ++tile) work(Number<0>{}, held0, tile, index);
+    if constexpr (kTwoPhases) {
+#pragma unroll 1
+      for (int tile = 0; tile < MT; ++tile) work(Number<1>{}, held1, tile, index);
+    }
+  }
+
+  // ---- end
+#if BACKWARD_TEXT
+#pragma unroll
+  for (int p = 0; p < kPerThread; ++p) finish(a, where(p, 0), tile_group, sums[p]);
+#endif
+#if __CUDA_ARCH__ >= 900
+  if constexpr (MODE == kCluster) cluster_barrier();  // no block may leave while a peer still sends to it
+#endif
+}

@@ -1,0 +1,73 @@
+"""Calls of the CUDA backend on torch tensors, and the oracle beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from zstate import verify
+from zstate.backends.cuda import engine, plain
+from zstate.layout import Call, bind
+from zstate.operations import OPERATIONS
+
+TYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+Tensors = dict[str, torch.Tensor]
+
+
+def make_call(operation: str, case: verify.Case, tensors: Tensors, dtype: str) -> Call:
+    """A checked call."""
+    op = OPERATIONS[operation]
+    return bind(op, tuple(tensors.get(name) for name in op.inputs), case.descriptor)
+
+
+def run_both(
+    case: verify.Case, inputs: Tensors, dtype: str, runner: Any
+) -> tuple[Tensors, Tensors]:
+    """Forward, then backward on what forward gave."""
+    name = verify.cell_name(case.descriptor)
+    there = runner.forward(make_call(name, case, inputs, dtype))
+    return there, back(case, inputs, there, dtype, runner)
+
+
+def back(case: verify.Case, inputs: Tensors, there: Tensors, dtype: str, runner: Any) -> Tensors:
+    name = verify.cell_name(case.descriptor)
+    fed = {"z_state": there["training_state"], "output_fwd": there["state"]}
+    if "cell" in there:
+        fed["cell_output_fwd"] = there["cell"]
+    found: Tensors = runner.backward(make_call(name + "_gradients", case, {**inputs, **fed}, dtype))
+    return found
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    wanted = wanted.double()
+    size = wanted.norm().item()
+    return (found.double() - wanted).norm().item() / (size or 1.0)
+
+
+def worst(case: verify.Case, dtype: str, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """By result: the engine's error against float64, and that of a loop of torch operations in the
+    same type, both on the same rounded inputs and the same forward results."""
+    storage = TYPES[dtype]
+    arrays = verify.make_inputs(case, seed)
+    rounded = {n: torch.from_numpy(np.asarray(a)).to("cuda", storage) for n, a in arrays.items()}
+    wide = {name: tensor.double() for name, tensor in rounded.items()}
+    there, grads = run_both(case, rounded, dtype, engine)
+    exact = plain.forward(make_call(verify.cell_name(case.descriptor), case, wide, "float64"))
+    exact_back = back(case, wide, {n: t.double() for n, t in there.items()}, "float64", plain)
+    control = plain.forward(make_call(verify.cell_name(case.descriptor), case, rounded, dtype))
+    control_back = back(case, rounded, there, dtype, plain)
+    found = {
+        name: (error(there[name], exact[name]), error(control[name], exact[name])) for name in exact
+    }
+    found |= {
+        "d " + name: (error(grads[name], want), error(control_back[name], want))
+        for name, want in exact_back.items()
+    }
+    return found

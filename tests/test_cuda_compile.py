@@ -1,0 +1,96 @@
+"""A wide grid of specialisations compiles through NVRTC for three generations, without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+
+import pytest
+
+nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+pytest.importorskip("cuda.core")
+
+from zstate.backends.cuda import compiler  # noqa: E402
+from zstate.backends.cuda.options import Options, constants  # noqa: E402
+from zstate.backends.cuda.planner import Chip, Plan, Problem, plans  # noqa: E402
+
+try:
+    nvrtc.nvrtcVersion()
+except Exception as error:
+    pytest.skip(f"no NVRTC library: {error}", allow_module_level=True)
+
+CHIPS = {
+    "sm_80": Chip(108, 166912, (8, 0)),
+    "sm_90": Chip(132, 232448, (9, 0)),
+    "sm_100": Chip(148, 232448, (10, 0)),
+}
+CELLS = {
+    "single_gate_rnn": ((0,), (1,)),
+    "lstm": ((0, 2, 1, 3), (3, 4, 2, 3, 2)),
+    "gru": ((1, 0, 2), (3, 3, 2)),
+}
+SIZES = [(9, 3), (128, 1), (256, 16), (512, 64), (1024, 40), (2048, 32)]
+
+
+def everything(cell: str, backward: bool, reset_after: bool) -> Options:
+    """All inputs of a call at once."""
+    slots, activations = CELLS[cell]
+    lstm, after = cell == "lstm", cell == "gru" and reset_after
+    return Options(
+        slots,
+        activations,
+        flip_z=cell == "gru",
+        mask=True,
+        peephole=lstm,
+        bias2=after,
+        state=True,
+        cell=lstm,
+        save_cell=lstm and not backward,
+        save_gates=not backward,
+        last_state=backward,
+        every_cell=backward and lstm,
+        want_left=backward,
+        sum_bias=backward,
+        sum_peephole=backward and lstm,
+        sum_bias2=backward and after,
+    )
+
+
+def grid() -> list[tuple[str, Problem, bool]]:
+    """Cells, sizes, types and directions, thinned out evenly and always in the same way."""
+    found = []
+    for architecture, cell, backward, kind, (hidden, batch), full in itertools.product(
+        CHIPS,
+        CELLS,
+        (False, True),
+        ("bfloat16", "float16", "tf32", "float32"),
+        SIZES,
+        (False, True),
+    ):
+        for reset_after in (False, True) if cell == "gru" else (False,):
+            asked = Problem(cell, backward, reset_after, kind, hidden, batch, 1 + hidden % 2)
+            mark = zlib.crc32(repr((architecture, asked, full)).encode())
+            if mark % 12 == 0:
+                found.append((architecture, asked, full))
+    return found
+
+
+def build(architecture: str, asked: Problem, options: Options, plan: Plan) -> bytes:
+    return compiler.compile_text(compiler.source(constants(asked, options, plan)), architecture)
+
+
+@pytest.mark.parametrize(("architecture", "asked", "full"), grid())
+def test_a_specialisation_compiles(architecture: str, asked: Problem, full: bool) -> None:
+    options = everything(asked.cell, asked.backward, asked.reset_after)
+    if not full:
+        options = Options(*CELLS[asked.cell])
+    plan = plans(asked, CHIPS[architecture])[0]
+    assert build(architecture, asked, options, plan)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("backward", [False, True])
+def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:
+    asked = Problem("gru", backward, False, "bfloat16", 72, 37, 2)
+    plan = next(plan for plan in plans(asked, CHIPS["sm_90"]) if plan.mode == mode)
+    assert build("sm_90", asked, everything("gru", backward, False), plan)

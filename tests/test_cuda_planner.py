@@ -1,0 +1,115 @@
+"""The planner over a grid of sizes and devices: every call gets a plan, and it fits."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from zstate.backends.cuda import planner
+from zstate.backends.cuda.planner import BLOCK, CLUSTER, GRID, Chip, Problem, plans
+
+A100 = Chip(108, 166912, (8, 0))
+L4 = Chip(58, 101376, (8, 9))
+H200 = Chip(132, 232448, (9, 0))
+B200 = Chip(148, 232448, (10, 0))
+SLICE = Chip(16, 232448, (9, 0))  # a part of a chip
+
+CELLS = [("single_gate_rnn", False), ("lstm", False), ("gru", False), ("gru", True)]
+
+
+def problem(cell: str, reset_after: bool, **changes: object) -> Problem:
+    sizes: dict[str, object] = {
+        "backward": False,
+        "type": "bfloat16",
+        "hidden": 256,
+        "batch": 16,
+        "directions": 1,
+    }
+    sizes.update(changes)
+    return Problem(cell=cell, reset_after=reset_after, **sizes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chip", [A100, L4, H200, B200, SLICE], ids=lambda chip: str(chip))
+@pytest.mark.parametrize("kind", ["bfloat16", "tf32", "float32"])
+def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
+    sizes = itertools.product((1, 130, 1024), (1, 40, 700), (1, 2), CELLS, (False, True))
+    for hidden, batch, directions, (cell, after), backward in sizes:
+        asked = problem(
+            cell,
+            after,
+            type=kind,
+            hidden=hidden,
+            batch=batch,
+            directions=directions,
+            backward=backward,
+        )
+        found = plans(asked, chip)
+        if not found:
+            # Full float32 needs registers that few blocks do not have: the plain path serves it.
+            assert (chip, kind, hidden) == (SLICE, "float32", 1024), asked
+            continue
+        check(asked, chip, found[0])
+
+
+def check(asked: Problem, chip: Chip, plan: planner.Plan) -> None:
+    assert plan.shared <= chip.shared_bytes // plan.resident
+    assert plan.padded == plan.blocks * plan.units >= asked.hidden
+    assert plan.units % 8 == 0
+    assert (plan.padded * asked.value_bytes) % 64 == 0
+    assert (plan.units // 8) % plan.warps_n == 0
+    assert plan.threads <= 1024
+    rows = plan.tile_rows * plan.tiles * plan.groups // asked.directions * plan.launches
+    assert rows >= asked.batch
+    if plan.mode == GRID:
+        assert plan.groups * plan.blocks <= chip.multiprocessors
+    if plan.mode == CLUSTER:
+        assert chip.has_clusters
+        assert plan.blocks <= 16
+    if plan.mode == BLOCK:
+        assert plan.blocks == 1
+    for depth, held, stored in zip(
+        [
+            -(-into * plan.padded * asked.value_bytes // 64 // plan.warps_k)
+            for into, _ in asked.phases
+        ],
+        plan.held,
+        plan.stored,
+        strict=True,
+    ):
+        assert 0 <= held <= plan.chunk
+        assert held + stored <= depth
+        assert plan.mode == GRID or held + stored == depth
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(8192, 4), (16384, 1), (2048, 5000), (4096, 33)])
+@pytest.mark.parametrize("backward", [False, True])
+def test_sizes_that_no_chip_holds_are_streamed(hidden: int, batch: int, backward: bool) -> None:
+    asked = problem("lstm", False, hidden=hidden, batch=batch, backward=backward)
+    plan = plans(asked, H200)[0]
+    check(asked, H200, plan)
+    assert plan.mode == GRID
+
+
+def test_small_sizes_stay_in_a_block_or_a_cluster() -> None:
+    for batch in (1, 8):
+        assert plans(problem("lstm", False, hidden=128, batch=batch), H200)[0].mode != GRID
+    assert plans(problem("single_gate_rnn", False, hidden=64, batch=1), A100)[0].mode == BLOCK
+
+
+def test_without_clusters_none_are_planned() -> None:
+    for hidden in (16, 128, 512):
+        assert all(
+            plan.mode != CLUSTER for plan in plans(problem("gru", True, hidden=hidden), A100)
+        )
+
+
+def test_a_batch_beyond_the_chip_takes_several_launches() -> None:
+    plan = plans(problem("lstm", False, hidden=1024, batch=5000), H200)[0]
+    assert plan.launches > 1
+    assert plan.tiles <= planner.MOST_TILES
+
+
+def test_more_work_never_costs_less() -> None:
+    costs = [plans(problem("lstm", False, hidden=h), H200)[0].microseconds for h in (64, 256, 1024)]
+    assert costs == sorted(costs)
