@@ -296,8 +296,11 @@ class Recurrent(torch.nn.Module):
                 hidden = self.hidden_size
                 ends.append(torch.stack([steps[-1, :, :hidden], steps[0, :, hidden:]]))
             else:
-                # A copy: whoever writes to h_n must not write to the output.
-                ends.append(steps[-1:].clone())
+                last = steps if steps.shape[0] == 1 else steps[-1:]
+                # A copy: whoever writes to h_n must not write to the output. Cells that nobody
+                # else sees are their own last step when there is one step.
+                seen = steps is results[0] or self._returns_cells or steps.requires_grad
+                ends.append(last.clone() if seen or last is not steps else last)
         return _Ran(results[0], results[1] if len(results) > 1 else None, tuple(ends))
 
     def _each_direction(
