@@ -384,9 +384,9 @@ void multiply_outer(const Team& team, i64 K, i64 m_begin, i64 m_end, const Outer
 
 // ---- products of so few rows that packing the weights would cost more than the product ----
 
-// out[j] = sum over k of w[j·ldw + k]·x[k] for j < rows; `out` has room for whole vectors.
-template <class S, class R = RealOf<S>>
-void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
+// dot_rows(), with or without asking for the next rows early.
+template <class S, bool Prefetch, class R = RealOf<S>>
+void dot_rows_as(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
   constexpr int L = Simd<R>::lanes;
   constexpr int group = 4;
   for (i64 j = 0; j < rows; j += L) {
@@ -402,7 +402,10 @@ void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
       for (; k + L <= K; k += L) {
         const Vec<R> xv = Io<R>::load(x + k);
 #pragma GCC unroll 4
-        for (int q = 0; q < rows_here; ++q) acc[q] += Io<S>::load(row[q] + k) * xv;
+        for (int q = 0; q < rows_here; ++q) {
+          acc[q] += Io<S>::load(row[q] + k) * xv;
+          if constexpr (Prefetch) __builtin_prefetch(row[q] + k + rows_here * ldw);
+        }
       }
       if (k < K) {
         const int n = static_cast<int>(K - k);
@@ -417,6 +420,16 @@ void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
     for (int r = 1; r < L; ++r) total += sum[r];
     Io<R>::store(out + j, total);
   }
+}
+
+// out[j] = sum over k of w[j·ldw + k]·x[k] for j < rows; `out` has room for whole vectors.
+template <class S, class R = RealOf<S>>
+void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
+  // The hardware's own prefetching ends with a page, so it comes late to rows that fill one.
+  if (K * static_cast<i64>(sizeof(S)) >= 4096)
+    dot_rows_as<S, true>(w, ldw, rows, x, K, out);
+  else
+    dot_rows_as<S, false>(w, ldw, rows, x, K, out);
 }
 
 // out[j - begin] (+)= sum over k of x[k]·w[k·ldw + j] for j in [begin, end).
