@@ -11,12 +11,15 @@ namespace ZS_NAMESPACE {
 template <class S>
 struct Backward {
   using Real = RealOf<S>;
+  using Element = typename Elements<S>::Product;
+  using Op = Operand<Element>;
   using V = Vec<Real>;
   static constexpr int L = Simd<Real>::lanes;
 
   const Problem& problem;
   i64 H, Hp;
-  Stage<Real> stages[2];
+  bool direct = false;  // no packed weights: the operands are plain values, whatever the elements are
+  Stage<Element> stages[2];
   i64 weight_bytes = 0;
 
   Rows<const S> dy[2], z[2], c[2], h[2], dc_steps[2], h0[2], c0[2], ds[2], dc_last[2];
@@ -27,8 +30,9 @@ struct Backward {
   Rows<S> dh0[2], dc0[2];
   Rows<Real> dgates[2];  // [T][N][G·H] in the descriptor's gate order
   Real* carry[2] = {};   // [N][Hp]: dc of the LSTM; what the GRU's blend passes on
-  Real* recurrent[2] =
-      {};  // [2][N][3H]: the gates' gradient as R sees it, where that differs (GRU, reset after)
+  // [2][N][G·H]: the gates' gradient of this step and the next as R sees it, where that differs from dgates
+  // (GRU, reset after) or the kernel multiplies other elements.
+  Element* recurrent[2] = {};
 
   explicit Backward(const Problem& p) : problem(p), H(p.H), Hp(round_up(p.H, L)) {}
   virtual ~Backward() = default;
@@ -36,27 +40,44 @@ struct Backward {
   Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
   bool has_product(int index, i64 s) const { return index == 1 ? s >= 0 : s < problem.T - 1; }
 
+  // R sees another gradient than x does.
+  bool resets_after() const { return problem.cell == zstate::Cell::kGru && problem.reset_after; }
   // First row of R that a stage's product starts at.
   virtual i64 first_weight_row(int) const { return 0; }
-  virtual const Real* operand(int index, int d, i64 s, i64& lda) const {
+  const Element* operand(int index, int d, i64 s, i64& lda) const {
+    const i64 step = index == 1 ? s : s + 1, first = first_weight_row(index);
+    if (recurrent[d]) {
+      lda = problem.G * H;
+      return recurrent_at(d, step) + (direct ? first : first / Op::kValues);
+    }
     lda = dgates[d].row;
-    return dgates[d].at(index == 1 ? s : s + 1, 0) + first_weight_row(index);
+    return reinterpret_cast<const Element*>(dgates[d].at(step, 0) + first);
+  }
+  Element* recurrent_at(int d, i64 s) const { return recurrent[d] + (s & 1) * problem.N * problem.G * H; }
+  // A gate's gradient as R sees it.
+  ZS_DEVICE void set_recurrent(int d, i64 s, i64 n, i64 u, int lanes, int k, V value) const {
+    const i64 at = problem.slots[k] * H + u;
+    Element* row = recurrent_at(d, s) + n * problem.G * H;
+    if (!Op::kPlain && direct)
+      Io<Real>::store_n(reinterpret_cast<Real*>(row) + at, value, lanes);
+    else
+      Op::write(row, 0, at, value, lanes);
   }
   void direct_product(int index, int d, i64 s, i64 panel, i64 row, Real* tile) const {
-    const Stage<Real>& stage = stages[index];
+    const Stage<Element>& stage = stages[index];
     i64 lda;
-    const Real* a = operand(index, d, s, lda) + row * lda;
+    const Real* a = reinterpret_cast<const Real*>(operand(index, d, s, lda) + row * lda);
     const i64 u = panel * stage.vectors * L;
     weighted_rows<S>(R[d] + first_weight_row(index) * ldr, ldr, u, min_of(H, u + stage.vectors * L), a,
-                     stage.K, tile, false);
+                     stage.length, tile, false);
   }
-  void pack_column(int index, int d, i64 column, Real* packed) const {
-    const Stage<Real>& stage = stages[index];
+  void pack_column(int index, int d, i64 column, Element* packed) const {
+    const Stage<Element>& stage = stages[index];
     const i64 panel = column / stage.vectors, v = column % stage.vectors, width = stage.vectors * L,
               u = column * L;
-    pack_straight<S>(packed + panel * stage.K * width + v * L, width,
-                     R[d] + first_weight_row(index) * ldr + min_of(u, H - 1), ldr, lanes_at<Real>(u, H),
-                     stage.K);
+    pack_straight(packed + panel * stage.K * width + v * L, width,
+                  R[d] + first_weight_row(index) * ldr + min_of(u, H - 1), ldr, lanes_at<Real>(u, H),
+                  stage.length);
   }
 
   // h[s-1] of the forward pass; never called for step 0 without an initial state.
@@ -80,6 +101,7 @@ struct Backward {
   }
   ZS_DEVICE void set_dgate(int d, i64 s, i64 n, i64 u, int lanes, int k, V value) const {
     Io<Real>::store_n(dgates[d].at(s, n) + problem.slots[k] * H + u, value, lanes);
+    if (!Op::kPlain && !direct && !resets_after()) set_recurrent(d, s, n, u, lanes, k, value);
   }
   // The gradient that reaches h[s] through R from step s+1, or from outside at the last step.
   ZS_DEVICE V from_next(int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
@@ -104,7 +126,7 @@ struct RnnBackward final : Backward<S> {
   Acts acts;
 
   RnnBackward(const Problem& p, const Acts& a) : Base(p), acts(a) {
-    this->stages[0] = plain_stage<Real>(p.H, p.H);
+    this->stages[0] = plain_stage<typename Base::Element>(p.H, p.H);
   }
   V previous_state(int d, i64 s, i64 n, i64 u, int lanes) const override {
     return rnn_forward(acts, this->gate(d, s - 1, n, u, lanes, 0));
@@ -127,7 +149,7 @@ struct LstmBackward final : Backward<S> {
   Acts acts;
 
   LstmBackward(const Problem& p, const Acts& a) : Base(p), acts(a) {
-    this->stages[0] = plain_stage<Real>(p.H, 4 * p.H);
+    this->stages[0] = plain_stage<typename Base::Element>(p.H, 4 * p.H);
   }
   V previous_state(int d, i64 s, i64 n, i64 u, int lanes) const override {
     return lstm_output(acts, this->gate(d, s - 1, n, u, lanes, 3),
@@ -167,18 +189,13 @@ struct GruBackward final : Backward<S> {
   // Reset before: the products with Rz, Rr (of the step behind) and with Ro (of this step) depend on each
   // other.
   GruBackward(const Problem& p, const Acts& a) : Base(p), acts(a) {
-    this->stages[0] = plain_stage<Real>(p.H, (ResetAfter ? 3 : 2) * p.H);
-    if (!ResetAfter) this->stages[1] = plain_stage<Real>(p.H, p.H);
+    this->stages[0] = plain_stage<typename Base::Element>(p.H, (ResetAfter ? 3 : 2) * p.H);
+    if (!ResetAfter) this->stages[1] = plain_stage<typename Base::Element>(p.H, p.H);
   }
   V previous_state(int d, i64 s, i64 n, i64 u, int lanes) const override {
     return Io<S>::load_n(this->h[d].at(s - 1, n) + u, lanes);
   }
   i64 first_weight_row(int index) const override { return index == 1 ? 2 * this->H : 0; }
-  const Real* operand(int index, int d, i64 s, i64& lda) const override {
-    if (!ResetAfter) return Base::operand(index, d, s, lda);
-    lda = 3 * this->H;
-    return recurrent_at(d, s + 1);
-  }
   ZS_DEVICE void apply(int index, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     if (index == 1) return through_reset_before(d, s, n, u, lanes, Io<Real>::load(tile));
     Real* carry = this->carry[d] + n * this->Hp + u;
@@ -195,10 +212,6 @@ struct GruBackward final : Backward<S> {
   }
 
  private:
-  Real* recurrent_at(int d, i64 s) const {
-    return this->recurrent[d] + (s & 1) * this->problem.N * 3 * this->H;
-  }
-
   // Until now the o slot of dgates held the un-reset recurrent term, without its bias.
   ZS_DEVICE void through_reset_after(int d, i64 s, i64 n, i64 u, int lanes, const GruGradient<V>& g) const {
     V term = Io<Real>::load_n(this->dgates[d].at(s, n) + 2 * this->H + u, lanes);
@@ -206,10 +219,9 @@ struct GruBackward final : Backward<S> {
     const V r = this->gate(d, s, n, u, lanes, 1);
     const V da_r = gru_reset_gradient(acts, r, g.da_o * term);
     this->set_dgate(d, s, n, u, lanes, 1, da_r);
-    Real* out = recurrent_at(d, s) + n * 3 * this->H + u;
-    Io<Real>::store_n(out + this->problem.slots[0] * this->H, g.da_z, lanes);
-    Io<Real>::store_n(out + this->problem.slots[1] * this->H, da_r, lanes);
-    Io<Real>::store_n(out + 2 * this->H, g.da_o * r, lanes);
+    this->set_recurrent(d, s, n, u, lanes, 0, g.da_z);
+    this->set_recurrent(d, s, n, u, lanes, 1, da_r);
+    this->set_recurrent(d, s, n, u, lanes, 2, g.da_o * r);
   }
   // d_reset is the gradient of h_prev·m·r.
   ZS_DEVICE void through_reset_before(int d, i64 s, i64 n, i64 u, int lanes, V d_reset) const {

@@ -12,6 +12,7 @@ using zstate::BackwardArrays;
 template <class S, class Cell>
 struct BackwardOp {
   using R = RealOf<S>;
+  using E = typename Elements<S>::Product;
   static constexpr bool kSame = sizeof(S) == sizeof(R);
   static constexpr int L = Simd<R>::lanes;
 
@@ -23,9 +24,10 @@ struct BackwardOp {
   bool direct, gru_after, gru_before;
   Rows<const S> x[2];
   Rows<S> dx_rows[2];
-  R* packed[2][2] = {};
-  R *packed_input[2] = {}, *packed_candidate[2] = {};
-  R *row_scratch = nullptr, *outer_scratch = nullptr, *outer_b = nullptr, *dx_chunk = nullptr;
+  E* packed[2][2] = {};
+  E *packed_input[2] = {}, *packed_candidate[2] = {};
+  E *row_scratch = nullptr, *outer_scratch = nullptr, *outer_b = nullptr;
+  R* dx_chunk = nullptr;
   // The gradients of the weights in the type of the arithmetic: the outputs themselves, or scratch.
   R *dR = nullptr, *dW = nullptr, *db = nullptr, *db2 = nullptr, *dp = nullptr;
 
@@ -39,6 +41,7 @@ struct BackwardOp {
         direct(reads_weights_directly(p)) {
     gru_after = p.cell == zstate::Cell::kGru && p.reset_after;
     gru_before = p.cell == zstate::Cell::kGru && !p.reset_after;
+    cell.direct = direct;
     for (int d = 0; d < p.D; ++d) bind(d);
   }
 
@@ -75,16 +78,14 @@ struct BackwardOp {
       else
         cell.dgates[d] = {arena.take<R>(p.T * p.N * GH), p.N * GH, GH};
       cell.carry[d] = arena.take<R>(p.N * cell.Hp);
-      if (gru_after) {
-        cell.recurrent[d] = arena.take<R>(2 * p.N * GH);
-        packed_candidate[d] = arena.take<R>(panels_size<R>(H, H));
-      }
-      if (p.has_input_weight && !direct) packed_input[d] = arena.take<R>(panels_size<R>(p.I, GH));
+      if (gru_after || (!Operand<E>::kPlain && !direct)) cell.recurrent[d] = arena.take<E>(2 * p.N * GH);
+      if (gru_after) packed_candidate[d] = arena.take<E>(panels_size<E>(H, H));
+      if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));
     }
     if (!direct) lay_out_stages(arena, cell, packed);
-    row_scratch = arena.take<R>(threads * kRowsScratch<R>);
-    outer_scratch = arena.take<R>(threads * kOuterScratch<R>);
-    outer_b = arena.take<R>(2 * min_of(kOuterDepth, p.T * p.N) *
+    row_scratch = arena.take<E>(threads * kRowsScratch<R>);
+    outer_scratch = arena.take<E>(threads * kOuterScratch<R>);
+    outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.T * p.N) *
                             (ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>)) * kPanel<R>);
     if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_steps() * p.N * p.I);
     dR = gradient(arena, in.d_recurrent, p.D * GH * H);
@@ -119,10 +120,10 @@ struct BackwardOp {
     for (int d = 0; d < p.D; ++d) {
       i64 ld = 0;
       if (gru_after)
-        pack_panels_transposed<S>(team, packed_candidate[d], cell.R[d] + 2 * H * cell.ldr, cell.ldr, H, H);
+        pack_panels_transposed(team, packed_candidate[d], cell.R[d] + 2 * H * cell.ldr, cell.ldr, H, H);
       if (p.has_input_weight && !direct) {
         const S* w = weight_matrix<S>(in.input_weight, d, GH, ld);
-        pack_panels_straight<S>(team, packed_input[d], w, ld, p.I, GH);
+        pack_panels_straight(team, packed_input[d], w, ld, p.I, GH);
       }
     }
   }
@@ -130,24 +131,23 @@ struct BackwardOp {
   void initialise(const Team& team) {
     const Range mine = share(team, p.N);
     for (int d = 0; d < p.D; ++d)
-      for (i64 n = mine.begin; n < mine.end; ++n)
+      for (i64 n = mine.begin; n < mine.end; ++n) {
+        for (i64 s = 0; s < 2 && cell.recurrent[d] && !direct; ++s)
+          Operand<E>::end(cell.recurrent_at(d, s) + n * GH, GH);
         for (i64 u = 0; u < H; u += L) {
           const int lanes = lanes_at<R>(u, H);
           const Vec<R> first =
               cell.dc_last[d] ? Io<S>::load_n(cell.dc_last[d].at(0, n) + u, lanes) : Vec<R>{};
           Io<R>::store(cell.carry[d] + n * cell.Hp + u, first);
         }
+      }
   }
 
   // (h[t-1]·m)Ro^T of every step in one product, into the o slot of dgates, where the scan reads it and then
   // overwrites it.
   void recompute_candidate_term(const Team& team, int d) {
-    const auto load = [&](i64 row, i64 k0, i64 depth, R* dst) {
-      const i64 s = row / p.N, n = row % p.N;
-      for (i64 k = 0; k < depth; k += L) {
-        const int lanes = static_cast<int>(min_of(L, depth - k));
-        Io<R>::store_n(dst + k, cell.masked_before(d, s, n, k0 + k, lanes), lanes);
-      }
+    const auto load = [&](i64 row, i64 k, int lanes) {
+      return cell.masked_before(d, row / p.N, row % p.N, k, lanes);
     };
     const auto out = [&](i64 row) { return cell.dgates[d].at(row / p.N, row % p.N) + 2 * H; };
     multiply_rows(team, p.T * p.N, H, H, load, packed_candidate[d], out, false,
@@ -265,9 +265,7 @@ struct BackwardOp {
           weighted_rows<S>(w, ldw, begin, end, gates_row(row), GH, out_row(row) + begin, d > 0);
         continue;
       }
-      const auto load = [&](i64 row, i64 k0, i64 depth, R* dst) {
-        std::memcpy(dst, gates_row(row) + k0, sizeof(R) * static_cast<std::size_t>(depth));
-      };
+      const auto load = [&](i64 row, i64 k, int lanes) { return Io<R>::load_n(gates_row(row) + k, lanes); };
       // The members' rows are the same for both directions, so the second may add to the first without a
       // barrier.
       multiply_rows(team, steps * p.N, GH, p.I, load, packed_input[d], out_row, d > 0,

@@ -21,6 +21,11 @@ namespace zstate_avx512 {
 extern const zstate::Engine kEngine;
 }
 #endif
+#ifdef ZS_HAS_avx512bf16
+namespace zstate_avx512bf16 {
+extern const zstate::Engine kEngine;
+}
+#endif
 
 namespace zstate {
 
@@ -36,6 +41,9 @@ const Engine* const kEngines[] = {
 #endif
 #ifdef ZS_HAS_avx512
     &zstate_avx512::kEngine,
+#endif
+#ifdef ZS_HAS_avx512bf16
+    &zstate_avx512bf16::kEngine,
 #endif
     nullptr};
 

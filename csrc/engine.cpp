@@ -1,11 +1,18 @@
 // The engine of one instruction set: from the plan's values to types, and the table that the dispatcher
 // finds.
 //
-// Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which.
+// Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which, and ZS_BASE_ENGINE
+// where the set only extends another one.
 #include "engine.h"
 
 #include "backward_op.h"
 #include "forward_op.h"
+
+#if defined(ZS_BASE_ENGINE)
+namespace ZS_BASE_ENGINE {
+extern const zstate::Engine kEngine;
+}
+#endif
 
 namespace ZS_NAMESPACE {
 namespace {
@@ -26,7 +33,8 @@ using UsualGru = FixedActivations<kSigmoid, kSigmoid, kTanh>;
 // The usual activations are compiled in where speed matters most; elsewhere they would only lengthen the
 // build.
 template <class S>
-inline constexpr bool kHasUsual = sizeof(S) == sizeof(float);
+inline constexpr bool kHasUsual =
+    sizeof(S) == sizeof(float) || !Operand<typename Elements<S>::Product>::kPlain;
 
 template <class Acts>
 bool matches(const Problem& p, int count) {
@@ -75,6 +83,24 @@ void backward_as(const Problem& p, const BackwardArrays& a) {
       return backward_with<S, GruBackward<S, AnyActivations, true>>(p, a, any);
   }
 }
+
+#if defined(ZS_BASE_ENGINE)
+
+// This instruction set adds something for bfloat16 alone: everything else is the base's.
+void forward(const Problem& p, const ForwardArrays& a) {
+  if (p.type != zstate::Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.forward(p, a);
+  forward_as<Bfloat16>(p, a);
+}
+void backward(const Problem& p, const BackwardArrays& a) {
+  if (p.type != zstate::Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.backward(p, a);
+  backward_as<Bfloat16>(p, a);
+}
+void activation(zstate::Type type, int kind, const void* in, void* out, i64 count) {
+  ZS_BASE_ENGINE::kEngine.activation(type, kind, in, out, count);
+}
+bool supported() { return ZS_BASE_ENGINE::kEngine.supported() && __builtin_cpu_supports("avx512bf16"); }
+
+#else
 
 void forward(const Problem& p, const ForwardArrays& a) {
   switch (p.type) {
@@ -137,6 +163,8 @@ bool supported() {
   return true;
 #endif
 }
+
+#endif
 
 }  // namespace
 

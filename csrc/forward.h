@@ -9,13 +9,16 @@ namespace ZS_NAMESPACE {
 template <class S>
 struct Forward {
   using Real = RealOf<S>;
+  using Element = typename Elements<S>::State;
+  using Op = Operand<Element>;
   using V = Vec<Real>;
   static constexpr int L = Simd<Real>::lanes;
 
   const Problem& problem;
   i64 H, Hp;  // hidden units, and rounded up to whole vectors: the row length of the buffers below
   bool starts_from_zero = false;
-  Stage<Real> stages[2];
+  bool direct = false;  // no packed weights: the operands are plain values, whatever the elements are
+  Stage<Element> stages[2];
   i64 weight_bytes = 0;
 
   Rows<const Real> gates_x[2];
@@ -25,17 +28,17 @@ struct Forward {
   const S* R[2] = {};
   i64 ldr = 0;
 
-  Real* operand_buffer[2] = {};  // [2][N][Hp]: h·m for this step and for the next
-  Real* state[2] = {};           // [N][Hp]: c of the LSTM, the unmasked h of the GRU
-  Real* reset[2] = {};           // [N][Hp]: h·m·r of the GRU that resets before the product
-  Real* update[2] = {};          // [N][Hp]: its z
+  Element* operand_buffer[2] = {};  // [2][N][Hp]: h·m for this step and for the next
+  Real* state[2] = {};              // [N][Hp]: c of the LSTM, the unmasked h of the GRU
+  Element* reset[2] = {};           // [N][Hp]: h·m·r of the GRU that resets before the product
+  Real* update[2] = {};             // [N][Hp]: its z
 
   explicit Forward(const Problem& p) : problem(p), H(p.H), Hp(round_up(p.H, L)) {}
 
   Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
   bool has_product(int, i64 s) const { return s > 0 || !starts_from_zero; }
-  Real* operand_at(int d, i64 s) const { return operand_buffer[d] + (s & 1) * problem.N * Hp; }
-  const Real* operand(int index, int d, i64 s, i64& lda) const {
+  Element* operand_at(int d, i64 s) const { return operand_buffer[d] + (s & 1) * problem.N * Hp; }
+  const Element* operand(int index, int d, i64 s, i64& lda) const {
     lda = Hp;
     return index == 1 ? reset[d] : operand_at(d, s);
   }
@@ -47,23 +50,24 @@ struct Forward {
   virtual ~Forward() = default;
 
   void direct_product(int index, int d, i64 s, i64 panel, i64 row, Real* tile) const {
-    const Stage<Real>& stage = stages[index];
+    const Stage<Element>& stage = stages[index];
     i64 lda;
-    const Real* a = operand(index, d, s, lda) + row * lda;
+    const Real* a = reinterpret_cast<const Real*>(operand(index, d, s, lda) + row * lda);
     for (int v = 0; v < stage.vectors; ++v) {
       const i64 u = stage.gated ? panel * L : (panel * stage.vectors + v) * L;
       if (u < H)
-        dot_rows<S>(weight_row(d, gate_of(index, v), u), ldr, lanes_at<Real>(u, H), a, stage.K, tile + v * L);
+        dot_rows<S>(weight_row(d, gate_of(index, v), u), ldr, lanes_at<Real>(u, H), a, stage.length,
+                    tile + v * L);
     }
   }
   // One register column of one panel; columns are numbered through all panels of a direction.
-  void pack_column(int index, int d, i64 column, Real* packed) const {
-    const Stage<Real>& stage = stages[index];
+  void pack_column(int index, int d, i64 column, Element* packed) const {
+    const Stage<Element>& stage = stages[index];
     const i64 panel = column / stage.vectors, v = column % stage.vectors, width = stage.vectors * L;
     const i64 u = stage.gated ? panel * L : column * L;
-    pack_transposed<S>(packed + panel * stage.K * width + v * L, width,
-                       weight_row(d, gate_of(index, static_cast<int>(v)), min_of(u, H - 1)), ldr,
-                       lanes_at<Real>(u, H), stage.K);
+    pack_transposed(packed + panel * stage.K * width + v * L, width,
+                    weight_row(d, gate_of(index, static_cast<int>(v)), min_of(u, H - 1)), ldr,
+                    lanes_at<Real>(u, H), stage.length);
   }
 
   // x's share of gate k, with the bias.
@@ -83,7 +87,18 @@ struct Forward {
   }
   ZS_DEVICE void set_operand(int d, i64 s, i64 n, i64 u, int lanes, V value) const {
     if (mask[d]) value *= mask[d].load(s, n, u, lanes);
-    Io<Real>::store(operand_at(d, s) + n * Hp + u, value);
+    write_operand(operand_at(d, s) + n * Hp, u, value);
+  }
+  // A row of operand_buffer or reset.
+  ZS_DEVICE void write_operand(Element* row, i64 u, V value) const {
+    if (!Op::kPlain && direct)
+      Io<Real>::store(reinterpret_cast<Real*>(row) + u, value);
+    else
+      Op::write(row, Hp, u, value, L);
+  }
+  ZS_DEVICE V read_operand(const Element* row, i64 u) const {
+    if (!Op::kPlain && direct) return Io<Real>::load(reinterpret_cast<const Real*>(row) + u);
+    return Op::read(row, Hp, u);
   }
 };
 
@@ -96,7 +111,7 @@ struct RnnForward final : Forward<S> {
   Acts acts;
 
   RnnForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
-    this->stages[0] = plain_stage<Real>(p.H, p.H);
+    this->stages[0] = plain_stage<typename Base::Element>(p.H, p.H);
   }
   int gate_of(int, int) const override { return 0; }
 
@@ -116,7 +131,7 @@ struct LstmForward final : Forward<S> {
   Acts acts;
 
   LstmForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
-    this->stages[0] = gated_stage<Real>(4, p.H, p.H);
+    this->stages[0] = gated_stage<typename Base::Element>(4, p.H, p.H);
   }
   int gate_of(int, int v) const override { return v; }
 
@@ -148,8 +163,8 @@ struct GruForward final : Forward<S> {
   Acts acts;
 
   GruForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
-    this->stages[0] = gated_stage<Real>(ResetAfter ? 3 : 2, p.H, p.H);
-    if (!ResetAfter) this->stages[1] = plain_stage<Real>(p.H, p.H);
+    this->stages[0] = gated_stage<typename Base::Element>(ResetAfter ? 3 : 2, p.H, p.H);
+    if (!ResetAfter) this->stages[1] = plain_stage<typename Base::Element>(p.H, p.H);
   }
   int gate_of(int index, int v) const override { return index == 1 ? 2 : v; }
 
@@ -187,7 +202,9 @@ struct GruForward final : Forward<S> {
     const V r = gate(d, s, n, u, lanes, tile, 1);
     Io<Real>::store(this->update[d] + at, gate(d, s, n, u, lanes, tile, 0));
     const bool zero = this->starts_from_zero && s == 0;
-    Io<Real>::store(this->reset[d] + at, zero ? V{} : Io<Real>::load(this->operand_at(d, s) + at) * r);
+    const i64 row = n * this->Hp;
+    this->write_operand(this->reset[d] + row, u,
+                        zero ? V{} : this->read_operand(this->operand_at(d, s) + row, u) * r);
   }
   ZS_DEVICE void finish_before(int d, i64 s, i64 n, i64 u, int lanes, V recurrent) const {
     const V o = activate(acts.kind(2), recurrent + this->input(d, s, n, u, lanes, 2));

@@ -11,6 +11,8 @@ using zstate::ForwardArrays;
 template <class S, class Cell>
 struct ForwardOp {
   using R = RealOf<S>;
+  using E = typename Elements<S>::Product;
+  using StateE = typename Elements<S>::State;
   static constexpr bool kSame = sizeof(S) == sizeof(R);
   static constexpr i64 kChunkBytes = i64{2} << 20;
 
@@ -22,9 +24,10 @@ struct ForwardOp {
   bool direct, in_place;
   Rows<const S> x[2], h0[2], c0[2];
   R* chunk_gates[2] = {};
-  R* packed_input[2] = {};
-  R* packed[2][2] = {};
-  R* scratch = nullptr;
+  E* packed_input[2] = {};
+  StateE* packed[2][2] = {};
+  R* row_copy = nullptr;
+  E* scratch = nullptr;
 
   template <class Acts>
   ForwardOp(const Problem& problem, const ForwardArrays& arrays, const Acts& acts)
@@ -36,6 +39,7 @@ struct ForwardOp {
     const i64 step_bytes = max_of(1, p.D * p.N * gates_row * static_cast<i64>(sizeof(R)));
     chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
     cell.starts_from_zero = !in.init_state;
+    cell.direct = direct;
     for (int d = 0; d < p.D; ++d) bind(d);
   }
 
@@ -60,16 +64,19 @@ struct ForwardOp {
     const i64 state = p.N * cell.Hp;
     for (int d = 0; d < p.D; ++d) {
       if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk * p.N * gates_row);
-      if (p.has_input_weight && !direct) packed_input[d] = arena.take<R>(panels_size<R>(GH, p.I));
-      cell.operand_buffer[d] = arena.take<R>(2 * state);
+      if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(panels_size<E>(GH, p.I));
+      cell.operand_buffer[d] = arena.take<StateE>(2 * state);
       if (p.cell != zstate::Cell::kRnn) cell.state[d] = arena.take<R>(state);
       if (Cell::kStages == 2) {
-        cell.reset[d] = arena.take<R>(state);
+        cell.reset[d] = arena.take<StateE>(state);
         cell.update[d] = arena.take<R>(state);
       }
     }
     if (!direct) lay_out_stages(arena, cell, packed);
-    scratch = arena.take<R>(threads * (direct ? round_up(p.I, Simd<R>::lanes) : kRowsScratch<R>));
+    if (direct)
+      row_copy = arena.take<R>(threads * round_up(p.I, Simd<R>::lanes));
+    else
+      scratch = arena.take<E>(threads * kRowsScratch<R>);
   }
 
   void run(const Team& team) {
@@ -78,7 +85,7 @@ struct ForwardOp {
       for (int d = 0; d < p.D && p.has_input_weight; ++d) {
         i64 ldw = 0;
         const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
-        pack_panels_transposed<S>(team, packed_input[d], w, ldw, GH, p.I);
+        pack_panels_transposed(team, packed_input[d], w, ldw, GH, p.I);
       }
     }
     initialise(team);
@@ -127,9 +134,7 @@ struct ForwardOp {
     } else if (direct) {
       project_directly(team, d, rows, in_row, out_row);
     } else {
-      const auto load = [&](i64 row, i64 k0, i64 depth, R* dst) {
-        convert_in<S>(in_row(row) + k0, dst, depth);
-      };
+      const auto load = [&](i64 row, i64 k, int lanes) { return Io<S>::load_n(in_row(row) + k, lanes); };
       multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false,
                     scratch + team.rank * kRowsScratch<R>);
     }
@@ -140,12 +145,12 @@ struct ForwardOp {
     constexpr int L = Simd<R>::lanes;
     i64 ldw = 0;
     const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
-    R* row_copy = scratch + team.rank * round_up(p.I, L);
+    R* copy = row_copy + team.rank * round_up(p.I, L);
     const Range mine = share(team, ceil_div(GH, L));
     const i64 begin = mine.begin * L, end = min_of(mine.end * L, GH);
     for (i64 row = 0; row < rows; ++row) {
-      convert_in<S>(in_row(row), row_copy, p.I);
-      dot_rows<S>(w + begin * ldw, ldw, end - begin, row_copy, p.I, out_row(row) + begin);
+      convert_in<S>(in_row(row), copy, p.I);
+      dot_rows<S>(w + begin * ldw, ldw, end - begin, copy, p.I, out_row(row) + begin);
     }
   }
 };

@@ -5,7 +5,7 @@
 // the number of threads.
 #pragma once
 
-#include "simd.h"
+#include "operand.h"
 #include "threads.h"
 
 namespace ZS_NAMESPACE {
@@ -35,10 +35,12 @@ inline Range share(const Team& team, i64 n) {
 
 // c[r][j] (+)= sum over k of a(r,k)·b[k][j]. A is read as a[r·lda + k], or, Interleaved, as a[k·Rows + r].
 // Chains > 1 splits k over that many sums, which one row alone needs to keep the multipliers busy.
-template <class R, int Rows, int Vectors, int Chains, bool Interleaved>
-void tile_product(i64 K, const R* a, i64 lda, const R* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
+// K counts elements. An element of A with two terms has the second one half a row further on.
+template <class E, int Rows, int Vectors, int Chains, bool Interleaved, class R = typename Operand<E>::Real>
+void tile_product(i64 K, const E* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
+  using Op = Operand<E>;
   using V = Vec<R>;
-  constexpr int L = Simd<R>::lanes;
+  constexpr int L = Op::L;
   V sum[Chains][Rows][Vectors];
 #pragma GCC unroll 8
   for (int q = 0; q < Chains; ++q)
@@ -51,22 +53,29 @@ void tile_product(i64 K, const R* a, i64 lda, const R* b, i64 ldb, R* c, i64 ldc
   for (; k + Chains <= K; k += Chains) {
 #pragma GCC unroll 8
     for (int q = 0; q < Chains; ++q) {
-      V bv[Vectors];
+      typename Op::Register bv[Vectors];
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) bv[v] = Io<R>::load(b + v * L);
+      for (int v = 0; v < Vectors; ++v) bv[v] = Op::load(b + v * L);
       b += ldb;
+#pragma GCC unroll 2
+      for (int term = 0; term < Op::kTerms; ++term)
 #pragma GCC unroll 8
-      for (int r = 0; r < Rows; ++r) {
-        const V av = V{} + (Interleaved ? a[(k + q) * Rows + r] : a[r * lda + k + q]);
+        for (int r = 0; r < Rows; ++r) {
+          const i64 at = Interleaved ? (k + q) * Rows + r : r * lda + k + q + term * (lda / 2);
+          const auto av = Op::splat(a + at);
 #pragma GCC unroll 8
-        for (int v = 0; v < Vectors; ++v) sum[q][r][v] += av * bv[v];
-      }
+          for (int v = 0; v < Vectors; ++v) sum[q][r][v] = Op::add_product(sum[q][r][v], av, bv[v]);
+        }
     }
   }
   if constexpr (Chains > 1) {
     for (; k < K; ++k, b += ldb)
+#pragma GCC unroll 2
+      for (int term = 0; term < Op::kTerms; ++term)
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) sum[0][0][v] += (V{} + a[k]) * Io<R>::load(b + v * L);
+        for (int v = 0; v < Vectors; ++v)
+          sum[0][0][v] =
+              Op::add_product(sum[0][0][v], Op::splat(a + k + term * (lda / 2)), Op::load(b + v * L));
 #pragma GCC unroll 8
     for (int q = 1; q < Chains; ++q)
 #pragma GCC unroll 8
@@ -81,49 +90,58 @@ void tile_product(i64 K, const R* a, i64 lda, const R* b, i64 ldb, R* c, i64 ldc
     }
 }
 
-template <class R>
-using TileProduct = void (*)(i64, const R*, i64, const R*, i64, R*, i64, bool);
+template <class E>
+using TileProduct = void (*)(i64, const E*, i64, const E*, i64, typename Operand<E>::Real*, i64, bool);
 
 // The kernel for `rows` rows.
-template <class R, int Vectors, bool Interleaved>
-TileProduct<R> tile_product_for(int rows) {
+template <class E, int Vectors, bool Interleaved>
+TileProduct<E> tile_product_for(int rows) {
   constexpr int most = tile_rows(Vectors);
 #define ZS_ROWS(n) (n <= most ? n : 1)
-  static constexpr TileProduct<R> kernels[] = {
+  static constexpr TileProduct<E> kernels[] = {
       nullptr,
-      tile_product<R, 1, Vectors, 1, Interleaved>,
-      tile_product<R, ZS_ROWS(2), Vectors, 1, Interleaved>,
-      tile_product<R, ZS_ROWS(3), Vectors, 1, Interleaved>,
-      tile_product<R, ZS_ROWS(4), Vectors, 1, Interleaved>,
-      tile_product<R, ZS_ROWS(5), Vectors, 1, Interleaved>,
-      tile_product<R, ZS_ROWS(6), Vectors, 1, Interleaved>,
-      tile_product<R, ZS_ROWS(7), Vectors, 1, Interleaved>,
-      tile_product<R, ZS_ROWS(8), Vectors, 1, Interleaved>,
+      tile_product<E, 1, Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(2), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(3), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(4), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(5), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(6), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(7), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(8), Vectors, 1, Interleaved>,
   };
 #undef ZS_ROWS
   return kernels[rows];
 }
 
-// ---- packing ----
+// ---- packing; k counts elements ----
+
+// A register of elements, whatever they are.
+template <class E, class V>
+ZS_DEVICE void store_bits(E* p, V v) {
+  std::memcpy(static_cast<void*>(p), &v, sizeof v);
+}
 
 // dst[k·ldd + lane] = src[lane·lds + k] for lane < rows, zero in the other lanes: one register column of a
 // panel.
-template <class S, class R = RealOf<S>>
-void pack_transposed(R* dst, i64 ldd, const S* src, i64 lds, int rows, i64 K) {
-  constexpr int L = Simd<R>::lanes;
-  for (i64 k = 0; k < K; k += L) {
-    const int part = static_cast<int>(min_of(L, K - k));
-    Vec<R> square[L];
-    for (int r = 0; r < L; ++r) square[r] = r < rows ? Io<S>::load_n(src + r * lds + k, part) : Vec<R>{};
+template <class E, class S>
+void pack_transposed(E* dst, i64 ldd, const S* src, i64 lds, int rows, i64 K) {
+  using Op = Operand<E>;
+  const i64 depth = depth_of<E>(K);
+  for (i64 k = 0; k < depth; k += Op::L) {
+    const int part = static_cast<int>(min_of(Op::L, depth - k));
+    typename Op::V square[Op::L];
+    for (int r = 0; r < Op::L; ++r)
+      square[r] = r < rows ? Op::load_along(src + r * lds, k, K) : typename Op::V{};
     transpose(square);
-    for (int i = 0; i < part; ++i) Io<R>::store(dst + (k + i) * ldd, square[i]);
+    for (int i = 0; i < part; ++i) store_bits(dst + (k + i) * ldd, square[i]);
   }
 }
 
 // dst[k·ldd + lane] = src[k·lds + lane] for lane < columns, zero in the other lanes.
-template <class S, class R = RealOf<S>>
-void pack_straight(R* dst, i64 ldd, const S* src, i64 lds, int columns, i64 K) {
-  for (i64 k = 0; k < K; ++k) Io<R>::store(dst + k * ldd, Io<S>::load_n(src + k * lds, columns));
+template <class E, class S>
+void pack_straight(E* dst, i64 ldd, const S* src, i64 lds, int columns, i64 K) {
+  const auto load = [&](i64 k) { return Io<S>::load_n(src + k * lds, columns); };
+  for (i64 k = 0; k < depth_of<E>(K); ++k) store_bits(dst + k * ldd, Operand<E>::load_across(load, k, K));
 }
 
 // Lanes of the register column that starts at `column` of `columns`; may be negative beyond the end.
@@ -134,30 +152,31 @@ int lanes_at(i64 column, i64 columns) {
 
 // A row-major matrix [rows, K] as the transposed B of a large product: panels of kPanel rows, each
 // [K][kPanel].
-template <class S, class R = RealOf<S>>
-void pack_panels_transposed(const Team& team, R* dst, const S* src, i64 lds, i64 rows, i64 K) {
+template <class E, class S, class R = RealOf<S>>
+void pack_panels_transposed(const Team& team, E* dst, const S* src, i64 lds, i64 rows, i64 K) {
   const i64 columns = ceil_div(rows, kPanel<R>) * kPanelVectors;
   const Range mine = share(team, columns);
   for (i64 c = mine.begin; c < mine.end; ++c) {
     const i64 first = c * Simd<R>::lanes;
-    R* panel = dst + c / kPanelVectors * kPanel<R> * K + c % kPanelVectors * Simd<R>::lanes;
-    pack_transposed<S>(panel, kPanel<R>, src + min_of(first, rows) * lds, lds, lanes_at<R>(first, rows), K);
+    E* panel = dst + c / kPanelVectors * kPanel<R> * depth_of<E>(K) + c % kPanelVectors * Simd<R>::lanes;
+    pack_transposed(panel, kPanel<R>, src + min_of(first, rows) * lds, lds, lanes_at<R>(first, rows), K);
   }
 }
 // A row-major matrix [K, columns] as B: panels [K][kPanel].
-template <class S, class R = RealOf<S>>
-void pack_panels_straight(const Team& team, R* dst, const S* src, i64 lds, i64 columns, i64 K) {
+template <class E, class S, class R = RealOf<S>>
+void pack_panels_straight(const Team& team, E* dst, const S* src, i64 lds, i64 columns, i64 K) {
   const i64 vectors = ceil_div(columns, kPanel<R>) * kPanelVectors;
   const Range mine = share(team, vectors);
   for (i64 c = mine.begin; c < mine.end; ++c) {
     const i64 first = c * Simd<R>::lanes;
-    R* panel = dst + c / kPanelVectors * kPanel<R> * K + c % kPanelVectors * Simd<R>::lanes;
-    pack_straight<S>(panel, kPanel<R>, src + min_of(first, columns), lds, lanes_at<R>(first, columns), K);
+    E* panel = dst + c / kPanelVectors * kPanel<R> * depth_of<E>(K) + c % kPanelVectors * Simd<R>::lanes;
+    pack_straight(panel, kPanel<R>, src + min_of(first, columns), lds, lanes_at<R>(first, columns), K);
   }
 }
-template <class R>
+template <class E>
 i64 panels_size(i64 columns, i64 K) {
-  return ceil_div(columns, kPanel<R>) * kPanel<R> * K;
+  constexpr i64 P = kPanel<typename Operand<E>::Real>;
+  return ceil_div(columns, P) * P * depth_of<E>(K);
 }
 
 // ---- C = A·B with B packed whole ----
@@ -189,17 +208,18 @@ void store_tile(const R* tile, const RowOf& row_of, i64 row, int rows, i64 colum
 }
 
 // One block of rows times every panel in [panels.begin, panels.end).
-template <class R, class RowOf>
-void multiply_block(const R* a, i64 lda, i64 row, i64 rows, const R* b, i64 K, i64 k0, i64 depth,
+template <class E, class RowOf>
+void multiply_block(const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i64 k0, i64 depth,
                     Range panels, i64 columns, const RowOf& c_row, bool accumulate) {
+  using R = typename Operand<E>::Real;
   constexpr i64 P = kPanel<R>;
   const i64 tiles = ceil_div(rows, kRows);
   for (i64 p = panels.begin; p < panels.end; ++p) {
-    const R* panel = b + (p * K + k0) * P;
+    const E* panel = b + (p * K + k0) * P;
     for (i64 t = 0; t < tiles; ++t) {
       const i64 r = rows * t / tiles, end = rows * (t + 1) / tiles;
       const int n = static_cast<int>(end - r);
-      const auto product = tile_product_for<R, kPanelVectors, false>(n);
+      const auto product = tile_product_for<E, kPanelVectors, false>(n);
       R* first = c_row(row + r);
       const i64 ldc = n > 1 ? c_row(row + r + 1) - first : 0;
       const bool regular = n < 3 || c_row(row + end - 1) - first == (n - 1) * ldc;
@@ -214,11 +234,13 @@ void multiply_block(const R* a, i64 lda, i64 row, i64 rows, const R* b, i64 K, i
   }
 }
 
-// C[rows, columns] (+)= A·B. load_row(row, k0, depth, dst) writes a piece of a row of A; c_row(row) is where
-// a row of C starts. B is packed in panels of depth K. Ends without a barrier.
-template <class R, class LoadRow, class RowOf>
-void multiply_rows(const Team& team, i64 rows, i64 K, i64 columns, const LoadRow& load_row, const R* b,
-                   const RowOf& c_row, bool accumulate, R* scratch) {
+// C[rows, columns] (+)= A·B. load(row, k, lanes) reads A; c_row(row) is where a row of C starts. B is packed
+// in panels over `length` values of k. Ends without a barrier.
+template <class E, class Load, class RowOf>
+void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Load& load, const E* b,
+                   const RowOf& c_row, bool accumulate, E* scratch) {
+  using R = typename Operand<E>::Real;
+  const i64 K = depth_of<E>(length);
   const i64 panels = ceil_div(columns, kPanel<R>);
   const bool by_rows = rows >= 2 * kRows * team.size;
   const Range mine = by_rows ? share(team, rows) : Range{0, rows};
@@ -229,7 +251,9 @@ void multiply_rows(const Team& team, i64 rows, i64 K, i64 columns, const LoadRow
     const i64 n = min_of(block, mine.end - row);
     for (i64 k0 = 0; k0 < K || k0 == 0; k0 += depth) {
       const i64 d = min_of(depth, K - k0);
-      for (i64 r = 0; r < n; ++r) load_row(row + r, k0, d, scratch + r * depth);
+      for (i64 r = 0; r < n; ++r)
+        write_elements(scratch + r * depth, k0, d, length,
+                       [&](i64 k, int lanes) { return load(row + r, k, lanes); });
       multiply_block(scratch, depth, row, n, b, K, k0, d, my_panels, columns, c_row, accumulate || k0 > 0);
     }
   }
@@ -240,7 +264,7 @@ void multiply_rows(const Team& team, i64 rows, i64 K, i64 columns, const LoadRow
 inline constexpr i64 kOuterDepth = 256;  // rows k packed at a time
 inline constexpr i64 kOuterRows = 32 * kRows;
 template <class R>
-inline constexpr i64 kOuterScratch = kOuterDepth * kOuterRows + kOuterRows;
+inline constexpr i64 kOuterScratch = kOuterDepth * kOuterRows + 2 * kOuterRows;
 
 // One of the matrices that share A: columns of B and the C they go to.
 template <class R>
@@ -256,18 +280,36 @@ i64 outer_panels(const OuterPart<R>* parts, int count) {
   return panels;
 }
 
-// Copies rows [k0, k0+depth) × columns [m0, m0+m) of A into tiles of kRows columns, and adds them to `sums`
-// if given.
+// Row k of A, columns [m0, m0+m), added to `sums` if given; zero from row K on.
 template <class R, class LoadA>
-void pack_outer_a(const LoadA& load_a, i64 k0, i64 depth, i64 m0, i64 m, R* dst, R* sums, R* row) {
+ZS_DEVICE void load_outer_row(const LoadA& load_a, i64 k, i64 K, i64 m0, i64 m, R* row, R* sums) {
+  if (k >= K) {
+    std::memset(row, 0, sizeof(R) * static_cast<std::size_t>(m));
+    return;
+  }
+  load_a(k, m0, m, row);
+  if (sums)
+    for (i64 i = 0; i < m; ++i) sums[i] += row[i];
+}
+
+// Copies elements [0, depth) of A from row k0 on × columns [m0, m0+m) into tiles of kRows columns. `row` has
+// room for two rows.
+template <class E, class LoadA, class R>
+void pack_outer_a(const LoadA& load_a, i64 k0, i64 depth, i64 K, i64 m0, i64 m, E* dst, R* sums, R* row) {
+  using Op = Operand<E>;
   for (i64 k = 0; k < depth; ++k) {
-    load_a(k0 + k, m0, m, row);
-    if (sums)
-      for (i64 i = 0; i < m; ++i) sums[i] += row[i];
+    for (int i = 0; i < Op::kValues; ++i)
+      load_outer_row(load_a, k0 + k * Op::kValues + i, K, m0, m, row + i * kOuterRows, sums);
+    if constexpr (!Op::kPlain)
+      for (i64 i = 0; i < m; i += Op::L) {
+        const int n = lanes_at<R>(i, m);
+        const auto load = [&](i64 which) { return Io<R>::load_n(row + which * kOuterRows + i, n); };
+        Io<R>::store_n(row + i, Op::load_across(load, 0, 2), n);
+      }
     i64 i = 0;
-    for (; i + kRows <= m; i += kRows) std::memcpy(dst + i * depth + k * kRows, row + i, sizeof(R) * kRows);
+    for (; i + kRows <= m; i += kRows) std::memcpy(dst + i * depth + k * kRows, row + i, sizeof(E) * kRows);
     const i64 rest = m - i;
-    for (i64 j = 0; j < rest; ++j) dst[i * depth + k * rest + j] = row[i + j];
+    for (i64 j = 0; j < rest; ++j) std::memcpy(dst + i * depth + k * rest + j, row + i + j, sizeof(E));
   }
 }
 
@@ -275,10 +317,10 @@ void pack_outer_a(const LoadA& load_a, i64 k0, i64 depth, i64 m0, i64 m, R* dst,
 // m_begin] = sum of A[k, m]. load_a(k, m0, m, dst) and load_b(part, k, column, lanes) read the operands.
 // `b_scratch` holds two blocks of kOuterDepth × all panels and is shared; `scratch` is this member's own. C
 // must not be read before the next barrier.
-template <class R, class LoadA, class LoadB>
+template <class E, class R, class LoadA, class LoadB>
 void multiply_outer(const Team& team, i64 K, i64 m_begin, i64 m_end, const OuterPart<R>* parts,
-                    int part_count, const LoadA& load_a, const LoadB& load_b, R* sums, R* b_scratch,
-                    R* scratch) {
+                    int part_count, const LoadA& load_a, const LoadB& load_b, R* sums, E* b_scratch,
+                    E* scratch) {
   constexpr i64 P = kPanel<R>;
   constexpr int L = Simd<R>::lanes;
   const i64 panels = outer_panels(parts, part_count);
@@ -287,35 +329,37 @@ void multiply_outer(const Team& team, i64 K, i64 m_begin, i64 m_end, const Outer
   const Range mine{m_begin + tiles.begin * kRows, min_of(m_end, m_begin + tiles.end * kRows)};
   int half = 0;
   for (i64 k0 = 0; k0 < K; k0 += kOuterDepth, half ^= 1) {
-    const i64 depth = min_of(kOuterDepth, K - k0);
-    R* b = b_scratch + half * panels * P * kOuterDepth;
+    const i64 depth = depth_of<E>(min_of(kOuterDepth, K - k0));
+    E* b = b_scratch + half * panels * P * kOuterDepth;
     const Range my_k = share(team, depth);
     for (i64 k = my_k.begin; k < my_k.end; ++k) {
       i64 panel = 0;
       for (int i = 0; i < part_count; ++i) {
         const i64 part_panels = ceil_div(parts[i].columns, P);
-        for (i64 j = 0; j < part_panels * P; j += L)
-          Io<R>::store(b + (panel + j / P) * depth * P + k * P + j % P,
-                       load_b(i, k0 + k, j, lanes_at<R>(j, parts[i].columns)));
+        for (i64 j = 0; j < part_panels * P; j += L) {
+          const auto load = [&](i64 at) { return load_b(i, k0 + at, j, lanes_at<R>(j, parts[i].columns)); };
+          store_bits(b + (panel + j / P) * depth * P + k * P + j % P,
+                     Operand<E>::load_across(load, k, K - k0));
+        }
         panel += part_panels;
       }
     }
     team.barrier();  // two halves: nobody can be packing the one that somebody still reads
     for (i64 m = mine.begin; m < mine.end; m += kOuterRows) {
       const i64 rows = min_of(kOuterRows, mine.end - m);
-      R* row = scratch + kOuterDepth * kOuterRows;
+      R* row = reinterpret_cast<R*>(scratch + kOuterDepth * kOuterRows);
       R* own = sums ? sums + (m - m_begin) : nullptr;
       if (own && k0 == 0) std::memset(own, 0, sizeof(R) * static_cast<std::size_t>(rows));
-      pack_outer_a(load_a, k0, depth, m, rows, scratch, own, row);
+      pack_outer_a(load_a, k0, depth, K, m, rows, scratch, own, row);
       i64 panel = 0;
       for (int i = 0; i < part_count; ++i) {
         const OuterPart<R>& part = parts[i];
         for (i64 j = 0; j < part.columns; j += P, ++panel) {
           for (i64 r = 0; r < rows; r += kRows) {
             const int n = static_cast<int>(min_of(kRows, rows - r));
-            const auto product = tile_product_for<R, kPanelVectors, true>(n);
+            const auto product = tile_product_for<E, kPanelVectors, true>(n);
             R* c = part.c + (m + r) * part.ldc + j;
-            const R* bp = b + panel * depth * P;
+            const E* bp = b + panel * depth * P;
             if (j + P <= part.columns) {
               product(depth, scratch + r * depth, 0, bp, P, c, part.ldc, k0 > 0);
             } else {
@@ -340,9 +384,9 @@ void multiply_outer(const Team& team, i64 K, i64 m_begin, i64 m_end, const Outer
 
 // ---- products of so few rows that packing the weights would cost more than the product ----
 
-// out[j] = sum over k of w[j·ldw + k]·x[k] for j < rows; `out` has room for whole vectors.
-template <class S, class R = RealOf<S>>
-void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
+// dot_rows(), with or without asking for the next rows early.
+template <class S, bool Prefetch, class R = RealOf<S>>
+void dot_rows_as(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
   constexpr int L = Simd<R>::lanes;
   constexpr int group = 4;
   for (i64 j = 0; j < rows; j += L) {
@@ -358,7 +402,10 @@ void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
       for (; k + L <= K; k += L) {
         const Vec<R> xv = Io<R>::load(x + k);
 #pragma GCC unroll 4
-        for (int q = 0; q < rows_here; ++q) acc[q] += Io<S>::load(row[q] + k) * xv;
+        for (int q = 0; q < rows_here; ++q) {
+          acc[q] += Io<S>::load(row[q] + k) * xv;
+          if constexpr (Prefetch) __builtin_prefetch(row[q] + k + rows_here * ldw);
+        }
       }
       if (k < K) {
         const int n = static_cast<int>(K - k);
@@ -373,6 +420,16 @@ void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
     for (int r = 1; r < L; ++r) total += sum[r];
     Io<R>::store(out + j, total);
   }
+}
+
+// out[j] = sum over k of w[j·ldw + k]·x[k] for j < rows; `out` has room for whole vectors.
+template <class S, class R = RealOf<S>>
+void dot_rows(const S* w, i64 ldw, i64 rows, const R* x, i64 K, R* out) {
+  // The hardware's own prefetching ends with a page, so it comes late to rows that fill one.
+  if (K * static_cast<i64>(sizeof(S)) >= 4096)
+    dot_rows_as<S, true>(w, ldw, rows, x, K, out);
+  else
+    dot_rows_as<S, false>(w, ldw, rows, x, K, out);
 }
 
 // out[j - begin] (+)= sum over k of x[k]·w[k·ldw + j] for j in [begin, end).

@@ -27,8 +27,8 @@
 //
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
 // activation(kind, dtype, array, out): one activation on contiguous arrays, for accuracy tests.
-// The environment variable ZSTATE_ISA (v2, avx2, avx512, or generic off x86-64) forces an engine; a value
-// that this machine cannot run raises RuntimeError at the first use.
+// The environment variable ZSTATE_ISA (v2, avx2, avx512, avx512bf16, or generic off x86-64) forces an engine;
+// a value that this machine cannot run raises RuntimeError at the first use.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -92,8 +92,8 @@ const S* weight_matrix(const Array& a, int d, i64 rows, i64& ld) {
 }
 
 // Packs the panels of all stages, and points the stages at them.
-template <class Cell, class R = typename Cell::Real>
-void pack_stages(const Team& team, const Cell& cell, R* const packed[2][2]) {
+template <class Cell>
+void pack_stages(const Team& team, const Cell& cell, typename Cell::Element* const packed[2][2]) {
   for (int index = 0; index < Cell::kStages; ++index)
     for (int d = 0; d < cell.problem.D; ++d) {
       const auto& stage = cell.stages[index];
@@ -103,14 +103,15 @@ void pack_stages(const Team& team, const Cell& cell, R* const packed[2][2]) {
     }
 }
 template <class Cell>
-void lay_out_stages(Arena& arena, Cell& cell, typename Cell::Real* packed[2][2]) {
+void lay_out_stages(Arena& arena, Cell& cell, typename Cell::Element* packed[2][2]) {
+  using E = typename Cell::Element;
   cell.weight_bytes = 0;
   for (int index = 0; index < Cell::kStages; ++index)
     for (int d = 0; d < cell.problem.D; ++d) {
       const i64 size = stage_size(cell.stages[index]);
-      packed[index][d] = arena.take<typename Cell::Real>(size);
+      packed[index][d] = arena.take<E>(size);
       cell.stages[index].packed[d] = packed[index][d];
-      cell.weight_bytes += size * static_cast<i64>(sizeof(typename Cell::Real));
+      cell.weight_bytes += size * static_cast<i64>(sizeof(E));
     }
 }
 

@@ -71,13 +71,14 @@ MaskRows<S> mask_rows(const Problem& p, const Array& a, int d) {
 
 // The product of one stage. A gated panel holds `vectors` gates of one group of units; a plain one as many
 // groups of units.
-template <class R>
+template <class E>
 struct Stage {
   int vectors = 1;
   bool gated = false;
   i64 panels = 0;
-  i64 K = 0;
-  const R* packed[2] = {nullptr, nullptr};  // [panels][K][vectors·lanes] for each direction
+  i64 length = 0;                           // values of k in the product
+  i64 K = 0;                                // elements
+  const E* packed[2] = {nullptr, nullptr};  // [panels][K][vectors·lanes] for each direction
 };
 
 // A panel's width for a plain product. Narrow panels give few units to more threads; with one row, the width
@@ -87,45 +88,47 @@ int plain_vectors(i64 H) {
   const i64 groups = ceil_div(H, Simd<R>::lanes);
   return groups >= 8 ? 4 : groups >= 4 ? 2 : 1;
 }
-template <class R>
-Stage<R> plain_stage(i64 H, i64 K) {
-  Stage<R> stage;
-  stage.vectors = plain_vectors<R>(H);
-  stage.panels = ceil_div(H, stage.vectors * Simd<R>::lanes);
-  stage.K = K;
+template <class E>
+Stage<E> plain_stage(i64 H, i64 length) {
+  Stage<E> stage;
+  stage.vectors = plain_vectors<typename Operand<E>::Real>(H);
+  stage.panels = ceil_div(H, stage.vectors * Operand<E>::L);
+  stage.length = length;
+  stage.K = depth_of<E>(length);
   return stage;
 }
-template <class R>
-Stage<R> gated_stage(int gates, i64 H, i64 K) {
-  Stage<R> stage;
+template <class E>
+Stage<E> gated_stage(int gates, i64 H, i64 length) {
+  Stage<E> stage;
   stage.vectors = gates;
   stage.gated = true;
-  stage.panels = ceil_div(H, Simd<R>::lanes);
-  stage.K = K;
+  stage.panels = ceil_div(H, Operand<E>::L);
+  stage.length = length;
+  stage.K = depth_of<E>(length);
   return stage;
 }
-template <class R>
-i64 stage_size(const Stage<R>& stage) {
-  return stage.panels * stage.K * stage.vectors * Simd<R>::lanes;
+template <class E>
+i64 stage_size(const Stage<E>& stage) {
+  return stage.panels * stage.K * stage.vectors * Operand<E>::L;
 }
 
-template <class R>
-TileProduct<R> step_kernel(int vectors, int rows, bool single_row) {
+template <class E>
+TileProduct<E> step_kernel(int vectors, int rows, bool single_row) {
   if (single_row) {
-    static constexpr TileProduct<R> kernels[] = {
-        nullptr, tile_product<R, 1, 1, 8, false>, tile_product<R, 1, 2, 4, false>,
-        tile_product<R, 1, 3, 2, false>, tile_product<R, 1, 4, 2, false>};
+    static constexpr TileProduct<E> kernels[] = {
+        nullptr, tile_product<E, 1, 1, 8, false>, tile_product<E, 1, 2, 4, false>,
+        tile_product<E, 1, 3, 2, false>, tile_product<E, 1, 4, 2, false>};
     return kernels[vectors];
   }
   switch (vectors) {
     case 1:
-      return tile_product_for<R, 1, false>(rows);
+      return tile_product_for<E, 1, false>(rows);
     case 2:
-      return tile_product_for<R, 2, false>(rows);
+      return tile_product_for<E, 2, false>(rows);
     case 3:
-      return tile_product_for<R, 3, false>(rows);
+      return tile_product_for<E, 3, false>(rows);
     default:
-      return tile_product_for<R, 4, false>(rows);
+      return tile_product_for<E, 4, false>(rows);
   }
 }
 
@@ -146,8 +149,9 @@ inline Split choose_split(const Team& team, const Problem& p, i64 weight_bytes) 
 template <class Cell>
 void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows) {
   using R = typename Cell::Real;
+  using E = typename Cell::Element;
   constexpr int L = Simd<R>::lanes;
-  const Stage<R>& stage = cell.stages[index];
+  const Stage<E>& stage = cell.stages[index];
   const i64 width = stage.vectors * L;
   alignas(64) R tile[24 * L];
   if (!cell.has_product(index, s)) {
@@ -156,8 +160,8 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
     for (int r = 0; r < rows; ++r) cell.direct_product(index, d, s, panel, row + r, tile + r * width);
   } else {
     i64 lda;
-    const R* a = cell.operand(index, d, s, lda) + row * lda;
-    const auto product = step_kernel<R>(stage.vectors, rows, cell.problem.N == 1);
+    const E* a = cell.operand(index, d, s, lda) + row * lda;
+    const auto product = step_kernel<E>(stage.vectors, rows, cell.problem.N == 1);
     product(stage.K, a, lda, stage.packed[d] + panel * stage.K * width, width, tile, width, false);
   }
   // Inlined, with the constants of the activations in registers; and once more for whole vectors, without

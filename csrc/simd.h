@@ -79,12 +79,18 @@ using HalfBits = Simd<float>::Half;
 ZS_DEVICE VecF widen(HalfBits bits, Bfloat16) {
   return bit_cast_to<VecF>(__builtin_convertvector(bits, Simd<float>::Uint) << 16);
 }
+#if defined(__AVX512BF16__)
+ZS_DEVICE HalfBits narrow(VecF x, Bfloat16) {
+  return bit_cast_to<HalfBits>(_mm512_maskz_cvtneps_pbh(0xffff, bit_cast_to<__m512>(x)));
+}
+#else
 ZS_DEVICE HalfBits narrow(VecF x, Bfloat16) {
   const auto u = bit_cast_to<Simd<float>::Uint>(x);
   const auto rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;  // to nearest, ties to even
   const auto quiet = (u >> 16) | 0x40u;                         // rounding could turn a NaN into infinity
   return __builtin_convertvector(x == x ? rounded : quiet, HalfBits);
 }
+#endif
 
 // The masked forms, with all lanes on: GCC 12 warns about the undefined value inside its plain ones.
 #if defined(__AVX512F__)
