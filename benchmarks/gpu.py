@@ -1,6 +1,6 @@
 """Check every row against float64, then time it beside torch.nn replayed as a CUDA graph.
 
-    python benchmarks/cuda.py [--json FILE] [--types bfloat16,float32] [--cells lstm,gru,rnn]
+    python benchmarks/gpu.py [--json FILE] [--types bfloat16,float32] [--cells lstm,gru,rnn]
 
 Microseconds per time step, median; projection and weight gradients included. "ours" and "graph" are
 replays of CUDA graphs, "plain" is ours called plainly. "error" is the largest error over that of a
