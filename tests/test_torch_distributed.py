@@ -73,7 +73,12 @@ def worker(rank: int, port: int, kind: str, folder: str) -> None:
         found[name] = gradient.full_tensor() if kind == "fsdp" else gradient
     if rank == 0:
         torch.save(found, Path(folder) / "gradients.pt")
+    dist.barrier()
     dist.destroy_process_group()
+    # Threads of gloo and FSDP2 may outlive the interpreter and then abort the process ("terminate
+    # called without an active exception"). All is computed and saved: leave without them. An
+    # exception above still fails the test.
+    os._exit(0)
 
 
 def free_port() -> int:
