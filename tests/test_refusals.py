@@ -553,3 +553,9 @@ def test_results_may_be_written_to(cell: str, kind: str) -> None:
         np.testing.assert_array_equal(array, copies[name])
     for x, y in zip(call(case, kind, tensors), kept, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("backend", [[], {}, 3, "metal"])
+def test_a_backend_that_is_no_name_is_refused_by_name(backend: object) -> None:
+    with pytest.raises(zs.BackendError, match=r"\[lstm\] backend: expected None or one of .*, got"):
+        zs.lstm(np.ones((2, 1, 8)), np.ones((8, 2)), backend=backend)  # type: ignore[arg-type]

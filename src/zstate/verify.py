@@ -17,7 +17,7 @@ from . import functional
 from .backends import BACKENDS
 from .descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from .descriptors import SingleGateRNNDescriptor as RNNDescriptor
-from .layout import Layout
+from .layout import DESCRIPTORS, Layout
 from .operations import OPERATIONS, AnyResult, Operation
 from .types import FLOAT_NAMES, Array, Shape, float_dtype
 
@@ -96,8 +96,7 @@ CASES: dict[str, list[Case]] = {
 
 def cell_name(descriptor: AnyDescriptor) -> str:
     """The forward operation that a descriptor belongs to."""
-    kinds = {RNNDescriptor: "single_gate_rnn", LSTMDescriptor: "lstm", GRUDescriptor: "gru"}
-    return kinds[type(descriptor)]
+    return next(name for name, kind in DESCRIPTORS.items() if kind is type(descriptor))
 
 
 def make_inputs(case: Case, seed: int) -> dict[str, Array]:

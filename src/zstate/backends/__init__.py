@@ -39,7 +39,9 @@ def available() -> list[Backend]:
 
 def choose(layout: Layout, name: str | None) -> Backend:
     """The backend that was asked for, or the fastest that can serve the call."""
-    chosen: Backend | None = layout.chosen.get(name)
+    # Asked first, since what is no string may not be hashable either.
+    is_name = name is None or isinstance(name, str)
+    chosen: Backend | None = layout.chosen.get(name) if is_name else None
     if chosen is None:
         chosen = _choose(layout, name)
         layout.chosen[name] = chosen
@@ -50,7 +52,7 @@ def _choose(layout: Layout, name: str | None) -> Backend:
     operation = layout.operation.name
     if name is None:
         return _fastest(layout)
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         known = ", ".join(map(repr, BACKENDS))
         raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")
     reason = _reason(BACKENDS[name], layout)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from .. import functional
-from ..operations import OPERATIONS
 from ..types import Array
 from .rows import Data, Row
 
@@ -76,14 +75,6 @@ def oracle(row: Row, data: Data, training: bool) -> Results:
     make = _zstate("reference")(row, Data(**wide), training, 1)
     assert make is not None
     return make()
-
-
-def result_names(row: Row, training: bool) -> list[str]:
-    """What a contender's results are, in order: h, then one gradient an input."""
-    inputs = OPERATIONS[_OPERATIONS[row.cell]].inputs
-    options = {"init_cell": row.cell == "LSTM", "secondary_bias": row.cell == "GRU"}
-    left_out = {"mask", "peephole", *(name for name, there in options.items() if not there)}
-    return ["state"] + ([n for n in inputs if n not in left_out] if training else [])
 
 
 def _by_direction(row: Row, array: Array, axis: int = 0) -> list[Array]:

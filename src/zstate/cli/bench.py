@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     set_num_threads(threads)
     protocol = Protocol(options.block, rounds=options.rounds)
     sgemm = sgemm_rate(protocol)
-    backend = available()[0].name
+    backend = next(each.name for each in available() if each.device == "cpu")
     console.print(f"{threads} threads, backend {backend}; sgemm {sgemm / 1e9:.0f} GFLOP/s")
     modes = {"inference": [False], "training": [True], "both": [False, True]}[options.mode]
     measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed)
