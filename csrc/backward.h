@@ -28,8 +28,9 @@ struct Backward {
   const S* R[2] = {};
   i64 ldr = 0;
   Rows<S> dh0[2], dc0[2];
-  Rows<Real> dgates[2];  // [T][N][G·H] in the descriptor's gate order
-  Real* carry[2] = {};   // [N][Hp]: dc of the LSTM; what the GRU's blend passes on
+  Rows<Real> dgates[2];    // [T][N][G·H] in the descriptor's gate order
+  Real* carry[2] = {};     // [N][Hp]: dc of the LSTM; what the GRU's blend passes on
+  Real* products[2] = {};  // [N][Hp]: a stage's product where the weights are not packed
   // [2][N][G·H]: the gates' gradient of this step and the next as R sees it, where that differs from dgates
   // (GRU, reset after) or the kernel multiplies other elements.
   Element* recurrent[2] = {};
@@ -63,13 +64,14 @@ struct Backward {
     else
       Op::write(row, 0, at, value, lanes);
   }
-  void direct_product(int index, int d, i64 s, i64 panel, i64 row, Real* tile) const {
-    const Stage<Element>& stage = stages[index];
-    i64 lda;
-    const Real* a = reinterpret_cast<const Real*>(operand(index, d, s, lda) + row * lda);
-    const i64 u = panel * stage.vectors * L;
-    weighted_rows<S>(R[d] + first_weight_row(index) * ldr, ldr, u, min_of(H, u + stage.vectors * L), a,
-                     stage.length, tile, false);
+  // The product of one stage without packed weights, for hidden units [begin, end), into `products`.
+  void direct_product(int index, int d, i64 s, i64 begin, i64 end) const {
+    for (i64 n = 0; n < problem.N; ++n) {
+      i64 lda;
+      const Real* a = reinterpret_cast<const Real*>(operand(index, d, s, lda) + n * lda);
+      weighted_rows<S>(R[d] + first_weight_row(index) * ldr, ldr, begin, end, a, stages[index].length,
+                       products[d] + n * Hp + begin, false);
+    }
   }
   void pack_column(int index, int d, i64 column, Element* packed) const {
     const Stage<Element>& stage = stages[index];

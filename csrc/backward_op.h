@@ -27,7 +27,7 @@ struct BackwardOp {
   E* packed[2][2] = {};
   E *packed_input[2] = {}, *packed_candidate[2] = {};
   E *row_scratch = nullptr, *outer_scratch = nullptr, *outer_b = nullptr;
-  R* dx_chunk = nullptr;
+  R *dx_chunk = nullptr, *direct_scratch = nullptr;
   // The gradients of the weights in the type of the arithmetic: the outputs themselves, or scratch.
   R *dR = nullptr, *dW = nullptr, *db = nullptr, *db2 = nullptr, *dp = nullptr;
 
@@ -79,14 +79,19 @@ struct BackwardOp {
         cell.dgates[d] = {arena.take<R>(p.T * p.N * GH), p.N * GH, GH};
       cell.carry[d] = arena.take<R>(p.N * cell.Hp);
       if (gru_after || (!Operand<E>::kPlain && !direct)) cell.recurrent[d] = arena.take<E>(2 * p.N * GH);
-      if (gru_after) packed_candidate[d] = arena.take<E>(panels_size<E>(H, H));
+      if (gru_after && !direct) packed_candidate[d] = arena.take<E>(panels_size<E>(H, H));
+      if (direct) cell.products[d] = arena.take<R>(p.N * cell.Hp);
       if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));
     }
     if (!direct) lay_out_stages(arena, cell, packed);
-    row_scratch = arena.take<E>(threads * kRowsScratch<R>);
-    outer_scratch = arena.take<E>(threads * kOuterScratch<R>);
-    outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.T * p.N) *
-                            (ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>)) * kPanel<R>);
+    if (direct) {
+      direct_scratch = arena.take<R>(threads * direct_size());
+    } else {
+      row_scratch = arena.take<E>(threads * kRowsScratch<R>);
+      outer_scratch = arena.take<E>(threads * kOuterScratch<R>);
+      outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.T * p.N) *
+                              (ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>)) * kPanel<R>);
+    }
     if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_steps() * p.N * p.I);
     dR = gradient(arena, in.d_recurrent, p.D * GH * H);
     dW = gradient(arena, in.d_input, p.D * GH * p.I);
@@ -94,6 +99,8 @@ struct BackwardOp {
     db2 = gradient(arena, in.d_secondary, p.D * H);
     dp = gradient(arena, in.d_peephole, p.D * GH);
   }
+  // A member's operands of direct products: rows of x or h, and of the gates' gradient.
+  i64 direct_size() const { return p.T * p.N * (round_up(max_of(p.I, H), L) + round_up(GH, L)); }
   R* gradient(Arena& arena, const Array& out, i64 count) {
     if (!out) return nullptr;
     return kSame ? static_cast<R*>(out.data) : arena.take<R>(count);
@@ -119,7 +126,7 @@ struct BackwardOp {
     if (!direct) pack_stages(team, cell, packed);
     for (int d = 0; d < p.D; ++d) {
       i64 ld = 0;
-      if (gru_after)
+      if (gru_after && !direct)
         pack_panels_transposed(team, packed_candidate[d], cell.R[d] + 2 * H * cell.ldr, cell.ldr, H, H);
       if (p.has_input_weight && !direct) {
         const S* w = weight_matrix<S>(in.input_weight, d, GH, ld);
@@ -150,8 +157,22 @@ struct BackwardOp {
       return cell.masked_before(d, row / p.N, row % p.N, k, lanes);
     };
     const auto out = [&](i64 row) { return cell.dgates[d].at(row / p.N, row % p.N) + 2 * H; };
+    if (direct) return recompute_candidate_directly(team, d, load, out);
     multiply_rows(team, p.T * p.N, H, H, load, packed_candidate[d], out, false,
                   row_scratch + team.rank * kRowsScratch<R>);
+  }
+
+  template <class Load, class Out>
+  void recompute_candidate_directly(const Team& team, int d, const Load& load, const Out& out) {
+    const Range mine = share(team, ceil_div(H, L));
+    const i64 begin = mine.begin * L, end = min_of(mine.end * L, H);
+    R *before = direct_scratch + team.rank * direct_size(), *term = before + round_up(H, L);
+    for (i64 row = 0; row < p.T * p.N && begin < end; ++row) {
+      for (i64 k = 0; k < H; k += L) Io<R>::store(before + k, load(row, k, lanes_at<R>(k, H)));
+      dot_rows<S>(cell.R[d] + (2 * H + begin) * cell.ldr, cell.ldr, end - begin, before, H, term,
+                  weights_are_far<S>(p));
+      std::memcpy(out(row) + begin, term, sizeof(R) * static_cast<std::size_t>(end - begin));
+    }
   }
 
   // dR, dW, db, db2 and dp of one direction.
@@ -206,9 +227,35 @@ struct BackwardOp {
       const Vec<R> before = cell.masked_before(d, s, n, j, lanes);
       return scale_b ? before * cell.gate(d, s, n, j, lanes, 1) : before;
     };
+    if (direct) {
+      const Range mine = share(team, m_end - m_begin);
+      outer_directly(m_begin + mine.begin, m_begin + mine.end, parts, count, load_a, load_b,
+                     sums ? sums + mine.begin : nullptr, direct_scratch + team.rank * direct_size());
+      return;
+    }
     multiply_outer(team, p.T * p.N, m_begin, m_end, parts, count, load_a, load_b, sums, outer_b,
                    outer_scratch + team.rank * kOuterScratch<R>);
     team.barrier();  // the next call packs into the same shared scratch
+  }
+
+  // Rows [begin, end) of the parts, for so few steps that nothing is worth packing.
+  template <class LoadA, class LoadB>
+  void outer_directly(i64 begin, i64 end, const OuterPart<R>* parts, int count, const LoadA& load_a,
+                      const LoadB& load_b, R* sums, R* scratch) {
+    const i64 K = p.T * p.N, lda = round_up(GH, L), ldb = round_up(max_of(p.I, H), L);
+    R *a = scratch, *b = scratch + K * lda;
+    for (i64 k = 0; k < K; ++k) load_a(k, begin, end - begin, a + k * lda);
+    for (i64 m = 0; m < end - begin && sums; ++m) {
+      sums[m] = 0;
+      for (i64 k = 0; k < K; ++k) sums[m] += a[k * lda + m];
+    }
+    for (int i = 0; i < count; ++i) {
+      const OuterPart<R>& part = parts[i];
+      for (i64 k = 0; k < K; ++k)
+        for (i64 j = 0; j < part.columns; j += L)
+          Io<R>::store(b + k * ldb + j, load_b(i, k, j, lanes_at<R>(j, part.columns)));
+      outer_rows(K, a, lda, end - begin, b, ldb, part.columns, part.c + begin * part.ldc, part.ldc);
+    }
   }
 
   // dp = sum of dgates·c[t-1]; every member owns some units.

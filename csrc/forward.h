@@ -28,6 +28,9 @@ struct Forward {
   const S* R[2] = {};
   i64 ldr = 0;
 
+  Real* products[2] = {};           // [N][gates][Hp]: a stage's product where the weights are not packed
+  bool backwards = false;           // which way even steps go through the weights
+  bool far = false;                 // weights that no cache holds
   Element* operand_buffer[2] = {};  // [2][N][Hp]: h·m for this step and for the next
   Real* state[2] = {};              // [N][Hp]: c of the LSTM, the unmasked h of the GRU
   Element* reset[2] = {};           // [N][Hp]: h·m·r of the GRU that resets before the product
@@ -49,15 +52,16 @@ struct Forward {
   virtual int gate_of(int index, int v) const = 0;
   virtual ~Forward() = default;
 
-  void direct_product(int index, int d, i64 s, i64 panel, i64 row, Real* tile) const {
+  // The product of one stage without packed weights, for hidden units [begin, end), into `products`.
+  void direct_product(int index, int d, i64 s, i64 begin, i64 end) const {
     const Stage<Element>& stage = stages[index];
-    i64 lda;
-    const Real* a = reinterpret_cast<const Real*>(operand(index, d, s, lda) + row * lda);
-    for (int v = 0; v < stage.vectors; ++v) {
-      const i64 u = stage.gated ? panel * L : (panel * stage.vectors + v) * L;
-      if (u < H)
-        dot_rows<S>(weight_row(d, gate_of(index, v), u), ldr, lanes_at<Real>(u, H), a, stage.length,
-                    tile + v * L);
+    const int gates = stage.gated ? stage.vectors : 1;
+    for (i64 n = 0; n < problem.N; ++n) {
+      i64 lda;
+      const Real* a = reinterpret_cast<const Real*>(operand(index, d, s, lda) + n * lda);
+      for (int v = 0; v < gates; ++v)
+        dot_rows<S>(weight_row(d, gate_of(index, v), begin), ldr, end - begin, a, stage.length,
+                    products[d] + (n * gates + v) * Hp + begin, far);
     }
   }
   // One register column of one panel; columns are numbered through all panels of a direction.

@@ -40,6 +40,7 @@ struct ForwardOp {
     chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
     cell.starts_from_zero = !in.init_state;
     cell.direct = direct;
+    cell.far = weights_are_far<S>(p);
     for (int d = 0; d < p.D; ++d) bind(d);
   }
 
@@ -73,10 +74,9 @@ struct ForwardOp {
       }
     }
     if (!direct) lay_out_stages(arena, cell, packed);
-    if (direct)
-      row_copy = arena.take<R>(threads * round_up(p.I, Simd<R>::lanes));
-    else
-      scratch = arena.take<E>(threads * kRowsScratch<R>);
+    if (direct) row_copy = arena.take<R>(threads * round_up(p.I, Simd<R>::lanes));
+    for (int d = 0; d < p.D && direct; ++d) cell.products[d] = arena.take<R>(p.N * p.G * cell.Hp);
+    if (!direct) scratch = arena.take<E>(threads * kRowsScratch<R>);
   }
 
   void run(const Team& team) {
@@ -150,7 +150,7 @@ struct ForwardOp {
     const i64 begin = mine.begin * L, end = min_of(mine.end * L, GH);
     for (i64 row = 0; row < rows; ++row) {
       convert_in<S>(in_row(row), copy, p.I);
-      dot_rows<S>(w + begin * ldw, ldw, end - begin, copy, p.I, out_row(row) + begin);
+      dot_rows<S>(w + begin * ldw, ldw, end - begin, copy, p.I, out_row(row) + begin, cell.far);
     }
   }
 };

@@ -45,6 +45,13 @@ inline double operation_work(const Problem& p) {
 // depend on more.
 inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3; }
 
+// Weights of a size of which a third-level cache, shared as it is, may hold but a part.
+template <class S>
+bool weights_are_far(const Problem& p) {
+  return p.D * p.G * p.H * (p.H + (p.has_input_weight ? p.I : 0)) * static_cast<i64>(sizeof(S)) >=
+         (i64{12} << 20);
+}
+
 template <class Op>
 void run_member(void* context, const Team& team) {
   static_cast<Op*>(context)->run(team);

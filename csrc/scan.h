@@ -145,6 +145,20 @@ inline Split choose_split(const Team& team, const Problem& p, i64 weight_bytes) 
   return Split::kUnits;
 }
 
+// A tile of a product that direct_product() has computed.
+template <class E, class R>
+void take_product(const Stage<E>& stage, const R* products, i64 Hp, i64 panel, i64 row, int rows, R* tile) {
+  constexpr int L = Simd<R>::lanes;
+  const i64 gates = stage.gated ? stage.vectors : 1;
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < stage.vectors; ++v) {
+      const i64 u = stage.gated ? panel * L : (panel * stage.vectors + v) * L;
+      if (u >= Hp) continue;
+      const R* from = products + ((row + r) * gates + (stage.gated ? v : 0)) * Hp + u;
+      Io<R>::store(tile + (r * stage.vectors + v) * L, Io<R>::load(from));
+    }
+}
+
 // One tile: rows [row, row + rows) of a panel, product and pointwise part.
 template <class Cell>
 void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows) {
@@ -157,7 +171,7 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
   if (!cell.has_product(index, s)) {
     std::memset(tile, 0, sizeof(R) * static_cast<std::size_t>(rows * width));
   } else if (!stage.packed[d]) {
-    for (int r = 0; r < rows; ++r) cell.direct_product(index, d, s, panel, row + r, tile + r * width);
+    take_product(stage, cell.products[d], cell.Hp, panel, row, rows, tile);
   } else {
     i64 lda;
     const E* a = cell.operand(index, d, s, lda) + row * lda;
@@ -180,36 +194,55 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
   }
 }
 
-// One member's tiles of one stage. Odd steps go through them backwards: what the last step used last is still
-// in the cache.
+// The product of a member's tiles where weights are read in place: all units of a direction at once, since
+// long stretches of memory are read faster than many short ones.
 template <class Cell>
-void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s) {
+void scan_direct_product(const Cell& cell, int index, i64 s, Range tiles) {
   const auto& stage = cell.stages[index];
-  const i64 D = cell.problem.D, N = cell.problem.N;
+  const i64 width = (stage.gated ? 1 : stage.vectors) * Simd<typename Cell::Real>::lanes;
+  for (int d = 0; d < cell.problem.D; ++d) {
+    const i64 begin = max_of(tiles.begin - d * stage.panels, 0) * width;
+    const i64 end = min_of(min_of(tiles.end - d * stage.panels, stage.panels) * width, cell.problem.H);
+    if (begin < end) cell.direct_product(index, d, s, begin, end);
+  }
+}
+
+// One member's tiles of one stage, for the directions [first, last). Odd steps go through them backwards:
+// what the last step used last is still in the cache.
+template <class Cell>
+void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int first_d, int last_d) {
+  const auto& stage = cell.stages[index];
+  const i64 N = cell.problem.N;
   const Range rows = split == Split::kBatch ? share(team, N) : Range{0, N};
   const i64 blocks = ceil_div(rows.end - rows.begin, tile_rows(stage.vectors));
-  const i64 tiles = D * stage.panels * blocks;
+  const i64 tiles = (last_d - first_d) * stage.panels * blocks;
   const Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
+  if (cell.direct && cell.has_product(index, s)) scan_direct_product(cell, index, s, mine);
   for (i64 i = mine.begin; i < mine.end; ++i) {
     const i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
     const i64 block = tile % blocks, panel = tile / blocks % stage.panels;
-    const int d = static_cast<int>(tile / blocks / stage.panels);
+    const int d = first_d + static_cast<int>(tile / blocks / stage.panels);
     const i64 first = rows.begin + (rows.end - rows.begin) * block / blocks;
     const i64 last = rows.begin + (rows.end - rows.begin) * (block + 1) / blocks;
     scan_tile(cell, index, d, s, panel, first, static_cast<int>(last - first));
   }
 }
 
-// `count` steps from `first`, in the given direction (1 or -1). All members leave together.
+// `count` steps from `first`, in the given direction (1 or -1). All members leave together. The two
+// directions of a layer go side by side, or one after the other where the cache holds the weights of one but
+// not of both.
 template <class Cell>
 void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
   const Split split = cell.split(team);
+  const int D = static_cast<int>(cell.problem.D);
+  const int together = D == 2 && !cell.direct && cell.weight_bytes >= (i64{16} << 20) ? 1 : D;
   if (split != Split::kSolo || team.rank == 0)
-    for (i64 i = 0; i < count; ++i)
-      for (int index = 0; index < Cell::kStages; ++index) {
-        scan_stage(cell, team, split, index, first + i * direction);
-        if (split == Split::kUnits) team.barrier();
-      }
+    for (int d = 0; d < D; d += together)
+      for (i64 i = 0; i < count; ++i)
+        for (int index = 0; index < Cell::kStages; ++index) {
+          scan_stage(cell, team, split, index, first + i * direction, d, d + together);
+          if (split == Split::kUnits) team.barrier();
+        }
   if (split != Split::kUnits) team.barrier();
 }
 
