@@ -357,4 +357,4 @@ def test_the_command_prints_and_draws(
     assert dot.read_text().startswith("digraph zstate {")
     (tmp_path / "g").write_bytes(b"nothing")
     assert cli.main(["graph", str(tmp_path / "g")]) == 2
-    assert "expected a whole safetensors file" in capsys.readouterr().out
+    assert "expected a whole safetensors file" in capsys.readouterr().err

@@ -231,10 +231,11 @@ def test_the_command_leaves_what_it_promises(
     assert capsys.readouterr().out.startswith("the ")
     assert cli.main(["sample", str(folder), "--prompt", "Ω"]) == 2
     assert cli.main(["sample", str(tmp_path)]) == 2
-    assert "expected a folder with run.json" in capsys.readouterr().out
+    assert "expected a folder with run.json" in capsys.readouterr().err
     assert cli.main([*words, *ARGUMENTS]) == 2
-    assert "expected a folder without a run" in capsys.readouterr().out
+    assert "expected a folder without a run" in capsys.readouterr().err
     assert cli.main(["train", "--run", str(folder), "--resume", "--hidden=3"]) == 2
+    assert "--resume keeps the run's settings: leave out --hidden" in capsys.readouterr().err
 
 
 def test_ctrl_c_saves_first_and_resume_goes_on(
@@ -282,4 +283,4 @@ def test_without_matplotlib_the_command_says_so(
         "importlib.util.find_spec", lambda name: None if name == "matplotlib" else right(name)
     )
     assert cli.main(["train"]) == 2
-    assert "pip install 'zstate[train]'" in capsys.readouterr().out
+    assert "pip install 'zstate[train]'" in capsys.readouterr().err

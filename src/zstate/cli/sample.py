@@ -6,9 +6,6 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
-
-from ..errors import ZStateError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,24 +18,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 2 for a refusal."""
+    """Write as the model draws, character by character."""
     from ..train.data import read_text
     from ..train.loop import Run
 
     console = Console()
     folder = Path(options.run_folder)
-    try:
-        current = Run.resume(folder, read_text(Run.about(folder)["text"]))
-        console.print(options.prompt, end="", highlight=False, markup=False)
-        current.sample(
-            max(options.length, 0),
-            options.prompt,
-            options.temperature,
-            options.seed,
-            lambda text: console.print(text, end="", highlight=False, markup=False, soft_wrap=True),
-        )
-        console.print()
-    except (ZStateError, OSError, UnicodeDecodeError) as error:
-        console.print(f"[red]{escape(str(error))}[/red]")
-        return 2
+    current = Run.resume(folder, read_text(Run.about(folder)["text"]))
+    console.print(options.prompt, end="", highlight=False, markup=False)
+    current.sample(
+        max(options.length, 0),
+        options.prompt,
+        options.temperature,
+        options.seed,
+        lambda text: console.print(text, end="", highlight=False, markup=False, soft_wrap=True),
+    )
+    console.print()
     return 0

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..descriptors import AnyDescriptor
+from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS, Layout, brackets, gate_order
 from ..operations import OPERATIONS, Operation
 
@@ -71,13 +72,12 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     name = _CELLS[options.cell]
     if options.H == 0:
-        console.print("zstate shapes: H: expected at least 1, got 0")
-        return 2
+        raise ShapeError(refusal("shapes", "-H", "at least 1", "0"))
     fields = {field.name for field in dataclasses.fields(DESCRIPTORS[name])}
     flags = {flag for flag, value in vars(options).items() if value is True} - {"pre_projected"}
     if flags - fields:
-        console.print(f"zstate shapes: {name} has no option {', '.join(sorted(flags - fields))}")
-        return 2
+        wrong = ", ".join(f"--{flag.replace('_', '-')}" for flag in sorted(flags - fields))
+        raise OptionError(refusal("shapes", "options", f"those of {name}", wrong))
     chosen: dict[str, Any] = dict.fromkeys(flags, True)
     descriptor = DESCRIPTORS[name](**chosen, training=True)
     _print(console, OPERATIONS[name], OPERATIONS[f"{name}_gradients"], descriptor, options)

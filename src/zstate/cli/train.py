@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..errors import ZStateError
+from ..errors import OptionError
 
 _HELP = {
     "cell": "rnn, lstm or gru",
@@ -63,33 +63,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, 2 for a refusal, 130 after Ctrl-C with the run saved."""
-    console = Console()
-    if importlib.util.find_spec("matplotlib") is None:
-        console.print("[red]zstate train needs matplotlib: pip install 'zstate\\[train]'[/red]")
-        return 2
-    try:
-        return _train(options, console)
-    except (ZStateError, OSError, UnicodeDecodeError) as error:
-        console.print(f"[red]{escape(str(error))}[/red]")
-        return 2
-
-
-def _train(options: argparse.Namespace, console: Console) -> int:
+    """Returns 0, or 130 after Ctrl-C with the run saved."""
+    for package in ("matplotlib", "safetensors"):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"zstate train needs {package}: pip install 'zstate[train]'")
     from ..train import plots
     from ..train.data import read_text
     from ..train.loop import Run
     from ..train.model import Settings
 
+    console = Console()
     given = {f.name: getattr(options, f.name) for f in fields(Settings)}
     given = {name: value for name, value in given.items() if value is not None}
     folder = Path(options.run or f"runs/{given.get('cell', Settings.cell)}")
     every = max(options.checkpoint_every, 1)
     if options.resume:
         if given:
-            names = ", ".join(given)
-            console.print(f"[red]--resume keeps the run's settings; without {names}, please[/red]")
-            return 2
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise OptionError(f"--resume keeps the run's settings: leave out {names}")
         about = Run.about(folder)
         current = Run.resume(folder, read_text(options.text or about["text"]))
         console.print(f"resuming {escape(str(folder))} at step {current.step}")
