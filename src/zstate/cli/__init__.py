@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .. import __version__
 from ..errors import ZStateError
@@ -36,6 +36,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (ZStateError, OSError, UnicodeDecodeError, ImportError) as error:
         return _refuse(str(error))
+
+
+def at_least_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """The type of an argument that may not be negative."""
+
+    def parsed(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = -1
+        if not 0 <= value < float("inf"):
+            what = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"expected a {what} of at least 0, got {text!r}")
+        return value
+
+    return parsed
 
 
 def _refuse(message: str) -> int:

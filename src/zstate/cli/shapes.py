@@ -14,6 +14,7 @@ from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS, Layout, brackets, gate_order
 from ..operations import OPERATIONS, Operation
+from . import at_least_zero
 
 # What a tensor is, in a few words; the letters are those of docs/equations.md.
 _MEANINGS = {
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for letter, meaning in (("T", "time"), ("N", "batch"), ("I", "input"), ("H", "hidden")):
         parser.add_argument(
             f"-{letter}",
-            type=_size,
+            type=at_least_zero(int),
             metavar=letter,
             help=f"{meaning} size; letters only if left out",
         )
@@ -55,16 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", action="store_true")
     for flag in ("reset-gate-first", "reset-after"):
         parser.add_argument(f"--{flag}", action="store_true")
-
-
-def _size(text: str) -> int:
-    try:
-        size = int(text)
-    except ValueError:
-        size = -1
-    if size < 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
-    return size
 
 
 def run(options: argparse.Namespace) -> int:
