@@ -52,6 +52,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="over all processes")
     parser.add_argument("--hidden", type=int, default=64)
     options = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error("start it with torchrun --nproc-per-node=2 examples/ddp.py")
 
     on_gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if on_gpu else "gloo")

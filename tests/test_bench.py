@@ -107,7 +107,7 @@ def test_growth_is_measured(
 
 def test_no_such_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--only", "transformer"]) == 2
-    assert "no row matches 'transformer'" in capsys.readouterr().out
+    assert "no row matches 'transformer'" in capsys.readouterr().err
 
 
 def test_blocks_alternate_and_the_best_median_counts() -> None:

@@ -1,6 +1,10 @@
-"""The two commands: `zstate check` finds a wrong backend, `zstate shapes` prints the right page."""
+"""The command line: `zstate check` finds a wrong backend, `zstate shapes` prints the right page,
+a command is imported when it is asked for, and a refusal is one line on standard error."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -96,21 +100,69 @@ def test_shapes_options(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["gru", "--produce-cell"], "gru has no option produce_cell"),
-        (["lstm", "-H", "0"], "H: expected at least 1, got 0"),
+        (["gru", "--produce-cell"], "[shapes] options: expected those of gru, got --produce-cell"),
+        (["lstm", "-H", "0"], "[shapes] -H: expected at least 1, got 0"),
     ],
 )
 def test_shapes_refusals(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["shapes", *words]) == 2
-    assert expected in capsys.readouterr().out
+    assert expected in capsys.readouterr().err
 
 
 def test_a_bad_size_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["shapes", "lstm", "-T", "x"])
     assert "argument -T: expected a whole number of at least 0, got 'x'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_help_imports_no_command(word: str) -> None:
+    code = f"""
+import sys
+from zstate import cli
+before = set(sys.modules)
+try:
+    cli.main([{word!r}])
+except SystemExit:
+    pass
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    added = done.stdout.splitlines()[-1].split()
+    assert not [name for name in added if name.startswith(("zstate", "rich", "numpy"))]
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "graph", "check", "bench", "shapes"])
+def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([command, "--help"])
+    assert stopped.value.code == 0
+    assert f"usage: zstate {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (ImportError("install me"), 2, "zstate: install me\n"),
+        (FileNotFoundError(2, "No such file", "there"), 2, "zstate: [Errno 2] No such file: 'th"),
+    ],
+)
+def test_what_stops_a_command(
+    raised: BaseException,
+    status: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop(options: object) -> int:
+        raise raised
+
+    monkeypatch.setattr("zstate.cli.shapes.run", stop)
+    assert cli.main(["shapes", "lstm"]) == status
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_without_rich_the_command_says_so(

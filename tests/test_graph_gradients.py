@@ -251,9 +251,15 @@ def test_what_has_no_derivative_says_so() -> None:
         g.gradients(of=z, with_respect_to=[x])
     dx = g.gradients(of=h, with_respect_to=[x])[x]
     with pytest.raises(
-        zs.GraphError, match="of: expected operations that have a derivative, got lstm_gradients"
+        zs.GraphError,
+        match=r"expected operations that have a derivative, got lstm_gradients .*; for second "
+        r"derivatives, use zstate\.lstm on torch tensors and torch\.autograd",
     ):
         g.gradients(of=dx, with_respect_to=[x])
+    y = g.placeholder(shape=(None, 3), dtype="float64")
+    dy = g.gradients(of=g.reduction_sum(g.square(y)), with_respect_to=[y])[y]
+    with pytest.raises(zs.GraphError, match="derivatives, give the placeholders sizes instead of"):
+        g.gradients(of=g.square(dy), with_respect_to=[y])
     i = g.placeholder(shape=(2,), dtype="int32")
     with pytest.raises(zs.DTypeError, match="with_respect_to: expected a tensor of float16"):
         g.gradients(of=h, with_respect_to=[i])

@@ -3,7 +3,7 @@ every derivative agrees with central differences. One table of cases feeds all o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -67,6 +67,19 @@ def adam_by_hand(values: Array, m: Array, v: Array, gradient: Array) -> list[Arr
 
 
 I = np.array([[2, 0, 2], [1, 2, 3]])
+PADDINGS: dict[str, Any] = {"reflect": "reflect", "symmetric": "symmetric", "clamp_to_edge": "edge"}
+
+
+def padding(mode: str, shape: tuple[int, ...], left: Sequence[int], right: Sequence[int]) -> Case:
+    """A mode of padding beside NumPy's of another name."""
+    return Case(
+        "pad_around",
+        lambda g, a: g.pad_tensor(a, left, right, padding_mode=mode),
+        [normal(*shape)],
+        lambda a: np.pad(a, list(zip(left, right, strict=True)), PADDINGS[mode]),
+    )
+
+
 LABELS = np.asarray(torch.softmax(torch.tensor(normal(4, 3, 5)), 1))
 ADAM: dict[str, Any] = {
     "learning_rate": 0.3,
@@ -225,6 +238,24 @@ CASES = [
         lambda g, a: g.pad_tensor(a, [1, 0], [0, 2], constant_value=7.0),
         [normal(2, 3)],
         lambda a: np.pad(a, [(1, 0), (0, 2)], constant_values=7),
+    ),
+    Case(
+        "pad_tensor",
+        lambda g, a: g.pad_tensor(a, [1, 0], [0, 2], padding_mode="zero", constant_value=7.0),
+        [normal(2, 3)],
+        lambda a: np.pad(a, [(1, 0), (0, 2)]),
+    ),
+    *(padding(mode, (3, 2, 4), (2, 0, 1), (1, 0, 3)) for mode in PADDINGS),
+    padding("reflect", (1, 2), (0, 1), (0, 1)),
+    padding("symmetric", (1, 2), (1, 2), (1, 2)),
+    padding("clamp_to_edge", (1, 2), (4, 0), (3, 5)),
+    Case(
+        "pad_around_gradient",
+        lambda g, a: g.gradients(
+            g.reduction_sum(g.square(g.pad_tensor(a, [3], [2], padding_mode="clamp_to_edge"))), [a]
+        )[a],
+        [normal(4)],
+        lambda a: 2 * a * np.array([4, 1, 1, 3]),
     ),
     Case(
         "reduction_sum",
@@ -423,8 +454,8 @@ def test_ops_in_float32(case: Case) -> None:
 
 
 # Rows that need their shape to be given, and so cannot be built with unknown ones.
-NEEDS_SHAPE = {"put_slice", "soft_max_cross_entropy_gradient", "read", "assign"}
-NEEDS_SHAPE |= {"soft_max_cross_entropy_labels_gradient"}
+NEEDS_SHAPE = {"put_slice", "pad_around_gradient", "soft_max_cross_entropy_gradient"}
+NEEDS_SHAPE |= {"soft_max_cross_entropy_labels_gradient", "read", "assign"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
@@ -506,6 +537,16 @@ def test_gradients_share_what_is_equal() -> None:
     assert g.run({a: array}, [ties])[ties].tolist() == [[0, 1, 1], [0, 0, 0]]
 
 
+def test_too_much_padding_is_refused_once_the_size_is_known() -> None:
+    g = zs.Graph()
+    a = g.placeholder(shape=(None,), name="a")
+    b = g.pad_tensor(a, [3], [0], padding_mode="reflect", name="b")
+    ready = np.arange(4, dtype=np.float32)
+    assert g.run({a: ready}, [b])[b].tolist() == [3, 2, 1, 0, 1, 2, 3]
+    with pytest.raises(zs.ShapeError, match="left_padding: expected at most 2 with reflect beside"):
+        g.run({a: ready[:3]}, [b])
+
+
 def test_cast_gives_the_gradient_back_in_its_type() -> None:
     g = zs.Graph()
     a = g.placeholder(shape=(3,), dtype="float64")
@@ -533,6 +574,37 @@ def test_half_types_sum_in_float32(dtype: str) -> None:
     assert float(found[results[5]]) == pytest.approx(4096 * np.log(4096), rel=1e-2)
     assert float(found[results[6]][0, 0]) == pytest.approx(adam_by_hand(*[1.0] * 4)[0], rel=1e-2)
     assert all(found[t].dtype == kind for t in results)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_half_types_scatter_in_float32(dtype: str, library: str) -> None:
+    """4096 ones added at one place: the sum of what gather and its kind took from there."""
+    g = zs.Graph()
+    table = g.placeholder(shape=(2, 1), dtype=dtype)
+    indices = g.placeholder(shape=(4096, 1), dtype="int64")
+    results = [
+        g.gradients(taken, [table])[table]
+        for taken in (
+            g.gather(table, indices),
+            g.gather_along_axis(table, indices, 0),
+            g.pad_tensor(table, [4095, 0], [0, 0], padding_mode="clamp_to_edge"),
+        )
+    ]
+    zeros = np.zeros((4096, 1), np.int64)
+    feeds: dict[zs.Tensor, Any] = {
+        table: np.zeros((2, 1), zs.types.float_dtype(dtype)),
+        indices: zeros,
+    }
+    if library == "torch":
+        feeds = {
+            table: torch.zeros(2, 1, dtype=getattr(torch, dtype)),
+            indices: torch.tensor(zeros),
+        }
+    found = g.run(feeds, results)
+    for tensor, last in zip(results, (0, 0, 1), strict=True):
+        assert [float(value) for value in found[tensor].ravel()] == [4096, last]
+        assert str(found[tensor].dtype).removeprefix("torch.") == dtype
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "int16"])
@@ -587,6 +659,18 @@ REFUSALS: list[tuple[Build, str]] = [
     (lambda g, a, b: g.squeeze(a, axes=[0]), r"axes: expected axes of size 1, got axis 0 of"),
     (lambda g, a, b: g.reverse(a, axes=[0, 0]), "axes: expected every axis once"),
     (lambda g, a, b: g.pad_tensor(a, [1], [1]), "left_padding: expected 2 sizes of at least 0"),
+    (
+        lambda g, a, b: g.pad_tensor(a, [0, 3], [0, 0], padding_mode="reflect"),
+        r"left_padding: expected at most 2 with reflect beside axis 1 of \[2,3\], got 3",
+    ),
+    (
+        lambda g, a, b: g.pad_tensor(a, [0, 0], [3, 0], padding_mode="symmetric"),
+        r"right_padding: expected at most 2 with symmetric beside axis 0 of \[2,3\], got 3",
+    ),
+    (
+        lambda g, a, b: g.pad_tensor(a, [0, 0], [3, 0], padding_mode="periodic"),
+        "padding_mode: expected one of constant, zero, reflect, symmetric, clamp_to_edge, got 'per",
+    ),
     (lambda g, a, b: g.reduction_sum(a, axes=[2]), "axes: expected an axis of 2 dimensions, got 2"),
     (lambda g, a, b: g.select(a, a, a), "predicate: expected bool like bool, got float32"),
     (lambda g, a, b: g.gather(a, b), "indices: expected whole numbers, got float32"),

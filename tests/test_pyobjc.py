@@ -272,8 +272,8 @@ def test_other_refusals() -> None:
         graph.placeholderWithShape_dataType_name_(None, pyobjc.MPSDataTypeFloat32, None)  # type: ignore[arg-type]
     with pytest.raises(zs.ShapeError, match="data: expected 16 bytes for .* float32, got 4 bytes"):
         graph.constantWithData_shape_dataType_(bytes(4), [2, 2], pyobjc.MPSDataTypeFloat32)
-    with pytest.raises(zs.GraphError, match="targetOperations: expected None"):
-        graph.runWithFeeds_targetTensors_targetOperations_({}, [], [object()])
+    with pytest.raises(zs.DTypeError, match="targetOperations: expected an MPSGraphOperation, got"):
+        graph.runWithFeeds_targetTensors_targetOperations_({}, [], [object()])  # type: ignore[list-item]
     with pytest.raises(zs.DTypeError, match="feeds: expected an MPSGraphTensor, got str 'x'"):
         graph.runWithFeeds_targetTensors_targetOperations_({"x": 1}, [], None)  # type: ignore[dict-item]
     name = "singleGateRNNWithSourceTensor_recurrentWeight_initState_descriptor_name_"

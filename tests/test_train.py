@@ -215,7 +215,7 @@ def test_the_command_leaves_what_it_promises(
     (tmp_path / "text.txt").write_text(TEXT)
     folder = tmp_path / "run"
     words = ["train", str(tmp_path / "text.txt"), "--run", str(folder)]
-    assert cli.main([*words, *ARGUMENTS, "--total=20", "--checkpoint-every=10"]) == 0
+    assert cli.main([*words, *ARGUMENTS, "--steps=20", "--checkpoint-every=10"]) == 0
     printed = capsys.readouterr().out
     assert "1 × lstm of 24" in printed and "bits per character" in printed
     made = {path.name for path in folder.iterdir()}
@@ -230,11 +230,33 @@ def test_the_command_leaves_what_it_promises(
     assert cli.main(["sample", str(folder), "--prompt", "the ", "--length", "30"]) == 0
     assert capsys.readouterr().out.startswith("the ")
     assert cli.main(["sample", str(folder), "--prompt", "Ω"]) == 2
+    assert not capsys.readouterr().out
     assert cli.main(["sample", str(tmp_path)]) == 2
-    assert "expected a folder with run.json" in capsys.readouterr().out
+    assert "expected a folder with run.json" in capsys.readouterr().err
     assert cli.main([*words, *ARGUMENTS]) == 2
-    assert "expected a folder without a run" in capsys.readouterr().out
+    assert "expected a folder without a run" in capsys.readouterr().err
     assert cli.main(["train", "--run", str(folder), "--resume", "--hidden=3"]) == 2
+    assert "--resume keeps the run's settings: leave out --hidden" in capsys.readouterr().err
+    assert cli.main(["train", "--run", str(folder), "--resume"]) == 0
+    printed = capsys.readouterr().out
+    assert "is finished at step 20" in printed and "chars/s" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sample", "x", "--temperature", "-1"], "--temperature: expected a number of at least 0"),
+        (["sample", "x", "--length", "1.5"], "--length: expected a whole number of at least 0"),
+        (["train", "--temperature", "nan"], "--temperature: expected a number of at least 0"),
+        (["train", "--cell", "transformer"], "--cell: invalid choice: 'transformer'"),
+    ],
+)
+def test_wrong_options_are_named(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert message in capsys.readouterr().err
 
 
 def test_ctrl_c_saves_first_and_resume_goes_on(
@@ -282,4 +304,4 @@ def test_without_matplotlib_the_command_says_so(
         "importlib.util.find_spec", lambda name: None if name == "matplotlib" else right(name)
     )
     assert cli.main(["train"]) == 2
-    assert "pip install 'zstate[train]'" in capsys.readouterr().out
+    assert "pip install 'zstate[train]'" in capsys.readouterr().err

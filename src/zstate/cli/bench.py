@@ -23,6 +23,7 @@ from ..backends.native import get_num_threads, set_num_threads
 from ..bench import contenders, report
 from ..bench.rows import ROWS, Row, make_data
 from ..bench.timing import Protocol, measure, sgemm_rate
+from ..errors import OptionError
 from ..verify import relative_error
 
 # A contender further than this from the float64 oracle is not timed but reported.
@@ -58,8 +59,7 @@ def run(options: argparse.Namespace) -> int:
     makers = {name: contenders.CONTENDERS[name] for name in names}
     makers["zstate"] = contenders.THROUGH[options.through]
     if not rows:
-        console.print(f"zstate bench: no row matches {options.only!r}")
-        return 2
+        raise OptionError(f"[bench] --only: no row matches {options.only!r}")
     threads = options.threads or get_num_threads()
     set_num_threads(threads)
     protocol = Protocol(options.block, rounds=options.rounds)

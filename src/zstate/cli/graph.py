@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ..errors import GraphError, ZStateError
+from ..errors import GraphError
 from ..graph import Executable, Graph
 
 
@@ -22,21 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 2 for a refusal."""
+    """Print it, or write what was asked for."""
     console = Console(soft_wrap=True)
-    try:
-        graph = _load(options.file)
-        if options.svg:
-            Path(options.svg).write_text(graph.to_svg(), encoding="utf-8")
-            console.print(f"drew {len(graph.nodes)} nodes to {escape(options.svg)}")
-        if options.dot:
-            Path(options.dot).write_text(graph.to_dot(), encoding="utf-8")
-            console.print(f"wrote {len(graph.nodes)} nodes to {escape(options.dot)}")
-        if not options.svg and not options.dot:
-            console.print(escape(str(graph)), highlight=False)
-    except (ZStateError, OSError) as error:
-        console.print(f"[red]{escape(str(error))}[/red]")
-        return 2
+    graph = _load(options.file)
+    if options.svg:
+        Path(options.svg).write_text(graph.to_svg(), encoding="utf-8")
+        console.print(f"drew {len(graph.nodes)} nodes to {escape(options.svg)}")
+    if options.dot:
+        Path(options.dot).write_text(graph.to_dot(), encoding="utf-8")
+        console.print(f"wrote {len(graph.nodes)} nodes to {escape(options.dot)}")
+    if not options.svg and not options.dot:
+        console.print(escape(str(graph)), highlight=False)
     return 0
 
 

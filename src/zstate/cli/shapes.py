@@ -11,8 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..descriptors import AnyDescriptor
+from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS, Layout, brackets, gate_order
 from ..operations import OPERATIONS, Operation
+from . import at_least_zero
 
 # What a tensor is, in a few words; the letters are those of docs/equations.md.
 _MEANINGS = {
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for letter, meaning in (("T", "time"), ("N", "batch"), ("I", "input"), ("H", "hidden")):
         parser.add_argument(
             f"-{letter}",
-            type=_size,
+            type=at_least_zero(int),
             metavar=letter,
             help=f"{meaning} size; letters only if left out",
         )
@@ -56,28 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", action="store_true")
 
 
-def _size(text: str) -> int:
-    try:
-        size = int(text)
-    except ValueError:
-        size = -1
-    if size < 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
-    return size
-
-
 def run(options: argparse.Namespace) -> int:
     """Print the tables."""
     console = Console()
     name = _CELLS[options.cell]
     if options.H == 0:
-        console.print("zstate shapes: H: expected at least 1, got 0")
-        return 2
+        raise ShapeError(refusal("shapes", "-H", "at least 1", "0"))
     fields = {field.name for field in dataclasses.fields(DESCRIPTORS[name])}
     flags = {flag for flag, value in vars(options).items() if value is True} - {"pre_projected"}
     if flags - fields:
-        console.print(f"zstate shapes: {name} has no option {', '.join(sorted(flags - fields))}")
-        return 2
+        wrong = ", ".join(f"--{flag.replace('_', '-')}" for flag in sorted(flags - fields))
+        raise OptionError(refusal("shapes", "options", f"those of {name}", wrong))
     chosen: dict[str, Any] = dict.fromkeys(flags, True)
     descriptor = DESCRIPTORS[name](**chosen, training=True)
     _print(console, OPERATIONS[name], OPERATIONS[f"{name}_gradients"], descriptor, options)

@@ -21,10 +21,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..errors import ZStateError
+from ..errors import OptionError
+from . import at_least_zero
 
 _HELP = {
-    "cell": "rnn, lstm or gru",
+    "cell": "of the recurrent layers",
     "layers": "recurrent layers",
     "hidden": "hidden units of a layer",
     "embedding": "size of a character's embedding",
@@ -42,7 +43,7 @@ _SENTENCE = "The value of the expression is evaluated before the function is cal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text, the folder, and a flag for every setting."""
-    from ..train.model import Settings
+    from ..train.model import CELLS, Settings
 
     parser.add_argument(
         "text", nargs="?", help="a text file (default: Python's own language reference)"
@@ -50,49 +51,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", default=None, help="folder of the run (default: runs/CELL)")
     parser.add_argument("--resume", action="store_true", help="continue the run of the folder")
     parser.add_argument(
-        "--checkpoint-every", type=int, default=100, metavar="STEPS", help="also validates"
+        "--checkpoint-every",
+        type=int,
+        default=100,
+        metavar="STEPS",
+        help="validate and save after so many (default: %(default)s)",
     )
-    parser.add_argument("--temperature", type=float, default=0.7, help="of the sample")
+    parser.add_argument(
+        "--temperature",
+        type=at_least_zero(float),
+        default=0.7,
+        metavar="X",
+        help="of the sample; 0: always the likeliest (default: %(default)s)",
+    )
     for field in fields(Settings):
+        names = [f"--{field.name.replace('_', '-')}"]
+        if field.name == "total":
+            names.insert(0, "--steps")  # what everybody tries first
+        kind = type(field.default)
         parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            type=type(field.default),
+            *names,
+            dest=field.name,
+            type=kind,
             default=None,
+            choices=CELLS if field.name == "cell" else None,
+            metavar={int: "N", float: "X"}.get(kind),
             help=f"{_HELP[field.name]} (default: {field.default})",
         )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, 2 for a refusal, 130 after Ctrl-C with the run saved."""
-    console = Console()
-    if importlib.util.find_spec("matplotlib") is None:
-        console.print("[red]zstate train needs matplotlib: pip install 'zstate\\[train]'[/red]")
-        return 2
-    try:
-        return _train(options, console)
-    except (ZStateError, OSError, UnicodeDecodeError) as error:
-        console.print(f"[red]{escape(str(error))}[/red]")
-        return 2
-
-
-def _train(options: argparse.Namespace, console: Console) -> int:
+    """Returns 0, or 130 after Ctrl-C with the run saved."""
+    for package in ("matplotlib", "safetensors"):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"zstate train needs {package}: pip install 'zstate[train]'")
     from ..train import plots
     from ..train.data import read_text
     from ..train.loop import Run
     from ..train.model import Settings
 
+    console = Console()
     given = {f.name: getattr(options, f.name) for f in fields(Settings)}
     given = {name: value for name, value in given.items() if value is not None}
     folder = Path(options.run or f"runs/{given.get('cell', Settings.cell)}")
     every = max(options.checkpoint_every, 1)
     if options.resume:
         if given:
-            names = ", ".join(given)
-            console.print(f"[red]--resume keeps the run's settings; without {names}, please[/red]")
-            return 2
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise OptionError(f"--resume keeps the run's settings: leave out {names}")
         about = Run.about(folder)
         current = Run.resume(folder, read_text(options.text or about["text"]))
-        console.print(f"resuming {escape(str(folder))} at step {current.step}")
+        state = "goes on" if current.step < current.settings.total else "is finished"
+        console.print(f"{escape(str(folder))} {state} at step {current.step}")
     else:
         current = Run.create(folder, Settings(**given), read_text(options.text), options.text)
     s = current.settings
@@ -102,7 +112,8 @@ def _train(options: argparse.Namespace, console: Console) -> int:
         f"{len(current.corpus.train):,} characters of {len(current.corpus.alphabet)} kinds"
     )
     try:
-        _loop(current, every, console)
+        if current.step < s.total:
+            _loop(current, every, console)
     except KeyboardInterrupt:
         current.save()
         console.print(f"stopped and saved at step {current.step}; to go on:")

@@ -179,16 +179,24 @@ class TorchNamespace:
         rows[self._arange(len(rows)), columns] = value
 
     def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any:
-        total = self.zeros(shape, updates.dtype)
+        wide = self._wide(updates)
+        total = self.zeros(shape, wide.dtype)
         if updates.is_cuda:  # index_add_ is atomic there; this one sorts, so its order is fixed
-            return total.index_put_((indices,), updates, accumulate=True)
-        return total.index_add_(0, indices, updates)
+            total.index_put_((indices,), wide, accumulate=True)
+        else:
+            total.index_add_(0, indices, wide)
+        return total.to(updates.dtype)
 
     def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Any:
-        total = self.zeros(shape, updates.dtype)
+        wide = self._wide(updates)
+        total = self.zeros(shape, wide.dtype)
         grid = list(self._torch.meshgrid(*map(self._arange, indices.shape), indexing="ij"))
         grid[axis] = indices
-        return total.index_put_(tuple(grid), updates, accumulate=True)
+        return total.index_put_(tuple(grid), wide, accumulate=True).to(updates.dtype)
+
+    def _wide(self, value: Any) -> Any:
+        """In the type of sums: at least float32."""
+        return value if value.dtype.itemsize > 2 else value.float()
 
     def _arange(self, size: int) -> Any:
         return self._torch.arange(size, device=self.device)

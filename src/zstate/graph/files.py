@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+import numpy as np
+
 from ..descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from ..descriptors import SingleGateRNNDescriptor as RNNDescriptor
 from ..errors import GraphError, ZStateError
 from ..layout import TensorInfo
 from ..types import Array
-from . import safetensors
+from . import storage
 from .arrays import NUMPY
 from .executable import Executable
 from .graph import Graph
@@ -117,14 +119,14 @@ def _write(
         "structure": text,
         "sha256": _checksum(text, arrays),
     }
-    safetensors.write(path, arrays, metadata)
+    storage.write(path, arrays, metadata)
 
 
 def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         digest.update(name.encode())
-        digest.update(arrays[name].tobytes())
+        digest.update(np.ravel(arrays[name]).view(np.uint8).data)  # no copy, unless strided
     return digest.hexdigest()
 
 
@@ -177,9 +179,9 @@ def _read(path: str | PathLike[str], kind: str) -> tuple[dict[str, Any], dict[st
         return GraphError(f"[load] {fspath(path)!r}: expected {expected}, got {got}")
 
     try:
-        arrays, metadata = safetensors.read(path)
-    except safetensors.FormatError as error:
-        raise refuse("a whole safetensors file", f"one of which {error}") from error
+        arrays, metadata = storage.read(path)
+    except storage.FormatError as error:
+        raise refuse("a whole safetensors file", f"one that cannot be read: {error}") from error
     if metadata.get("format") != "zstate":
         raise refuse("a file that zstate saved", "another safetensors file")
     if metadata.get("version") != str(VERSION):

@@ -52,7 +52,8 @@ def _derive(
     one gradient for every input, of its shape and type; none missing where one is needed."""
     if node.op.derivative is None:
         got = f"{node.op.name} {node.name!r}"
-        raise GraphError(refusal("gradients", "of", "operations that have a derivative", got))
+        message = refusal("gradients", "of", "operations that have a derivative", got)
+        raise GraphError(message + _advice(node))
     found = node.op.derivative(g, node, incoming, needs)
     assert len(found) == len(node.inputs), f"{node.op.name}: {len(found)} gradients"
     pairs = []
@@ -68,6 +69,16 @@ def _derive(
         )
         pairs.append((tensor, gradient))
     return pairs
+
+
+def _advice(node: Node) -> str:
+    """What to do instead, where there is something."""
+    if "descriptor" in node.op.kinds:
+        forward = node.op.name.removesuffix("_gradients")
+        return f"; for second derivatives, use zstate.{forward} on torch tensors and torch.autograd"
+    if node.op.lower is not None:  # it stands for an unknown size
+        return "; for second derivatives, give the placeholders sizes instead of None"
+    return ""
 
 
 def _active(path: Sequence[Node], sources: Sequence[Tensor]) -> set[Tensor]:

@@ -87,7 +87,7 @@ def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
             vmax=1,
         )
         axes.set(ylabel=names[gate], yticks=[])
-        figure.colorbar(image, ax=axes, pad=0.01)
+        figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
     axes.set_xticks(range(len(sentence)), [c if c.isprintable() else "⏎" for c in sentence])
     figure.suptitle(f"{run.settings.cell}: the {_UNITS} units of each gate that vary most")
     return _saved(plt, figure, run.folder / "gates.png")

@@ -159,17 +159,33 @@ class Shaping(Core):
         left_padding: Sequence[int],
         right_padding: Sequence[int],
         *,
+        padding_mode: str = "constant",
         constant_value: float = 0.0,
         name: str | None = None,
     ) -> Tensor:
-        """A constant before and behind every dimension."""
+        """Something before and behind every dimension.
+
+        Args:
+            tensor: of any shape.
+            left_padding: how much before each dimension.
+            right_padding: how much behind each dimension.
+            padding_mode: "constant" puts ``constant_value``, "zero" zeros; the others put elements
+                of the tensor. Around [a,b,c], with 2 on each side: "reflect" mirrors at the edge
+                element, c b [a b c] b a, at most size - 1; "symmetric" mirrors with it,
+                b a [a b c] c b, at most size; "clamp_to_edge" repeats it, a a [a b c] c c.
+            constant_value: for "constant".
+            name: a name for messages and prints.
+        """
         label = label_of("pad_tensor", name)
         attributes = {
             "left": whole_numbers(label, "left_padding", left_padding),
             "right": whole_numbers(label, "right_padding", right_padding),
-            "value": real_number(label, "constant_value", constant_value),
         }
-        return self.apply("pad_tensor", (tensor,), attributes, name)
+        if padding_mode in ("constant", "zero"):
+            value = constant_value if padding_mode == "constant" else 0.0
+            number = real_number(label, "constant_value", value)
+            return self.apply("pad_tensor", (tensor,), {**attributes, "value": number}, name)
+        return self.apply("pad_around", (tensor,), {**attributes, "mode": padding_mode}, name)
 
     def reduction_sum(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None

@@ -1,6 +1,17 @@
 """The op table: one row an op, with its shape rule, its evaluation and its derivative."""
 
-from . import contractions, elementwise, indexing, like, losses, random, recurrent, shaping, state
+from . import (
+    contractions,
+    elementwise,
+    indexing,
+    like,
+    losses,
+    padding,
+    random,
+    recurrent,
+    shaping,
+    state,
+)
 from .base import Op
 from .recurrent import RECURRENT
 from .state import ASSIGN, CONSTANT, PLACEHOLDER, READ, VARIABLE
@@ -9,6 +20,7 @@ _FAMILIES = (
     state,
     elementwise,
     shaping,
+    padding,
     contractions,
     losses,
     indexing,

@@ -1,4 +1,4 @@
-"""Rows that move elements without computing: transpose, reshape, concat, slice, pad and others."""
+"""Rows that move elements without computing: transpose, reshape, concat, slice and others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ShapeError, refusal
 from ...layout import TensorInfo, brackets
-from ...types import PartialShape
 from .base import (
     Attributes,
     Infos,
@@ -274,7 +273,7 @@ def _split_derivative(
     return [g.concat_tensors(pieces, axis=node.attributes["axis"])]
 
 
-# slice and what puts it back, reverse, pad
+# slice and what puts it back, reverse
 
 
 def _windows(attributes: Attributes) -> list[slice]:
@@ -362,49 +361,6 @@ def _reverse_derivative(
     return [g.reverse(_single(gradients), axes=node.attributes["axes"])]
 
 
-def _pad_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
-    (info,) = inputs
-    for name in ("left", "right"):
-        sizes = attributes[name]
-        if len(sizes) != len(info.shape) or any(size < 0 for size in sizes):
-            expected = f"{len(info.shape)} sizes of at least 0"
-            raise ShapeError(refusal(label, f"{name}_padding", expected, brackets(sizes)))
-    shape: PartialShape = tuple(
-        None if size is None else left + size + right
-        for left, size, right in zip(
-            attributes["left"], info.shape, attributes["right"], strict=True
-        )
-    )
-    return only(TensorInfo(shape, info.dtype))
-
-
-def _pad_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
-    shape = known(_pad_infer(inputs, attributes, "pad")[""].shape)
-    inner = known(inputs[0].shape)
-    assert shape is not None and inner is not None
-    window = tuple(
-        slice(left, left + size) for left, size in zip(attributes["left"], inner, strict=True)
-    )
-    value, zeros, dtype = attributes["value"], xp.zeros, xp.dtype(inputs[0].dtype)
-
-    def pad(array: Any) -> Any:
-        whole = zeros(shape, dtype)
-        if value:
-            whole[...] = value
-        whole[window] = array
-        return whole
-
-    return pad
-
-
-def _pad_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    left, right = node.attributes["left"], node.attributes["right"]
-    ends = [-size if size else None for size in right]
-    return [g.strided_slice(_single(gradients), left, ends, [1] * len(left))]
-
-
 _SLICE = {"starts": "ints", "ends": "bounds", "strides": "ints"}
 TRANSPOSE = Op(
     "transpose",
@@ -484,12 +440,5 @@ ROWS = (
         _reverse_derivative,
         kinds={"axes": "ints?"},
         view=True,
-    ),
-    Op(
-        "pad_tensor",
-        _pad_infer,
-        _pad_prepare,
-        _pad_derivative,
-        kinds={"left": "ints", "right": "ints", "value": "float"},
     ),
 )
