@@ -25,6 +25,7 @@ from zstate.train import Run, Settings, default_text
 # torch's gate order in zstate's: r, z, n for z, r, o.
 _ORDER = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn": (0,)}
 _LAYERS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}
+_PAUSE = 0.1  # until the threads of the one before have stopped spinning
 
 
 class TorchModel(torch.nn.Module):
@@ -131,18 +132,21 @@ def main() -> None:
         ratios, speeds = [], {"zstate": [], "torch": []}
         size = options.block * settings.batch * settings.window
         for _ in range(options.steps // options.block):
+            time.sleep(_PAUSE)
             began = time.perf_counter()
             for _ in range(options.block):
                 point = next(ours)
-            middle = time.perf_counter()
+            mine = time.perf_counter() - began
+            if point.valid_bits is not None:  # the last step of ours also validates and saves
+                mine = point.seconds * options.block
+            time.sleep(_PAUSE)
+            began = time.perf_counter()
             for _ in range(options.block):
                 loss = theirs.advance()
-            done = time.perf_counter()
-            # The last step of ours also validates and saves; its own time does not count that.
-            mine = middle - began if point.valid_bits is None else point.seconds * options.block
-            ratios.append((done - middle) / mine)
+            other = time.perf_counter() - began
+            ratios.append(other / mine)
             speeds["zstate"].append(size / mine)
-            speeds["torch"].append(size / (done - middle))
+            speeds["torch"].append(size / other)
         low, middle_ratio, high = statistics.quantiles(ratios, n=4)
         for name, values in speeds.items():
             print(f"{name:8} {statistics.median(values):10,.0f} characters/s")

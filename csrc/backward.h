@@ -15,6 +15,7 @@ struct Backward {
   using Op = Operand<Element>;
   using V = Vec<Real>;
   static constexpr int L = Simd<Real>::lanes;
+  static constexpr bool kTakesInput = false;
 
   const Problem& problem;
   i64 H, Hp;

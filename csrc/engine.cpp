@@ -7,6 +7,7 @@
 
 #include "backward_op.h"
 #include "forward_op.h"
+#include "product.h"
 
 #if defined(ZS_BASE_ENGINE)
 namespace ZS_BASE_ENGINE {
@@ -95,6 +96,7 @@ void backward(const Problem& p, const BackwardArrays& a) {
   if (p.type != zstate::Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.backward(p, a);
   backward_as<Bfloat16>(p, a);
 }
+void product(const Product& p) { ZS_BASE_ENGINE::kEngine.product(p); }
 void activation(zstate::Type type, int kind, const void* in, void* out, i64 count) {
   ZS_BASE_ENGINE::kEngine.activation(type, kind, in, out, count);
 }
@@ -125,6 +127,16 @@ void backward(const Problem& p, const BackwardArrays& a) {
     case zstate::Type::kBfloat16:
       return backward_as<Bfloat16>(p, a);
   }
+}
+
+template <class R>
+void product_as(const Product& p) {
+  ProductOp<R> op(p);
+  run_operation(op, static_cast<double>(p.rows) * static_cast<double>(p.columns * p.length));
+}
+void product(const Product& p) {
+  if (p.type == zstate::Type::kFloat64) return product_as<double>(p);
+  product_as<float>(p);
 }
 
 template <class S>
@@ -169,6 +181,6 @@ bool supported() {
 }  // namespace
 
 extern const zstate::Engine kEngine;
-const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported, forward, backward, activation};
+const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported, forward, backward, product, activation};
 
 }  // namespace ZS_NAMESPACE

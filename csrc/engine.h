@@ -41,11 +41,21 @@ struct BackwardArrays {
   Array d_source, d_recurrent, d_input, d_bias, d_peephole, d_state, d_cell, d_secondary;
 };
 
+// C[rows, columns] = A[rows, length]·B[length, columns]; strides in elements, C contiguous.
+struct Product {
+  Type type = Type::kFloat32;  // or kFloat64
+  std::int64_t rows = 0, columns = 0, length = 0;
+  const void *a = nullptr, *b = nullptr;
+  std::int64_t a_strides[2] = {0, 1}, b_strides[2] = {0, 1};
+  void* c = nullptr;
+};
+
 struct Engine {
   const char* name;
   bool (*supported)();
   void (*forward)(const Problem&, const ForwardArrays&);
   void (*backward)(const Problem&, const BackwardArrays&);
+  void (*product)(const Product&);
   void (*activation)(Type, int kind, const void* in, void* out, std::int64_t count);
 };
 

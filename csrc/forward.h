@@ -13,6 +13,7 @@ struct Forward {
   using Op = Operand<Element>;
   using V = Vec<Real>;
   static constexpr int L = Simd<Real>::lanes;
+  static constexpr bool kTakesInput = true;
 
   const Problem& problem;
   i64 H, Hp;  // hidden units, and rounded up to whole vectors: the row length of the buffers below
@@ -21,7 +22,11 @@ struct Forward {
   Stage<Element> stages[2];
   i64 weight_bytes = 0;
 
+  // x W^T comes from a product beforehand, or is added to every tile from x itself and packed panels of W.
+  bool fused = false;
   Rows<const Real> gates_x[2];
+  Rows<const S> x[2];
+  const Element* packed_input[2] = {};
   Rows<S> h[2], c[2], z[2];
   MaskRows<S> mask[2];
   const S *bias[2] = {}, *peephole[2] = {}, *b2[2] = {};
@@ -64,20 +69,37 @@ struct Forward {
                     products[d] + (n * gates + v) * Hp + begin, far);
     }
   }
-  // One register column of one panel; columns are numbered through all panels of a direction.
+  // One register column of one panel of R; columns are numbered through all panels of a direction.
   void pack_column(int index, int d, i64 column, Element* packed) const {
-    const Stage<Element>& stage = stages[index];
+    pack_column_of(stages[index], index, R[d], ldr, stages[index].length, column, packed);
+  }
+  // The same of W, for the panels of the first stage.
+  void pack_input_column(const S* weight, i64 ld, i64 length, i64 column, Element* packed) const {
+    pack_column_of(stages[0], 0, weight, ld, length, column, packed);
+  }
+  void pack_column_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length, i64 column,
+                      Element* packed) const {
     const i64 panel = column / stage.vectors, v = column % stage.vectors, width = stage.vectors * L;
     const i64 u = stage.gated ? panel * L : column * L;
-    pack_transposed(packed + panel * stage.K * width + v * L, width,
-                    weight_row(d, gate_of(index, static_cast<int>(v)), min_of(u, H - 1)), ldr,
-                    lanes_at<Real>(u, H), stage.length);
+    const i64 row = problem.slots[gate_of(index, static_cast<int>(v))] * H + min_of(u, H - 1);
+    pack_transposed(packed + panel * depth_of<Element>(length) * width + v * L, width, weight + row * ld, ld,
+                    lanes_at<Real>(u, H), length);
+  }
+
+  // Adds x W^T of a tile's rows to the tile.
+  void add_input(int d, i64 s, i64 panel, i64 row, int rows, Real* tile) const {
+    if constexpr (sizeof(S) == sizeof(Real)) {  // other types are projected beforehand
+      const i64 width = stages[0].vectors * L;
+      const auto product = step_kernel<Element>(stages[0].vectors, rows, false);
+      product(problem.I, reinterpret_cast<const Element*>(x[d].at(s, row)), x[d].row,
+              packed_input[d] + panel * problem.I * width, width, tile, width, true);
+    }
   }
 
   // x's share of gate k, with the bias.
   ZS_DEVICE V input(int d, i64 s, i64 n, i64 u, int lanes, int k) const {
     const i64 at = problem.slots[k] * H + u;
-    V a = Io<Real>::load_n(gates_x[d].at(s, n) + at, lanes);
+    V a = fused ? V{} : Io<Real>::load_n(gates_x[d].at(s, n) + at, lanes);
     if (bias[d]) a += Io<S>::load_n(bias[d] + at, lanes);
     return a;
   }

@@ -21,7 +21,7 @@ struct ForwardOp {
   Cell cell;
   int threads = 1;
   i64 GH, gates_row, chunk;
-  bool direct, in_place;
+  bool direct, in_place, fused;
   Rows<const S> x[2], h0[2], c0[2];
   R* chunk_gates[2] = {};
   E* packed_input[2] = {};
@@ -32,9 +32,10 @@ struct ForwardOp {
   template <class Acts>
   ForwardOp(const Problem& problem, const ForwardArrays& arrays, const Acts& acts)
       : p(problem), in(arrays), cell(problem, acts), GH(p.G * p.H), direct(reads_weights_directly(p)) {
+    fused = cell.fused = adds_input_by_tile();
     // Training in the type of the arithmetic: the projection goes straight into zState and is activated in
     // place.
-    in_place = kSame && p.has_input_weight && in.training_state && !direct;
+    in_place = kSame && p.has_input_weight && in.training_state && !direct && !fused;
     gates_row = direct ? round_up(GH, Simd<R>::lanes) : GH;
     const i64 step_bytes = max_of(1, p.D * p.N * gates_row * static_cast<i64>(sizeof(R)));
     chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
@@ -44,9 +45,19 @@ struct ForwardOp {
     for (int d = 0; d < p.D; ++d) bind(d);
   }
 
+  // Weights that stay in the second-level caches are best used where they are, step by step, rather than in a
+  // product of its own whose result has to be written and read again. One row would use them too little, and
+  // the GRU needs x's share of a gate by itself. Part of the shape, so bits do not depend on more.
+  bool adds_input_by_tile() const {
+    const i64 bytes = GH * (p.H + p.I) * static_cast<i64>(sizeof(R));
+    return kSame && p.has_input_weight && !direct && p.cell != zstate::Cell::kGru && p.N >= 6 &&
+           bytes <= (i64{3} << 19);
+  }
+
   void bind(int d) {
     const i64 H = p.H;
     x[d] = rows_of<const S>(p, in.source, d, p.has_input_weight ? 0 : GH, Order::kInput);
+    cell.x[d] = x[d];
     h0[d] = state_rows<const S>(in.init_state, d, H);
     c0[d] = state_rows<const S>(in.init_cell, d, H);
     cell.h[d] = rows_of<S>(p, in.state, d, H, Order::kProcessing);
@@ -59,13 +70,13 @@ struct ForwardOp {
     cell.R[d] = weight_matrix<S>(in.recurrent_weight, d, GH, cell.ldr);
   }
 
-  bool buffers_gates() const { return direct || !(in_place || (kSame && !p.has_input_weight)); }
+  bool buffers_gates() const { return direct || !(fused || in_place || (kSame && !p.has_input_weight)); }
 
   void lay_out(Arena& arena) {
     const i64 state = p.N * cell.Hp;
     for (int d = 0; d < p.D; ++d) {
       if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk * p.N * gates_row);
-      if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(panels_size<E>(GH, p.I));
+      if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(input_size());
       cell.operand_buffer[d] = arena.take<StateE>(2 * state);
       if (p.cell != zstate::Cell::kRnn) cell.state[d] = arena.take<R>(state);
       if (Cell::kStages == 2) {
@@ -79,20 +90,34 @@ struct ForwardOp {
     if (!direct) scratch = arena.take<E>(threads * kRowsScratch<R>);
   }
 
+  i64 input_size() const {
+    if (!fused) return panels_size<E>(GH, p.I);
+    return cell.stages[0].panels * cell.stages[0].vectors * Simd<R>::lanes * p.I;
+  }
+
+  // W for its own product, or in the panels of the scan.
+  void pack_input(const Team& team, int d) {
+    i64 ldw = 0;
+    const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
+    if (!fused) return pack_panels_transposed(team, packed_input[d], w, ldw, GH, p.I);
+    if constexpr (kSame) {
+      const Range mine = share(team, cell.stages[0].panels * cell.stages[0].vectors);
+      for (i64 column = mine.begin; column < mine.end; ++column)
+        cell.pack_input_column(w, ldw, p.I, column, packed_input[d]);
+      if (team.rank == 0) cell.packed_input[d] = packed_input[d];
+    }
+  }
+
   void run(const Team& team) {
     if (!direct) {
       pack_stages(team, cell, packed);
-      for (int d = 0; d < p.D && p.has_input_weight; ++d) {
-        i64 ldw = 0;
-        const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
-        pack_panels_transposed(team, packed_input[d], w, ldw, GH, p.I);
-      }
+      for (int d = 0; d < p.D && p.has_input_weight; ++d) pack_input(team, d);
     }
     initialise(team);
     team.barrier();
     for (i64 s = 0; s < p.T; s += chunk) {
       const i64 steps = min_of(chunk, p.T - s);
-      for (int d = 0; d < p.D; ++d) project(team, d, s, steps);
+      for (int d = 0; d < p.D && !fused; ++d) project(team, d, s, steps);
       team.barrier();
       scan(cell, team, s, steps, 1);
     }

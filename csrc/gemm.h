@@ -112,6 +112,19 @@ TileProduct<E> tile_product_for(int rows) {
 #undef ZS_ROWS
   return kernels[rows];
 }
+template <class E, bool Interleaved>
+TileProduct<E> tile_product_for(int vectors, int rows) {
+  switch (vectors) {
+    case 1:
+      return tile_product_for<E, 1, Interleaved>(rows);
+    case 2:
+      return tile_product_for<E, 2, Interleaved>(rows);
+    case 3:
+      return tile_product_for<E, 3, Interleaved>(rows);
+    default:
+      return tile_product_for<E, 4, Interleaved>(rows);
+  }
+}
 
 // ---- packing; k counts elements ----
 
@@ -207,6 +220,12 @@ void store_tile(const R* tile, const RowOf& row_of, i64 row, int rows, i64 colum
   }
 }
 
+// Registers of a panel that has so many columns left: the last one need not be full.
+template <class R>
+int panel_vectors(i64 columns) {
+  return static_cast<int>(min_of(kPanelVectors, ceil_div(columns, Simd<R>::lanes)));
+}
+
 // One block of rows times every panel in [panels.begin, panels.end).
 template <class E, class RowOf>
 void multiply_block(const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i64 k0, i64 depth,
@@ -219,7 +238,7 @@ void multiply_block(const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i
     for (i64 t = 0; t < tiles; ++t) {
       const i64 r = rows * t / tiles, end = rows * (t + 1) / tiles;
       const int n = static_cast<int>(end - r);
-      const auto product = tile_product_for<E, kPanelVectors, false>(n);
+      const auto product = tile_product_for<E, false>(panel_vectors<R>(columns - p * P), n);
       R* first = c_row(row + r);
       const i64 ldc = n > 1 ? c_row(row + r + 1) - first : 0;
       const bool regular = n < 3 || c_row(row + end - 1) - first == (n - 1) * ldc;
@@ -357,7 +376,7 @@ void multiply_outer(const Team& team, i64 K, i64 m_begin, i64 m_end, const Outer
         for (i64 j = 0; j < part.columns; j += P, ++panel) {
           for (i64 r = 0; r < rows; r += kRows) {
             const int n = static_cast<int>(min_of(kRows, rows - r));
-            const auto product = tile_product_for<E, kPanelVectors, true>(n);
+            const auto product = tile_product_for<E, true>(panel_vectors<R>(part.columns - j), n);
             R* c = part.c + (m + r) * part.ldc + j;
             const E* bp = b + panel * depth * P;
             if (j + P <= part.columns) {

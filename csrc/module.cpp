@@ -21,6 +21,8 @@
 // remember(operation, values, descriptor, plan): such a call may go to this plan.
 // repeat(operation, values, descriptor) -> result, or None if no plan is remembered for such a call.
 //
+// product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
+//
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
 // activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests.
 // The environment variable ZSTATE_ISA (v2, avx2, avx512, avx512bf16, or generic off x86-64) forces an engine;
@@ -182,7 +184,8 @@ NB_MODULE(_native, m) {
       .def("run", &Plan::run);
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
-  m.attr("interface") = 2;  // grows with every change that backends/native.py must know of
+  m.def("product", &zstate::product);
+  m.attr("interface") = 3;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);

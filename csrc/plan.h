@@ -54,6 +54,10 @@ class Plan {
 nb::object repeat(nb::handle operation, nb::handle values, nb::handle descriptor);
 void remember(nb::handle operation, nb::handle values, nb::handle descriptor, nb::object plan);
 
+// a·b of two matrices of one type, float32 or float64; None for anything else, and for products so small that
+// NumPy's own is the faster way.
+nb::object product(nb::handle a, nb::handle b);
+
 // The engine that calls use; module.cpp chooses it.
 const Engine& engine();
 

@@ -120,16 +120,7 @@ TileProduct<E> step_kernel(int vectors, int rows, bool single_row) {
         tile_product<E, 1, 3, 2, false>, tile_product<E, 1, 4, 2, false>};
     return kernels[vectors];
   }
-  switch (vectors) {
-    case 1:
-      return tile_product_for<E, 1, false>(rows);
-    case 2:
-      return tile_product_for<E, 2, false>(rows);
-    case 3:
-      return tile_product_for<E, 3, false>(rows);
-    default:
-      return tile_product_for<E, 4, false>(rows);
-  }
+  return tile_product_for<E, false>(vectors, rows);
 }
 
 // How a team shares the steps. It decides who computes an element, never how.
@@ -178,6 +169,8 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
     const auto product = step_kernel<E>(stage.vectors, rows, cell.problem.N == 1);
     product(stage.K, a, lda, stage.packed[d] + panel * stage.K * width, width, tile, width, false);
   }
+  if constexpr (Cell::kTakesInput)
+    if (cell.fused) cell.add_input(d, s, panel, row, rows, tile);
   // Inlined, with the constants of the activations in registers; and once more for whole vectors, without
   // their tests.
   const i64 H = cell.problem.H;

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..backends.native import product
 from ..layout import dtype_name, is_plain_array, is_torch_tensor
 from ..types import Array, Shape, float_dtype
 
@@ -38,6 +39,7 @@ class NumPyNamespace:
     """NumPy, versions 1.25 and later, under the array API's names."""
 
     concat = staticmethod(np.concatenate)
+    matmul = staticmethod(product)
     pow = staticmethod(np.power)
     permute_dims = staticmethod(np.transpose)
     relu = staticmethod(lambda value: np.maximum(value, 0))

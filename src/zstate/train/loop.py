@@ -15,7 +15,6 @@ import numpy as np
 from ..errors import GraphError, OptionError, refusal
 from ..graph import Graph
 from ..types import Array
-from .blas import one_thread
 from .data import Corpus, Windows
 from .model import Model, Settings
 
@@ -118,8 +117,7 @@ class Run:
             tokens, targets = self.windows[done]
             keep = np.float32(0 if done % self.windows.count == 0 else 1)
             rate = np.float32(s.rate(done))
-            with one_thread():
-                loss, _ = self._train.run([tokens, targets, np.asarray(keep), np.asarray(rate)])
+            loss, _ = self._train.run([tokens, targets, np.asarray(keep), np.asarray(rate)])
             done += 1
             bits = float(loss) / LN2
             if not math.isfinite(bits):
