@@ -211,8 +211,7 @@ struct BackwardOp {
       const i64 s = k / p.N, n = k % p.N;
       const R* row = cell.dgates[d].at(s, n) + m0;
       if (!scale_a) {
-        std::memcpy(dst, row, sizeof(R) * static_cast<std::size_t>(m));
-        return;
+        return copy_row_part(row, dst, m, 6 * cell.dgates[d].row);
       }
       for (i64 i = 0; i < m; i += L) {
         const int lanes = lanes_at<R>(i, m);

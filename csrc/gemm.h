@@ -299,6 +299,20 @@ i64 outer_panels(const OuterPart<R>* parts, int count) {
   return panels;
 }
 
+// Copies part of a row of a matrix that lies in memory, and asks for the same part of a row that is due soon:
+// such parts are too short for the hardware to see where they lead. `ahead`: how far that row lies.
+template <class R>
+ZS_DEVICE void copy_row_part(const R* from, R* to, i64 count, i64 ahead) {
+  constexpr int L = Simd<R>::lanes;
+  i64 i = 0;
+  for (; i + L <= count; i += L) {
+    __builtin_prefetch(from + ahead + i);
+    Io<R>::store(to + i, Io<R>::load(from + i));
+  }
+  if (i < count)
+    Io<R>::store_n(to + i, Io<R>::load_n(from + i, static_cast<int>(count - i)), static_cast<int>(count - i));
+}
+
 // Row k of A, columns [m0, m0+m), added to `sums` if given; zero from row K on.
 template <class R, class LoadA>
 ZS_DEVICE void load_outer_row(const LoadA& load_a, i64 k, i64 K, i64 m0, i64 m, R* row, R* sums) {

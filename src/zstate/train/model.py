@@ -30,12 +30,12 @@ class Settings:
     layers: int = 1
     hidden: int = 256
     embedding: int = 64
-    window: int = 64  # T, the steps of truncated back-propagation
+    window: int = 128  # T, the steps of truncated back-propagation
     batch: int = 32  # N, streams side by side
     dropout: float = 0.0  # of h[t-1] in front of R, one mask a window
-    learning_rate: float = 4e-3
+    learning_rate: float = 8e-3
     clip: float = 1.0  # the global norm of the gradients
-    total: int = 1500
+    total: int = 850
     seed: int = 1
 
     def __post_init__(self) -> None:
