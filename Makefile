@@ -24,9 +24,11 @@ sanitize: $(VENV)/.dev
 	LD_PRELOAD=$$($${CXX:-g++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/sanitize.py build/sanitize/_native*.so 60
 
-# On a machine with an NVIDIA GPU; the Python there must have torch and cuda-core.
+# On a machine with an NVIDIA GPU; the Python there must have torch and cuda-core. Most of the time goes into compiling
+# specialisations: with pytest-xdist on several cores.
+GPU_WORKERS := $(shell $(PYTHON) -c "import os, xdist; print('-n', min(12, os.cpu_count()), '--dist worksteal')" 2>/dev/null)
 test-gpu:
-	PYTHONPATH=src:tests/gpu $(PYTHON) -m pytest -p no:cacheprovider --confcutdir=tests/gpu tests/gpu
+	PYTHONPATH=src:tests/gpu $(PYTHON) -m pytest -p no:cacheprovider --confcutdir=tests/gpu $(GPU_WORKERS) tests/gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ import pytest
 
 from zstate import cli
 from zstate.bench import contenders, report
-from zstate.bench.rows import GATES, ROWS, Row, make_data
+from zstate.bench.rows import GATES, GPU_ROWS, ROWS, Row, make_data
 from zstate.bench.timing import Protocol, Timing, measure
 from zstate.cli import bench
 from zstate.verify import relative_error
@@ -128,3 +128,60 @@ def test_ratios_and_means() -> None:
     assert report.Measured(row, False, {"zstate": Timing(1e-3, 0)}).ratio is None
     assert report.geometric_mean([1, 4]) == pytest.approx(2)
     assert np.isnan(report.geometric_mean([]))
+
+
+def test_the_rows_of_the_gpu() -> None:
+    titles = {row.title for row in GPU_ROWS}
+    assert len(titles) == len(GPU_ROWS) == 30
+    for cell in GATES:
+        assert {f"{cell} 256×1×128", f"{cell} 1024×16×768", f"{cell} 256×32×2048"} <= titles
+    assert not any(row.states for row in GPU_ROWS)
+
+
+def test_without_a_gpu_the_benchmark_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert cli.main(["bench", "--device", "cuda"]) == 2
+    assert "torch sees no CUDA device" in capsys.readouterr().err
+    assert cli.main(["bench", "--device", "cuda", "--types", "int8"]) == 2
+    assert "expected some of bfloat16, float32, float16, got 'int8'" in capsys.readouterr().err
+
+
+def test_states_are_left_out_where_a_row_has_none() -> None:
+    row = replace(SMALL[0], states=False)
+    data = make_data(row, 0)
+    wanted = contenders.oracle(row, data, True)
+    for name in ("zstate", "torch"):
+        call = contenders.CONTENDERS[name](row, data, True, 1)
+        assert call is not None
+        results = call()
+        assert len(results) == len(wanted) == 5  # h, and gradients of x, R, W and b
+        for result, right in zip(results, wanted, strict=True):
+            error = relative_error(contenders.as_array(row, result, right.shape), right)
+            assert error < 1e-5, name
+
+
+def test_graphs_count_and_types_are_kept_apart(tmp_path: Path) -> None:
+    measured = []
+    for kind, ours in (("bfloat16", 1e-6), ("float16", 2e-6)):
+        times = {"zstate": 5e-6, "zstate graph": ours, "torch": 9e-6, "torch graph": 4e-6}
+        timings = {name: Timing(seconds, 0) for name, seconds in times.items()}
+        measured.append(report.Measured(Row("LSTM", 2, 1, 4), True, timings, {}, kind))
+    assert [each.ratio for each in measured] == pytest.approx([4, 2])
+    assert {each.best_peer for each in measured} == {"torch graph"}
+    assert report.line(measured[0]).startswith("bfloat16 training  LSTM 2×1×4: zstate 2.50,")
+    wrong = report.Measured(Row("RNN", 2, 1, 4), False, errors={"zstate": 0.5})
+    assert "wrong, not timed" in report.line(wrong)
+    content = report.as_json(measured, {"processor": "a GPU"}, scan=[])
+    assert [row["type"] for row in content["rows"]] == ["bfloat16", "float16"]
+    report.write_chart(tmp_path / "c.png", content)
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_bound_of_an_error_on_a_gpu() -> None:
+    gpu = pytest.importorskip("zstate.bench.gpu")
+    assert gpu.within(2e-3, 1e-3, 0.0)
+    assert not gpu.within(2.1e-3, 1e-3, 2e-3)
+    assert gpu.within(1e-3, 0.0, 1e-3)
+    assert not gpu.within(float("nan"), 1.0, 1.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import re
 import zlib
 
 import pytest
@@ -41,6 +43,7 @@ def everything(cell: str, backward: bool, reset_after: bool) -> Options:
         activations,
         flip_z=cell == "gru",
         mask=True,
+        mask_pairs=reset_after,
         peephole=lstm,
         bias2=after,
         state=True,
@@ -76,7 +79,12 @@ def grid() -> list[tuple[str, Problem, bool]]:
 
 
 def build(architecture: str, asked: Problem, options: Options, plan: Plan) -> bytes:
-    return compiler.compile_text(compiler.source(constants(asked, options, plan)), architecture)
+    """Machine code; a few spills, and only where the plan says that registers may not suffice."""
+    log, text = io.StringIO(), compiler.source(constants(asked, options, plan))
+    code = compiler.compile_text(text, architecture, log)
+    (spilled,) = re.findall(r"(\d+) bytes spill stores", log.getvalue())
+    assert int(spilled) <= (256 if plan.may_spill else 0), plan
+    return code
 
 
 @pytest.mark.parametrize(("architecture", "asked", "full"), grid())
@@ -86,6 +94,12 @@ def test_a_specialisation_compiles(architecture: str, asked: Problem, full: bool
         options = Options(*CELLS[asked.cell])
     plan = plans(asked, CHIPS[architecture])[0]
     assert build(architecture, asked, options, plan)[:4] == b"\x7fELF"
+
+
+def test_many_plans_expect_no_spills() -> None:
+    asked = [(architecture, asked) for architecture, asked, _ in grid()]
+    tight = [plans(each, CHIPS[architecture])[0].may_spill for architecture, each in asked]
+    assert sum(tight) < 2 / 3 * len(tight)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])

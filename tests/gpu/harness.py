@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,9 +51,17 @@ def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return (found.double() - wanted).norm().item() / (size or 1.0)
 
 
-def worst(case: verify.Case, dtype: str, seed: int = 0) -> dict[str, tuple[float, float]]:
-    """By result: the engine's error against float64, and that of a loop of torch operations in the
-    same type, both on the same rounded inputs and the same forward results."""
+class Errors(NamedTuple):
+    """The engine's error against float64, and that of a loop of torch operations in the same type,
+    both on the same rounded inputs and the same forward results."""
+
+    ours: float
+    control: float
+    numbers: int  # in the result
+
+
+def worst(case: verify.Case, dtype: str, seed: int = 0) -> dict[str, Errors]:
+    """The errors of every result, by name."""
     storage = TYPES[dtype]
     arrays = verify.make_inputs(case, seed)
     rounded = {n: torch.from_numpy(np.asarray(a)).to("cuda", storage) for n, a in arrays.items()}
@@ -63,11 +71,11 @@ def worst(case: verify.Case, dtype: str, seed: int = 0) -> dict[str, tuple[float
     exact_back = back(case, wide, {n: t.double() for n, t in there.items()}, "float64", plain)
     control = plain.forward(make_call(verify.cell_name(case.descriptor), case, rounded, dtype))
     control_back = back(case, rounded, there, dtype, plain)
-    found = {
-        name: (error(there[name], exact[name]), error(control[name], exact[name])) for name in exact
+    pairs = [(name, there[name], control[name], want) for name, want in exact.items()]
+    pairs += [
+        (f"d {name}", grads[name], control_back[name], want) for name, want in exact_back.items()
+    ]
+    return {
+        name: Errors(error(ours, want), error(other, want), want.numel())
+        for name, ours, other, want in pairs
     }
-    found |= {
-        "d " + name: (error(grads[name], want), error(control_back[name], want))
-        for name, want in exact_back.items()
-    }
-    return found

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import random
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import harness
 import pytest
 import torch
 
-from zstate import verify
-from zstate.backends.cuda import engine, launch, plain
-from zstate.descriptors import Activation
+import zstate as zs
+import zstate.torch
+from zstate import layout, verify
+from zstate.backends.cuda import compiler, engine, launch, plain
+from zstate.backends.cuda.planner import Chip, Plan, Problem, plans
+from zstate.descriptors import Activation, AnyDescriptor
 from zstate.errors import BackendError
 
 CASES = [(cell, case) for cell, cases in verify.CASES.items() for case in cases]
-# A few roundings: where torch's own loop is better than that by luck, it is no measure.
-FLOOR = {"float32": 1e-6, "tf32": 1e-3, "bfloat16": 4e-3, "float16": 5e-4}
-STRESS = int(os.environ.get("ZSTATE_STRESS", "60"))
+# One rounding to the type that a result is stored in: below that torch's own loop is no measure.
+# TF32 rounds both operands of a product. In float32 what is stored is as exact as what is computed,
+# and dR is summed over hundreds of rows by torch's GEMM, where the loop adds step by step: eight.
+ROUNDING = {"float32": 2.0**-21, "tf32": 2.0**-10, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+FEW = 32  # numbers in a tensor: how well torch's loop does on so few is luck
+STRESS = int(os.environ.get("ZSTATE_STRESS", "1000"))
 
 
 @pytest.fixture(autouse=True)
 def stop_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "DEBUG", True)
+    layout._LAYOUTS.clear()  # what was prepared for a call is kept there
 
 
 def check(case: verify.Case, dtype: str, seed: int = 0) -> None:
     tf32 = dtype == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = tf32
     errors = harness.worst(case, "float32" if tf32 else dtype, seed)
-    for name, (ours, control) in errors.items():
+    largest = max(each.control for each in errors.values() if not math.isnan(each.control))
+    for name, (ours, control, numbers) in errors.items():
         if math.isnan(control):  # beyond float16: torch's own loop has overflowed too
             continue
-        assert ours <= max(2 * control, FLOOR[dtype]), (name, ours, control)
+        bound = 2 * (largest if numbers < FEW else control)
+        assert ours <= max(bound, ROUNDING[dtype]), (name, ours, control, numbers)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -49,31 +63,92 @@ def test_option(cell: str, case: verify.Case, dtype: str) -> None:
 def test_way_over_the_chip(
     cell: str, dtype: str, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.mode == mode)
+    taken = []
+
+    def accepts(plan: Plan) -> bool:
+        taken.append(plan.mode == mode)
+        return taken[-1]
+
+    monkeypatch.setattr(launch, "ACCEPTS", accepts)
     case = next(case for case in verify.CASES[cell] if case.title == "bidirectional")
     try:
         check(replace(case, sizes=(9, 37, 20, 72)), dtype)
     except BackendError as error:
         pytest.skip(str(error))
+    assert any(taken)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("cell", list(verify.CASES))
+def test_tiles_of_so_many_rows(cell: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.rows == rows)
+    check(a_case(cell, (5, rows if rows < 16 else 70, 9, 136)), "tf32")
+
+
+def test_what_the_driver_refuses_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = launch.Kernel.fits
+    first = plans(Problem("lstm", False, False, "bfloat16", 72, 37, 2), chip())[0].mode
+    asked = []
+
+    def refuse(kernel: launch.Kernel) -> bool:
+        asked.append(kernel.plan.mode)
+        return kernel.plan.mode != first and fits(kernel)
+
+    monkeypatch.setattr(launch.Kernel, "fits", refuse)
+    case = next(case for case in verify.CASES["lstm"] if case.title == "bidirectional")
+    check(replace(case, sizes=(9, 37, 20, 72)), "bfloat16")
+    assert asked[0] == first != asked[-1]
+
+
+def test_where_the_driver_refuses_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.Kernel, "fits", lambda kernel: False)
+    with pytest.raises(BackendError, match="refused by the driver"):
+        check(a_case("gru", (3, 4, 5, 88)), "bfloat16")
 
 
 @pytest.mark.parametrize("seed", range(STRESS))
 def test_at_random(seed: int) -> None:
     rng = random.Random(seed)
     _, case = rng.choice(CASES)
-    size = (rng.randint(1, 12), rng.choice([1, 2, 7, 16, 33, 70]), rng.randint(1, 40))
-    hidden = rng.choice([3, 8, 17, 31, 64, 100, 129, 200, 257, 384])
+    size = (rng.randint(1, 12), rng.choice([1, 2, 7, 8, 16, 33, 70]), rng.randint(1, 40))
+    hidden = rng.choice([1, 3, 8, 17, 31, 64, 100, 129, 200, 257, 384])
     kinds = {
         name: rng.choice([Activation.TANH, Activation.SIGMOID, Activation.HARD_SIGMOID])
         for name in case.descriptor.activation_fields
     }
     options = {"bidirectional": rng.random() < 0.5, "reverse": rng.random() < 0.5}
+    if case.descriptor.__class__.__name__ == "GRUDescriptor":
+        options |= {name: rng.random() < 0.5 for name in ("reset_after", "flip_z")}
     descriptor = replace(case.descriptor, **kinds, **options)
+    left_out = frozenset(name for name in OPTIONAL if rng.random() < 0.3) | case.without
+    masks = [(size[0], size[1], 1), (1, size[1], hidden * descriptor_directions(descriptor)), (1,)]
     check(
-        replace(case, descriptor=descriptor, sizes=(*size, hidden), extra={}, scale=0.7),
-        rng.choice(["float32", "tf32", "bfloat16", "float16"]),
+        replace(
+            case,
+            descriptor=descriptor,
+            without=left_out,
+            sizes=(*size, hidden),
+            extra={"mask": rng.choice(masks)} if rng.random() < 0.5 else {},
+            scale=0.7,
+        ),
+        # cuBLAS has no TF32 for single columns: torch's loop would be exact there.
+        rng.choice(["float32", *(["tf32"] if hidden > 1 else []), "bfloat16", "float16"]),
         seed,
     )
+
+
+OPTIONAL = (
+    *("mask", "peephole", "secondary_bias", "bias", "init_state", "init_cell"),
+    *("state_gradient", "cell_gradient"),
+)
+
+
+def descriptor_directions(descriptor: AnyDescriptor) -> int:
+    return 2 if descriptor.bidirectional else 1
+
+
+def chip() -> Chip:
+    return launch.chip_of(torch.device("cuda", torch.cuda.current_device()))
 
 
 def inputs(case: verify.Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -147,18 +222,129 @@ def test_empty_and_very_long(size: tuple[int, int, int, int]) -> None:
     assert all(bool(torch.isfinite(tensor).all()) for tensor in back.values())
 
 
-def test_beside_a_kernel_that_holds_half_of_the_chip() -> None:
-    case = a_case("lstm", (30, 64, 16, 512))
+HOLD = """
+extern "C" __global__ void hold(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {}
+}
+"""
+
+
+def hold_half_of_the_chip(stream: torch.cuda.Stream, cycles: int) -> None:
+    """A kernel that keeps every second multiprocessor for itself."""
+    driver, where = launch.driver, chip()
+    code = compiler.compile_text(HOLD, "sm_{}{}".format(*where.capability))
+    function = launch.checked(
+        driver.cuModuleGetFunction(launch.checked(driver.cuModuleLoadData(code)), b"hold")
+    )
+    dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    launch.checked(driver.cuFuncSetAttribute(function, dynamic, where.shared_bytes))
+    argument = ctypes.c_int64(cycles)
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+    grid = (where.multiprocessors // 2, 1, 1)
+    launch.checked(
+        driver.cuLaunchKernel(
+            function,
+            *(*grid, 128, 1, 1),
+            *(where.shared_bytes, driver.CUstream(stream.cuda_stream)),
+            *(ctypes.addressof(pointers), 0),
+        )
+    )
+
+
+@pytest.mark.parametrize("size", [(30, 64, 16, 512), (30, 16, 16, 256), (20, 40, 16, 1024)])
+def test_beside_a_kernel_that_holds_half_of_the_chip(size: tuple[int, int, int, int]) -> None:
+    case = a_case("lstm", size)
     fed = inputs(case, torch.bfloat16)
     wanted = harness.run_both(case, fed, "bfloat16", engine)
-    busy, other = torch.randn(6144, 6144, device="cuda"), torch.cuda.Stream()
-    with torch.cuda.stream(other):
-        for _ in range(20):
-            busy = (busy @ busy).clamp(-1, 1)
+    torch.cuda.synchronize()
+    other, held = torch.cuda.Stream(), torch.cuda.Event()
+    hold_half_of_the_chip(other, 300_000_000)  # a sixth of a second
+    held.record(other)
     found = harness.run_both(case, fed, "bfloat16", engine)
+    assert not held.query()  # it was there all the while that these were launched
     torch.cuda.synchronize()
     for one, two in zip(wanted, found, strict=True):
         assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_more_than_two_to_the_31_elements() -> None:
+    """What lies behind the 2^31st element comes out as if it were a call of its own."""
+    T, N, H, last = 34_000, 1024, 64, 30
+    torch.manual_seed(0)
+    R = (torch.randn(H, H, device="cuda") * H**-0.5).bfloat16()
+    x = torch.empty(T, N, H, device="cuda", dtype=torch.bfloat16).normal_()
+    assert x.numel() > 2**31
+    descriptor = zs.SingleGateRNNDescriptor(training=True, activation=Activation.TANH)
+    state, z = zs.single_gate_rnn(x, R, descriptor=descriptor)
+    end, z_end = zs.single_gate_rnn(
+        x[-last:], R, init_state=state[-last - 1], descriptor=descriptor
+    )
+    assert torch.equal(state[-last:], end)
+    assert torch.equal(z[-last:], z_end)
+    back = zs.single_gate_rnn_gradients(x, R, x, z, descriptor=descriptor).source
+    back_end = zs.single_gate_rnn_gradients(
+        *(x[-last:], R, x[-last:], z_end), init_state=state[-last - 1], descriptor=descriptor
+    ).source
+    assert torch.equal(back[-last:], back_end)
+    assert bool(torch.isfinite(back[::1000]).all())
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_a_module_inside_a_graph(name: str) -> None:
+    """Forward alone, and a training step, of a two-layer module in both directions."""
+    torch.manual_seed(0)
+    module = getattr(zstate.torch, name)(24, 40, num_layers=2, bidirectional=True).cuda()
+    x = torch.randn(9, 5, 24, device="cuda", requires_grad=True)
+    leaves = [x, *module.parameters()]
+
+    def infer() -> torch.Tensor:
+        with torch.no_grad():
+            return module(x)[0]
+
+    def train() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(module(x)[0].square().sum(), leaves)
+
+    for function in (infer, train):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            wanted = [tensor.clone() for tensor in listed(function())]
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = listed(function())
+        for tensor in found:
+            tensor.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, wanted, found))
+
+
+def listed(result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+# racecheck does not follow st.async, which a cluster's blocks exchange by: it runs over one block
+# and over the whole grid.
+@pytest.mark.parametrize(("tool", "modes"), [("memcheck", "012"), ("racecheck", "02")])
+def test_the_sanitizer_finds_nothing(tool: str, modes: str) -> None:
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        pytest.skip("compute-sanitizer is not installed")
+    small = Path(__file__).with_name("sanitized.py")
+    done = subprocess.run(
+        [
+            *(program, "--tool", tool, "--error-exitcode", "9"),
+            *(["--report-api-errors", "no"] if tool == "memcheck" else []),
+            *(sys.executable, str(small), modes),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "calls ran" in done.stdout
 
 
 def test_float64_goes_through_the_plain_path() -> None:

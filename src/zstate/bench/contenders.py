@@ -31,19 +31,21 @@ def zstate_inputs(row: Row, data: Data) -> dict[str, Array]:
         "recurrent_weight": data.R,
         "input_weight": data.W,
         "bias": data.b,
-        "init_state": data.h0,
     }
-    if row.cell == "LSTM":
+    if row.states:
+        inputs["init_state"] = data.h0
+    if row.states and row.cell == "LSTM":
         inputs["init_cell"] = data.c0
     if row.cell == "GRU":
         inputs["secondary_bias"] = data.b2
     return inputs
 
 
-def _zstate(backend: str | None) -> Maker:
+def zstate_calls(backend: str | None) -> Maker:
+    """zstate's functions, on NumPy arrays or on torch tensors."""
+
     def make(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results]:
         inputs = zstate_inputs(row, data)
-        dy = data.dy.astype(data.x.dtype, copy=False)
         name = _OPERATIONS[row.cell]
         forward, backward = getattr(functional, name), getattr(functional, f"{name}_gradients")
         descriptor = replace(row.descriptor, training=training)
@@ -57,7 +59,7 @@ def _zstate(backend: str | None) -> Maker:
             back = backward(
                 **inputs,
                 **extra,
-                source_gradient=dy,
+                source_gradient=data.dy,
                 z_state=there.training_state,
                 descriptor=descriptor,
                 backend=backend,
@@ -72,50 +74,57 @@ def _zstate(backend: str | None) -> Maker:
 def oracle(row: Row, data: Data, training: bool) -> Results:
     """The results that every contender must give, in float64."""
     wide = {name: value.astype(np.float64) for name, value in vars(data).items()}
-    make = _zstate("reference")(row, Data(**wide), training, 1)
+    make = zstate_calls("reference")(row, Data(**wide), training, 1)
     assert make is not None
     return make()
 
 
-def _by_direction(row: Row, array: Array, axis: int = 0) -> list[Array]:
-    return np.split(array, row.directions, axis=axis)
+def _by_direction(row: Row, array: Any, axis: int = 0) -> list[Any]:
+    """The parts of an array or a tensor."""
+    if isinstance(array, np.ndarray):
+        return np.split(array, row.directions, axis=axis)
+    return list(array.chunk(row.directions, axis))
 
 
 def _modules(package: str) -> Maker:
     """The layers of torch.nn, or of zstate.torch, which has the same."""
 
     def make(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results]:
-        return _layer(
-            getattr(importlib.import_module(package), row.cell), row, data, training, threads
+        import torch
+
+        torch.set_num_threads(threads)
+        values: dict[str, Any] = {name: torch.from_numpy(v) for name, v in vars(data).items()}
+        tensors = Data(**values)
+        return layer_calls(
+            getattr(importlib.import_module(package), row.cell), row, tensors, training
         )
 
     return make
 
 
-def _layer(kind: Any, row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results]:
+def layer_calls(kind: Any, row: Row, data: Data, training: bool) -> Callable[[], Results]:
+    """A layer as torch.nn has it, with the tensors of ``data`` as its weights."""
     import torch
 
-    torch.set_num_threads(threads)
-    layer = kind(row.H, row.H, bidirectional=row.bidirectional)
+    x: Any = data.x
+    layer = kind(row.H, row.H, bidirectional=row.bidirectional, dtype=x.dtype, device=x.device)
     recurrent = data.R.reshape(row.directions, -1, row.H)
     with torch.no_grad():
         for d, suffix in zip(range(row.directions), ("", "_reverse"), strict=False):
-            parts = {
+            parts: dict[str, Any] = {
                 "weight_ih_l0": _by_direction(row, data.W)[d],
                 "weight_hh_l0": recurrent[d],
                 "bias_ih_l0": _by_direction(row, data.b)[d],
-                "bias_hh_l0": np.zeros(recurrent.shape[1], np.float32),
+                "bias_hh_l0": x.new_zeros(recurrent.shape[1]),
             }
             if row.cell == "GRU":
                 parts["bias_hh_l0"][2 * row.H :] = _by_direction(row, data.b2)[d]
             for name, value in parts.items():
-                getattr(layer, name + suffix).copy_(torch.from_numpy(value.copy()))
-    x = torch.from_numpy(data.x)
-    states = [
-        torch.from_numpy(np.stack(_by_direction(row, state, 1)))
-        for state in ((data.h0, data.c0) if row.cell == "LSTM" else (data.h0,))
-    ]
-    initial: Any = tuple(states) if row.cell == "LSTM" else states[0]
+                getattr(layer, name + suffix).copy_(value)
+        layer.flatten_parameters()  # one piece of memory, as cuDNN wants it
+    first = (data.h0, data.c0)[: 2 if row.cell == "LSTM" else 1] if row.states else ()
+    states: list[Any] = [torch.stack(_by_direction(row, state, 1)) for state in first]
+    initial: Any = None if not states else tuple(states) if row.cell == "LSTM" else states[0]
     if not training:
 
         def infer() -> Results:
@@ -123,7 +132,7 @@ def _layer(kind: Any, row: Row, data: Data, training: bool, threads: int) -> Cal
                 return [layer(x, initial)[0]]
 
         return infer
-    dy = torch.from_numpy(data.dy)
+    dy: Any = data.dy
     for tensor in (x, *states):
         tensor.requires_grad_(True)
     leaves = [x, *states, *layer.parameters()]
@@ -148,9 +157,7 @@ def _torch_gradients(row: Row, layer: Any, x: Any, states: list[Any]) -> Results
     recurrent, weight, bias, hidden = map(
         of, ("weight_hh_l0", "weight_ih_l0", "bias_ih_l0", "bias_hh_l0")
     )
-    gradients: Results = [x.grad, recurrent, weight, bias, states[0].grad]
-    if row.cell == "LSTM":
-        gradients.append(states[1].grad)
+    gradients: Results = [x.grad, recurrent, weight, bias, *(state.grad for state in states)]
     if row.cell == "GRU":
         gradients.append([each[2 * row.H :] for each in hidden])
     return gradients
@@ -258,7 +265,7 @@ def _jax(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Res
 
 
 # zstate by its functions on NumPy arrays, or by its modules on torch tensors.
-THROUGH: dict[str, Maker] = {"numpy": _zstate(None), "torch": _modules("zstate.torch")}
+THROUGH: dict[str, Maker] = {"numpy": zstate_calls(None), "torch": _modules("zstate.torch")}
 
 CONTENDERS: dict[str, Maker] = {
     "zstate": THROUGH["numpy"],

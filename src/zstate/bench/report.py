@@ -18,25 +18,32 @@ from .timing import Timing
 
 @dataclass
 class Measured:
-    """One row in one mode: the timing and the error of every contender that took part."""
+    """One row in one mode: the timing and the error of every contender that took part.
+
+    Contenders are named "torch" or "zstate", or "torch graph" for the replay of a CUDA graph.
+    """
 
     row: Row
     training: bool
     timings: dict[str, Timing] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
+    type: str = "float32"
+
+    def _best(self, ours: bool) -> str | None:
+        found = {n: t.seconds for n, t in self.timings.items() if n.startswith("zstate") == ours}
+        return min(found, key=lambda name: found[name]) if found else None
 
     @property
     def best_peer(self) -> str | None:
-        peers = {name: t.seconds for name, t in self.timings.items() if name != "zstate"}
-        return min(peers, key=lambda name: peers[name]) if peers else None
+        return self._best(False)
 
     @property
     def ratio(self) -> float | None:
         """How many times faster than the best peer; None without peers or without zstate."""
-        peer = self.best_peer
-        if peer is None or "zstate" not in self.timings:
+        peer, ours = self.best_peer, self._best(True)
+        if peer is None or ours is None:
             return None
-        return self.timings[peer].seconds / self.timings["zstate"].seconds
+        return self.timings[peer].seconds / self.timings[ours].seconds
 
     def rate(self, name: str) -> float:
         return self.row.flops(self.training) / self.timings[name].seconds
@@ -71,38 +78,50 @@ def table(measured: list[Measured], names: list[str], training: bool, sgemm: flo
     return shown
 
 
+def line(each: Measured) -> str:
+    """One row in one mode: microseconds a step."""
+    mode = "training " if each.training else "inference"
+    if not each.timings:
+        return f"{each.type} {mode} {each.row.title}: wrong, not timed; errors {each.errors}"
+    times = [f"{n} {t.seconds / each.row.T * 1e6:.2f}" for n, t in each.timings.items()]
+    ratio = "" if each.ratio is None else f"; {each.ratio:.2f} times the best peer"
+    return f"{each.type} {mode} {each.row.title}: {', '.join(times)}{ratio}"
+
+
 def summary(console: Console, measured: list[Measured]) -> None:
-    """The geometric means, and the rows where a peer is faster."""
-    for training in (False, True):
+    """The geometric means, and the row that does worst, by float type and mode."""
+    kinds = dict.fromkeys((each.type, each.training) for each in measured)
+    for kind, training in sorted(kinds, key=lambda key: key[1]):
         ratios = {
             each.row.title: each.ratio
             for each in measured
-            if each.training == training and each.ratio is not None
+            if (each.type, each.training) == (kind, training) and each.ratio is not None
         }
         if not ratios:
             continue
         mean, worst = geometric_mean(list(ratios.values())), min(ratios, key=lambda r: ratios[r])
         mode = "training" if training else "inference"
         console.print(
-            f"{mode}: {mean:.2f} times the best peer (geometric mean of {len(ratios)} rows); "
-            f"lowest {ratios[worst]:.2f} ({worst})"
+            f"{kind} {mode}: {mean:.2f} times the best peer "
+            f"(geometric mean of {len(ratios)} rows); lowest {ratios[worst]:.2f} ({worst})"
         )
 
 
-def as_json(measured: list[Measured], sgemm: float, threads: int, growth: Any) -> dict[str, Any]:
+def cpu_machine(sgemm: float, threads: int) -> dict[str, Any]:
+    """What the CPU's rows were measured on."""
+    return {"processor": _processor(), "threads": threads, "sgemm_gflops": sgemm / 1e9}
+
+
+def as_json(measured: list[Measured], machine: dict[str, Any], **further: Any) -> dict[str, Any]:
     """Everything that was measured, with what it was measured on."""
+    system = {"system": platform.platform(), "python": platform.python_version()}
     return {
-        "machine": {
-            "system": platform.platform(),
-            "processor": _processor(),
-            "python": platform.python_version(),
-            "threads": threads,
-            "sgemm_gflops": sgemm / 1e9,
-        },
+        "machine": {**system, **machine},
         "rows": [
             {
                 **asdict(each.row),
                 "mode": "training" if each.training else "inference",
+                "type": each.type,
                 "ms": {name: t.seconds * 1e3 for name, t in each.timings.items()},
                 "spread": {name: t.spread for name, t in each.timings.items()},
                 "error": each.errors,
@@ -111,7 +130,7 @@ def as_json(measured: list[Measured], sgemm: float, threads: int, growth: Any) -
             }
             for each in measured
         ],
-        "growth": growth,
+        **further,
     }
 
 
@@ -135,8 +154,33 @@ def write_chart(path: Path, content: dict[str, Any]) -> None:
     import matplotlib.pyplot as plt
 
     rows = [row for row in content["rows"] if row["ratio"] is not None]
+    kinds = list(dict.fromkeys(row["type"] for row in rows))
     labels = list(dict.fromkeys(_label(row) for row in rows))
-    figure, axes = plt.subplots(figsize=(9, 0.34 * len(labels) + 1.6))
+    figure, panels = plt.subplots(
+        1,
+        len(kinds),
+        squeeze=False,
+        sharey=True,
+        figsize=(3 + 6 * len(kinds), 0.34 * len(labels) + 1.6),
+    )
+    for axes, kind in zip(panels[0], kinds, strict=True):
+        _draw(axes, labels, [row for row in rows if row["type"] == kind])
+        axes.set_title(", ".join([*_title(content["machine"]), kind]), fontsize=9)
+    panels[0][0].invert_yaxis()
+    peers = dict.fromkeys(row["best_peer"].split()[0] for row in rows)
+    figure.supxlabel(f"speed relative to the fastest peer ({', '.join(peers)})", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130 if len(kinds) == 1 else 90)
+    plt.close(figure)
+
+
+def _title(machine: dict[str, Any]) -> list[str]:
+    threads = [f"{machine['threads']} threads"] if "threads" in machine else []
+    return [machine["processor"], *threads]
+
+
+def _draw(axes: Any, labels: list[str], rows: list[dict[str, Any]]) -> None:
+    """The bars of one float type."""
     for mode, offset, colour in (("inference", -0.2, "#4c78a8"), ("training", 0.2, "#f58518")):
         found = {_label(row): row["ratio"] for row in rows if row["mode"] == mode}
         at = [labels.index(label) + offset for label in found]
@@ -151,14 +195,7 @@ def write_chart(path: Path, content: dict[str, Any]) -> None:
     axes.minorticks_off()
     axes.set_xlim(left=0.4)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel("speed relative to the fastest of the peers (PyTorch, ONNX Runtime, JAX)")
-    machine = content["machine"]
-    axes.set_title(f"{machine['processor']}, {machine['threads']} threads, float32", fontsize=9)
     axes.legend(loc="lower right")
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def _label(row: dict[str, Any]) -> str:

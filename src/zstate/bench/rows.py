@@ -23,6 +23,7 @@ class Row:
     H: int
     group: str = "anchors"
     bidirectional: bool = False
+    states: bool = True  # whether initial states are passed
 
     @property
     def title(self) -> str:
@@ -67,10 +68,19 @@ ROWS: list[Row] = [
     *(Row(cell, 1, 1, hidden, "streaming") for cell in GATES for hidden in (128, 256, 1024)),
 ]
 
+_GPU_SIZES = [
+    *((256, 1, 128), (256, 16, 256), (1024, 8, 256), (256, 256, 256), (1024, 1, 512)),
+    *((256, 64, 512), (1024, 16, 768), (256, 64, 1024), (256, 128, 1024), (256, 32, 2048)),
+]
+
+GPU_ROWS: list[Row] = [
+    Row(cell, *size, "GPU", states=False) for cell in GATES for size in _GPU_SIZES
+]
+
 
 @dataclass(frozen=True)
 class Data:
-    """The float32 arrays of a row, in zstate's layout; gates in PyTorch's order."""
+    """The arrays of a row (or tensors), in zstate's layout; gates in PyTorch's order."""
 
     x: Array  # [T,N,H]
     W: Array  # [D·G·H,H]

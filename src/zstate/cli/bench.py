@@ -1,12 +1,14 @@
 """Time zstate beside the peers that are installed: checked first, in alternating blocks.
 
-Each contender runs alone for a block, with a pause before it, over several rounds; the best median
-counts. Ratios carry over to other machines, single times do not.
+On the CPU each contender runs alone for a block, with a pause before it, over several rounds; the
+best median counts. Ratios carry over to other machines, single times do not. --device cuda times
+the CUDA engine beside torch.nn, both plainly called and replayed as CUDA graphs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,19 +23,23 @@ from rich.table import Table
 from ..backends import available
 from ..backends.native import get_num_threads, set_num_threads
 from ..bench import contenders, report
-from ..bench.rows import ROWS, Row, make_data
+from ..bench.rows import GPU_ROWS, ROWS, Row, make_data
 from ..bench.timing import Protocol, measure, sgemm_rate
-from ..errors import OptionError
+from ..errors import BackendError, OptionError
 from ..verify import relative_error
 
 # A contender further than this from the float64 oracle is not timed but reported.
 _BOUND = 1e-4
 _BASE = Row("LSTM", 64, 16, 128)
+_MODES = {"inference": [False], "training": [True], "both": [False, True]}
+_GPU_TYPES = ("bfloat16", "float32", "float16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run, how long, and where to write it."""
     parser.add_argument("--only", metavar="REGEX", help="rows whose title matches, as 'GRU .*×1×'")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--types", default=",".join(_GPU_TYPES), help="on a GPU; comma-separated")
     parser.add_argument("--mode", choices=("inference", "training", "both"), default="both")
     parser.add_argument("--threads", type=int, default=None, help="for everybody; default: cores")
     parser.add_argument("--peers", default=None, help="comma-separated; default: all installed")
@@ -45,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--block", type=float, default=0.5, help="seconds a block")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--no-growth", action="store_true", help="leave out cost over T, N and H")
+    parser.add_argument(
+        "--no-growth",
+        action="store_true",
+        help="leave out cost over T, N and H; on a GPU that of options, calls and scans",
+    )
     parser.add_argument("--json", type=Path, help="write everything measured")
     parser.add_argument("--chart", type=Path, help="write a bar chart (.png or .svg)")
     parser.add_argument("--seed", type=int, default=0)
@@ -54,31 +64,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the tables; 1 if zstate gave a wrong result."""
     console = Console()
-    rows = [row for row in ROWS if re.search(options.only or "", row.title)]
+    every = GPU_ROWS if options.device == "cuda" else ROWS
+    rows = [row for row in every if re.search(options.only or "", row.title)]
+    if not rows:
+        raise OptionError(f"[bench] --only: no row matches {options.only!r}")
+    if options.device == "cuda":
+        return _run_on_gpu(console, rows, options)
     names = [n for n in contenders.installed() if _wanted(n, options.peers)]
     makers = {name: contenders.CONTENDERS[name] for name in names}
     makers["zstate"] = contenders.THROUGH[options.through]
-    if not rows:
-        raise OptionError(f"[bench] --only: no row matches {options.only!r}")
     threads = options.threads or get_num_threads()
     set_num_threads(threads)
     protocol = Protocol(options.block, rounds=options.rounds)
     sgemm = sgemm_rate(protocol)
     backend = next(each.name for each in available() if each.device == "cpu")
     console.print(f"{threads} threads, backend {backend}; sgemm {sgemm / 1e9:.0f} GFLOP/s")
-    modes = {"inference": [False], "training": [True], "both": [False, True]}[options.mode]
+    modes = _MODES[options.mode]
     measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed)
     for training in modes:
         console.print(report.table(measured, names, training, sgemm))
     report.summary(console, measured)
     growth = [] if options.no_growth else _growth(console, threads, protocol)
-    content = report.as_json(measured, sgemm, threads, growth)
+    machine = report.cpu_machine(sgemm, threads)
+    return _keep(options, measured, report.as_json(measured, machine, growth=growth))
+
+
+def _keep(
+    options: argparse.Namespace, measured: list[report.Measured], content: dict[str, Any]
+) -> int:
+    """Write what was asked for; 1 if zstate gave a wrong result."""
     if options.json:
         report.write_json(options.json, content)
     if options.chart:
         report.write_chart(options.chart, content)
     wrong = [each for each in measured if "zstate" not in each.timings]
     return 1 if wrong else 0
+
+
+def _run_on_gpu(console: Console, rows: list[Row], options: argparse.Namespace) -> int:
+    """The rows of the CUDA engine; 1 if zstate gave a wrong result."""
+    kinds = options.types.split(",")
+    unknown = [kind for kind in kinds if kind not in _GPU_TYPES]
+    if unknown:
+        expected = ", ".join(_GPU_TYPES)
+        raise OptionError(f"[bench] --types: expected some of {expected}, got {unknown[0]!r}")
+    if importlib.util.find_spec("torch") is None:
+        raise BackendError("[bench] --device cuda: torch is missing: pip install 'zstate[cuda]'")
+    from ..bench import gpu
+
+    reason = gpu.unavailable()
+    if reason is not None:
+        raise BackendError(f"[bench] --device cuda: {reason}")
+    console.print(f"{gpu.machine()}\nµs a step; float32 means TF32", highlight=False)
+    measured = []
+    for each in gpu.measure_all(rows, kinds, _MODES[options.mode], options.seed):
+        measured.append(each)
+        console.print(report.line(each), highlight=False, soft_wrap=True)
+    report.summary(console, measured)
+    further = {}
+    if not options.no_growth:
+        from ..bench.gpu_details import details
+
+        further = details(options.seed)
+        console.print_json(data=further)
+    return _keep(options, measured, report.as_json(measured, gpu.machine(), **further))
 
 
 def _wanted(name: str, peers: str | None) -> bool:

@@ -2,52 +2,61 @@
 // step s-1 follow at once, and are the operand of the next product.
 #pragma once
 
-struct Inputs {
-  float2 m;                                     // mask of the step whose product arrives
-  float2 z[G], c, c_before, h_before, dh, dc;   // of the step before it
-  float2 m_before, unreset;
+template <class Two> struct Fields {
+  Two m;                                     // mask of the step whose product arrives
+  Two z[G], c, c_before, h_before, dh, dc;   // of the step before it
+  Two m_before, unreset;
+};
+using Loaded = Fields<Pair>;
+struct Inputs : Fields<float2> {
+  ZS_DEVICE explicit Inputs(const Loaded& in)
+      : Fields<float2>{in.m.value(), {}, in.c.value(), in.c_before.value(), in.h_before.value(), in.dh.value(), in.dc.value(),
+                       in.m_before.value(), in.unreset.value()} {
+#pragma unroll
+    for (int k = 0; k < G; ++k) z[k] = in.z[k].value();
+  }
 };
 struct Constants {
   float2 peephole[4], bias2;
 };
 
-ZS_DEVICE float2 earlier(const Arguments& a, const Where& w, const Stored* steps, const Stored* first, bool has_first, i64 s) {
-  if (s > 0) return load_pair(steps + pair_at(w, out_time(a, w, s - 1) * a.N + w.n), w.count);
-  return has_first ? load_pair(first + pair_at(w, w.n), w.count) : make_float2(0.0f, 0.0f);
+ZS_DEVICE Pair earlier(const Arguments& a, const Where& w, const Stored* steps, const Stored* first, bool has_first, i64 s) {
+  const Stored* from = s > 0 ? steps + pair_at(a, w, out_time(a, w, s - 1)) : first + w.pair;
+  return take(from, s > 0 || has_first ? w.count : 0);
 }
-ZS_DEVICE void fetch_step(const Arguments& a, const Where& w, i64 s, Inputs& in) {
-  const i64 t = out_time(a, w, s), row = t * a.N + w.n;
+ZS_DEVICE void fetch_step(const Arguments& a, const Where& w, i64 s, Loaded& in) {
+  const i64 t = out_time(a, w, s), pair = pair_at(a, w, t);
 #pragma unroll
-  for (int k = 0; k < G; ++k) in.z[k] = load_pair(a.saved + gates_at(a, w, t) + slot(k) * H, w.count);
-  in.dh = load_pair(a.d_state + pair_at(w, row), w.count);
+  for (int k = 0; k < G; ++k) in.z[k] = take(a.saved + gates_at(a, w, t) + slot(k) * H, w.count);
+  in.dh = take(a.d_state + pair, w.count);
   if constexpr (CELL == kLstm) {
-    in.c = load_pair(a.cell + pair_at(w, row), w.count);
+    in.c = take(a.cell + pair, w.count);
     in.c_before = earlier(a, w, a.cell, a.cell0, HAS_CELL, s);
-    if constexpr (EVERY_CELL) in.dc = load_pair(a.d_cell + pair_at(w, row), w.count);
+    if constexpr (EVERY_CELL) in.dc = take(a.d_cell + pair, w.count);
   }
   if constexpr (CELL == kGru) {
     in.h_before = earlier(a, w, a.state, a.state0, HAS_STATE, s);
-    if constexpr (RESET_AFTER) in.unreset = load_pair(a.unreset + pair_at(w, row), w.count);
-    if constexpr (HAS_MASK) in.m_before = load_mask(a, w, s);
+    if constexpr (RESET_AFTER) in.unreset = take(a.unreset + pair, HAS_STATE || s > 0 ? w.count : 0);
+    if constexpr (HAS_MASK) in.m_before = take_mask(a, w, s);
   }
 }
-template <int P> ZS_DEVICE void fetch(const Arguments& a, const Where& w, i64 i, Inputs& in) {
+template <int P> ZS_DEVICE void fetch(const Arguments& a, const Where& w, i64 i, Loaded& in) {
   const i64 s = a.T - 1 - i;
-  if constexpr (HAS_MASK) in.m = load_mask(a, w, s);
-  if constexpr (P == kPhases - 1) {
-    if (s > 0) fetch_step(a, w, s - 1, in);
-  }
+  if constexpr (HAS_MASK) in.m = take_mask(a, w, s);
+  if constexpr (P == kPhases - 1) fetch_step(a, w, s > 0 ? s - 1 : 0, in);
 }
 template <int P> ZS_DEVICE void fetch_ahead(const Arguments& a, const Where& w, i64 i) {
   const i64 s = a.T - 1 - i - 4;  // as far as device memory is away
   if (P != kPhases - 1 || s < 0 || !w.count || (w.unit * kBytes) % 32) return;
-  const i64 t = out_time(a, w, s), row = pair_at(w, t * a.N + w.n);
+  const i64 t = out_time(a, w, s), pair = pair_at(a, w, t);
 #pragma unroll
   for (int k = 0; k < G; ++k) prefetch(a.saved + gates_at(a, w, t) + slot(k) * H);
-  prefetch(a.d_state + row);
+  prefetch(a.d_state + pair);
   if constexpr (HAS_MASK) prefetch(mask_at(a, w, s));
-  if constexpr (CELL == kLstm) prefetch(a.cell + row);
-  if constexpr (CELL == kGru) prefetch(a.state + row);
+  if constexpr (CELL == kLstm) prefetch(a.cell + pair);
+  if constexpr (CELL == kGru) prefetch(a.state + pair);
+  if constexpr (CELL == kGru && RESET_AFTER) prefetch(a.unreset + pair);
+  if constexpr (CELL == kLstm && EVERY_CELL) prefetch(a.d_cell + pair);
 }
 
 // The gates of step s from the gradient of h[s]; later steps have left dc, or nothing, in the state.
@@ -56,7 +65,7 @@ ZS_DEVICE void gates(const Arguments& a, const Where& w, i64 s, const Inputs& in
                      float2* state, const HandOn& hand_on, Sums& sums) {
   const Acts acts;
   float2 operand[4] = {};
-  const i64 t = in_time(a, w, s), row = t * a.N + w.n;
+  const i64 t = in_time(a, w, s), pair = pair_at(a, w, t);
   Stored* out = a.d_gates + gates_at(a, w, t);
   dh = plus(dh, in.dh);
   if constexpr (CELL == kRnn) {
@@ -80,10 +89,10 @@ ZS_DEVICE void gates(const Arguments& a, const Where& w, i64 s, const Inputs& in
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
       if constexpr (HAS_PEEPHOLE) dc = plus(dc, times(operand[g], k.peephole[g]));
-      if constexpr (SUM_PEEPHOLE) sums.peephole[g] = plus(sums.peephole[g], times(operand[g], in.c_before));
+      if constexpr (SUM_PEEPHOLE) sums.peephole[g].add(times(operand[g], in.c_before));
       store_pair(out + slot(g) * H, operand[g], w.count);
     }
-    state[w.state] = dc;
+    keep(w, state, dc);
   } else {
     const float2 z = in.z[0], r = in.z[1], o = in.z[2], h = in.h_before;
     const GruGradient<Real> one = gru_blend_backward(acts, FLIP_Z, Real{z.x}, Real{o.x}, Real{h.x}, Real{dh.x});
@@ -91,46 +100,53 @@ ZS_DEVICE void gates(const Arguments& a, const Where& w, i64 s, const Inputs& in
     const float2 dz = {one.da_z.v, two.da_z.v}, du = {one.da_o.v, two.da_o.v};
     const float2 masked = HAS_MASK ? times(h, in.m_before) : h;
     if constexpr (RESET_AFTER) {
-      const float2 dr = reset_gradient(acts, r, times(du, in.unreset)), reset = times(du, r);
+      float2 unreset = in.unreset;
+      if (!HAS_STATE && s == 0) unreset = HAS_BIAS2 ? k.bias2 : make_float2(0.0f, 0.0f);  // a product with zeros: not computed
+      const float2 dr = reset_gradient(acts, r, times(du, unreset)), reset = times(du, r);
       operand[0] = dz;
       operand[1] = dr;
       operand[2] = reset;
       hand_on(operand);
       store_pair(out + slot(1) * H, dr, w.count);
-      if constexpr (WANT_LEFT) store_pair(a.left_reset + pair_at(w, row), reset, w.count);
-      if constexpr (SUM_BIAS2) sums.bias2 = plus(sums.bias2, reset);
-      if constexpr (SUM_BIAS) sums.bias[1] = plus(sums.bias[1], dr);
+      if constexpr (WANT_LEFT) {
+        Stored* products = a.left_reset + gates_at(a, w, t);
+        store_pair(products + slot(0) * H, dz, w.count);
+        store_pair(products + slot(1) * H, dr, w.count);
+        store_pair(products + slot(2) * H, reset, w.count);
+      }
+      if constexpr (SUM_BIAS2) sums.bias2.add(reset);
+      if constexpr (SUM_BIAS) sums.bias[1].add(dr);
     } else {
       operand[0] = du;
       hand_on(operand);
-      state[w.state + kStateStride] = dz;
-      state[w.state + 2 * kStateStride] = masked;
-      state[w.state + 3 * kStateStride] = r;
-      if constexpr (WANT_LEFT) store_pair(a.left_reset + pair_at(w, row), times(masked, r), w.count);
+      keep(w, state + kStateStride, dz);
+      keep(w, state + 2 * kStateStride, masked);
+      keep(w, state + 3 * kStateStride, r);
+      if constexpr (WANT_LEFT) store_pair(a.left_reset + pair, times(masked, r), w.count);
     }
-    state[w.state] = {one.dh_prev.v, two.dh_prev.v};
+    keep(w, state, {one.dh_prev.v, two.dh_prev.v});
     store_pair(out + slot(0) * H, dz, w.count);
     store_pair(out + slot(2) * H, du, w.count);
-    if constexpr (WANT_LEFT) store_pair(a.left + pair_at(w, row), masked, w.count);
+    if constexpr (WANT_LEFT) store_pair(a.left + pair, masked, w.count);
     if constexpr (SUM_BIAS) {
-      sums.bias[0] = plus(sums.bias[0], dz);
-      sums.bias[2] = plus(sums.bias[2], du);
+      sums.bias[0].add(dz);
+      sums.bias[2].add(du);
     }
   }
   if constexpr (SUM_BIAS && CELL != kGru) {
 #pragma unroll
-    for (int g = 0; g < G; ++g) sums.bias[g] = plus(sums.bias[g], operand[g]);
+    for (int g = 0; g < G; ++g) sums.bias[g].add(operand[g]);
   }
 }
 
 template <class HandOn>
 ZS_DEVICE void begin(const Arguments& a, const Where& w, const Constants& k, float2* state, const HandOn& hand_on, Sums& sums) {
   float2 dh = {0.0f, 0.0f}, dc = {0.0f, 0.0f};
-  Inputs in;
-  if constexpr (LAST_STATE) dh = load_pair(a.d_last + pair_at(w, w.n), w.count);
-  if constexpr (LAST_CELL) dc = load_pair(a.d_cell + pair_at(w, w.n), w.count);
+  Loaded in = {};
+  if constexpr (LAST_STATE) dh = load_pair(a.d_last + w.pair, w.count);
+  if constexpr (LAST_CELL) dc = load_pair(a.d_cell + w.pair, w.count);
   fetch_step(a, w, a.T - 1, in);
-  gates(a, w, a.T - 1, in, k, dh, dc, state, hand_on, sums);
+  gates(a, w, a.T - 1, Inputs(in), k, dh, dc, state, hand_on, sums);
 }
 
 template <int P, class HandOn>
@@ -141,19 +157,19 @@ ZS_DEVICE void consume(const Arguments& a, const Where& w, i64 i, const Inputs& 
   float2 dh = HAS_MASK ? times(sum[0], in.m) : sum[0];
   if constexpr (kTwoPhases && P == 0) {
     // sum is the gradient of h[s-1]·r·m.
-    const float2 masked = state[w.state + 2 * kStateStride], r = state[w.state + 3 * kStateStride];
+    const float2 masked = recall(w, state + 2 * kStateStride), r = recall(w, state + 3 * kStateStride);
     const float2 dr = reset_gradient(acts, r, times(sum[0], masked));
     float2 operand[4] = {};
-    operand[0] = state[w.state + kStateStride];
+    operand[0] = recall(w, state + kStateStride);
     operand[1] = dr;
     hand_on(operand);
-    state[w.state] = plus(state[w.state], times(dh, r));
+    keep(w, state, plus(recall(w, state), times(dh, r)));
     store_pair(a.d_gates + gates_at(a, w, in_time(a, w, s)) + slot(1) * H, dr, w.count);
-    if constexpr (SUM_BIAS) sums.bias[1] = plus(sums.bias[1], dr);
+    if constexpr (SUM_BIAS) sums.bias[1].add(dr);
     return;
   }
-  if constexpr (CELL == kGru) dh = plus(dh, state[w.state]);
-  const float2 dc = CELL == kLstm ? state[w.state] : make_float2(0.0f, 0.0f);
+  if constexpr (CELL == kGru) dh = plus(dh, recall(w, state));
+  const float2 dc = CELL == kLstm ? recall(w, state) : make_float2(0.0f, 0.0f);
   float2 h = {0.0f, 0.0f};
   if (s > 0) {
     if constexpr (CELL == kLstm)
@@ -162,32 +178,26 @@ ZS_DEVICE void consume(const Arguments& a, const Where& w, i64 i, const Inputs& 
     gates(a, w, s - 1, in, k, dh, dc, state, hand_on, sums);
   } else {
     if constexpr (HAS_STATE) {
-      store_pair(a.d_state0 + pair_at(w, w.n), dh, w.count);
-      h = load_pair(a.state0 + pair_at(w, w.n), w.count);
+      store_pair(a.d_state0 + w.pair, dh, w.count);
+      h = load_pair(a.state0 + w.pair, w.count);
     }
-    if constexpr (CELL == kLstm && HAS_CELL) store_pair(a.d_cell0 + pair_at(w, w.n), dc, w.count);
+    if constexpr (CELL == kLstm && HAS_CELL) store_pair(a.d_cell0 + w.pair, dc, w.count);
   }
   if constexpr (CELL != kGru && WANT_LEFT) {
     if constexpr (HAS_MASK) h = times(h, in.m);
-    store_pair(a.left + pair_at(w, in_time(a, w, s) * a.N + w.n), h, w.count);
+    store_pair(a.left + pair_at(a, w, in_time(a, w, s)), h, w.count);
   }
 }
 
-// Sums over time, one a row of the tile: fixed order, no atomics. The rows are added up afterwards.
-ZS_DEVICE void finish(const Arguments& a, const Where& w, i64 tile_group, const Sums& sums) {
-  const i64 row = (tile_group * RV + w.row) * D + w.d;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const i64 unit = w.unit + e;
-    if (!w.on || unit >= H) continue;
-    if constexpr (SUM_BIAS) {
-#pragma unroll
-      for (int g = 0; g < G; ++g) a.bias_sum[(row * G + slot(g)) * H + unit] = e ? sums.bias[g].y : sums.bias[g].x;
-    }
-    if constexpr (SUM_PEEPHOLE) {
-#pragma unroll
-      for (int g = 0; g < 4; ++g) a.peephole_sum[(row * 4 + slot(g)) * H + unit] = e ? sums.peephole[g].y : sums.peephole[g].x;
-    }
-    if constexpr (SUM_BIAS2) a.bias2_sum[row * H + unit] = e ? sums.bias2.y : sums.bias2.x;
-  }
+// The sums over time, one after the other: where the k-th is kept, and where it goes.
+constexpr int kQuantities = (SUM_BIAS ? G : 0) + (SUM_PEEPHOLE ? 4 : 0) + (SUM_BIAS2 ? 1 : 0);
+constexpr int kFirstPeephole = SUM_BIAS ? G : 0, kFirstBias2 = kFirstPeephole + (SUM_PEEPHOLE ? 4 : 0);
+
+ZS_DEVICE float2 quantity(const Sums& sums, int k) {
+  return (k >= kFirstBias2 ? sums.bias2 : k >= kFirstPeephole ? sums.peephole[k - kFirstPeephole] : sums.bias[k]).sum;
+}
+ZS_DEVICE Summed* sum_place(const Arguments& a, int k, int d) {
+  if (k >= kFirstBias2) return a.bias2_sum + d * H;
+  if (k >= kFirstPeephole) return a.peephole_sum + (d * 4 + slot(k - kFirstPeephole)) * H;
+  return a.bias_sum + (d * G + slot(k)) * H;
 }

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 HERE = Path(__file__).parent
 _TEXTS = ("activations.h", "cells.h", "machine.cuh", "shape.cuh", "scan.cu")
@@ -88,8 +89,8 @@ def _version() -> str:
     return ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
 
 
-def compile_text(text: str, architecture: str) -> bytes:
-    """Machine code by NVRTC; no cache."""
+def compile_text(text: str, architecture: str, log: TextIO | None = None) -> bytes:
+    """Machine code by NVRTC; no cache. A log gets what the assembler says of registers."""
     from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(
@@ -97,8 +98,9 @@ def compile_text(text: str, architecture: str) -> bytes:
         arch=architecture,
         name="zstate_scan.cu",
         device_as_default_execution_space=True,  # NVRTC before 13.4 takes generic lambdas for host
+        ptxas_options="-v" if log else None,
     )
-    return bytes(Program(text, "c++", options).compile("cubin").code)
+    return bytes(Program(text, "c++", options).compile("cubin", logs=log).code)
 
 
 def machine_code(constants: str, architecture: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,165 +32,174 @@ class Prepared(NamedTuple):
     """What calls of one signature share: looked up once it was made."""
 
     kernel: Kernel
+    sizes: Sizes
     shapes: dict[str, tuple[int, ...]]  # of the forward results
+    sums: dict[str, int]  # numbers in each gradient that is a sum over time and batch
     names: tuple[str, ...]  # of the results
     mask: tuple[int, ...]  # the mask's full shape
 
 
 def sizes(layout: Layout) -> Sizes:
-    found: Sizes | None = layout.cache.get("cuda sizes")
-    if found is None:
-        found = Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
-        layout.cache["cuda sizes"] = found
-    return found
+    return Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a device the current one, unless it is."""
+def _on_device(
+    function: Callable[[TensorCall, Prepared], dict[str, Tensor]], call: TensorCall, ready: Prepared
+) -> dict[str, Tensor]:
+    """Call with the tensors' device as the current one; usually it is."""
+    device = ready.kernel.device
     if device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(device)
+        return function(call, ready)
+    with torch.cuda.device(device):
+        return function(call, ready)
 
 
 def forward(call: TensorCall) -> dict[str, Tensor]:
-    """The forward operation: its results by name."""
-    layout, z = call.layout, sizes(call.layout)
-    source: Tensor = call.required("source")
-    if layout.dtype == "float64" or not (z.T and z.N) or not _has_plan(call):
-        return plain.forward(call)
-    with _on(source.device), torch.no_grad():
-        ready = _prepared(call)
-        results = {name: source.new_empty(shape) for name, shape in ready.shapes.items()}
-        ready.kernel(
-            z.T,
-            z.N,
-            weight=_forward_weight(call, ready.kernel),
-            gates_x=project(call),
-            **_common(call, ready),
-            state=results["state"],
-            cell=results.get("cell"),
-            saved=results.get("training_state"),
-        )
-    return results
+    """The forward operation: its results by name. Nothing is recorded for gradients."""
+    ready = _prepared(call)
+    return plain.forward(call) if ready is None else _on_device(_forward, call, ready)
 
 
 def backward(call: TensorCall) -> dict[str, Tensor]:
     """The gradient operation: the gradient of every input that was passed, by name."""
-    layout, z = call.layout, sizes(call.layout)
+    ready = _prepared(call)
+    return plain.backward(call) if ready is None else _on_device(_backward, call, ready)
+
+
+def _forward(call: TensorCall, ready: Prepared) -> dict[str, Tensor]:
+    like: Tensor = call.required("source")
+    results = {name: like.new_empty(shape) for name, shape in ready.shapes.items()}
+    ready.kernel(
+        ready.sizes.T,
+        weight=_forward_weight(call, ready),
+        gates_x=project(call, ready.sizes),
+        state=results["state"],
+        cell=results.get("cell"),
+        saved=results.get("training_state"),
+        **_common(call, ready),
+    )
+    return results
+
+
+def _backward(call: TensorCall, ready: Prepared) -> dict[str, Tensor]:
+    layout, z, tensors = call.layout, ready.sizes, call.tensors
     source: Tensor = call.required("source")
-    if layout.dtype == "float64" or not (z.T and z.N) or not _has_plan(call):
-        return plain.backward(call)
-    with _on(source.device), torch.no_grad():
-        ready = _prepared(call)
-        kernel = ready.kernel
-        gates = source.new_empty(z.T, z.N, z.D * z.G * z.H)
-        left = source.new_empty(z.T * z.N, z.D * z.H)
-        is_gru = layout.cell_kind.name == "gru"
-        left_reset = torch.empty_like(left) if is_gru else None
-        sums = _Sums(layout, kernel, source)
-        results: dict[str, Tensor] = {
-            name: source.new_empty(z.N, z.D * z.H)
-            for name in ("init_state", "init_cell")
-            if name in layout.present
-        }
-        cell_gradient = call.tensors.get("cell_gradient")
-        kernel(
-            z.T,
-            z.N,
-            weight=_backward_weight(call, kernel),
-            **_common(call, ready),
-            saved=_taken(call.tensors["z_state"]),
-            cell=_taken(call.tensors.get("cell_output_fwd")),
-            state=_taken(call.tensors.get("output_fwd")),
-            d_state=_taken(call.tensors["source_gradient"]),
-            d_last=_taken(call.tensors.get("state_gradient")),
-            d_cell=_taken(cell_gradient),
-            unreset=_unreset(call, ready),
-            d_gates=gates,
-            left=left,
-            left_reset=left_reset,
-            d_state0=results.get("init_state"),
-            d_cell0=results.get("init_cell"),
-            bias_sum=sums.bias,
-            peephole_sum=sums.peephole,
-            bias2_sum=sums.bias2,
-        )
-        results.update(sums.results())
-        turned = gates.view(z.T * z.N, -1).t()  # [D·G·H,T·N]
-        results["recurrent_weight"] = _weight_gradient(layout, turned, left, left_reset)
-        results["source"] = gates
-        weight = call.tensors["input_weight"]
-        if weight is not None:
-            results["source"] = gates @ weight
-            results["input_weight"] = turned @ source.reshape(z.T * z.N, z.I)
-        return {name: _shaped(results[name], call.required(name).shape) for name in ready.names}
+    gates = source.new_empty(z.T * z.N, z.D * z.G * z.H)
+    left = source.new_empty(z.T * z.N, z.D * z.H)
+    left_reset = None
+    if layout.cell_kind.name == "gru":
+        left_reset = torch.empty_like(gates if _resets_after(layout) else left)
+    sums = _Sums(ready, source)
+    results: dict[str, Tensor] = {
+        name: source.new_empty(z.N, z.D * z.H)
+        for name in ("init_state", "init_cell")
+        if name in layout.present
+    }
+    unreset, first_unreset = _unreset(call, ready)
+    ready.kernel(
+        z.T,
+        weight=_backward_weight(call, ready),
+        saved=_taken(tensors["z_state"]),
+        cell=_taken(tensors.get("cell_output_fwd")),
+        state=_taken(tensors.get("output_fwd")),
+        d_state=_taken(tensors["source_gradient"]),
+        d_last=_taken(tensors.get("state_gradient")),
+        d_cell=_taken(tensors.get("cell_gradient")),
+        unreset=first_unreset,
+        d_gates=gates,
+        left=left,
+        left_reset=left_reset,
+        d_state0=results.get("init_state"),
+        d_cell0=results.get("init_cell"),
+        **_common(call, ready),
+        **sums.arguments,
+    )
+    del unreset  # lives until here
+    results.update(sums.results())
+    turned = gates.t()  # [D·G·H,T·N]
+    results["recurrent_weight"] = _weight_gradient(layout, z, turned, left, left_reset)
+    results["source"] = gates
+    weight = tensors["input_weight"]
+    if weight is not None:
+        results["source"] = gates.mm(weight)
+        results["input_weight"] = turned.mm(source.reshape(z.T * z.N, z.I))
+    return {name: _shaped(results[name], call.required(name).shape) for name in ready.names}
 
 
 def _shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
     return tensor if tensor.shape == shape else tensor.view(shape)
 
 
-def project(call: TensorCall) -> Tensor:
+def _resets_after(layout: Layout) -> bool:
+    return getattr(layout.descriptor, "reset_after", False)
+
+
+def project(call: TensorCall, z: Sizes) -> Tensor:
     """x[t]W^T + b for all t, [T·N,D·G·H]; a source without a weight is projected already."""
-    z = sizes(call.layout)
     source: Tensor = call.required("source")
     weight, bias = call.tensors["input_weight"], call.tensors["bias"]
     if weight is None:
         projected = source if bias is None else source + bias
         return _required(_taken(projected))
-    rows = source.reshape(z.T * z.N, z.I)
-    if bias is None:
-        return rows @ weight.t()
-    return torch.addmm(bias, rows, weight.t())
+    return _linear(source.reshape(z.T * z.N, z.I), weight, bias)
+
+
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What torch's linear() does, with less around it."""
+    return rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
 
 
 def _weight_gradient(
-    layout: Layout, gates: Tensor, left: Tensor, left_reset: Tensor | None
+    layout: Layout, z: Sizes, gates: Tensor, left: Tensor, left_reset: Tensor | None
 ) -> Tensor:
     """dR [D,G·H,H] from the gates' gradients [D·G·H,T·N] and what stood in front of R [T·N,D·H]."""
-    z = sizes(layout)
-    if z.D == 1 and left_reset is None:
-        return gates @ left
+    after = _resets_after(layout)
+    if left_reset is not None and after:
+        gates = left_reset.t()  # of the products with R
+    if z.D == 1 and (left_reset is None or after):
+        return gates.mm(left)
     found = gates.new_empty(z.D, z.G * z.H, z.H)
     for d in range(z.D):
         rows = gates[d * z.G * z.H : (d + 1) * z.G * z.H]
         window = slice(d * z.H, (d + 1) * z.H)
-        if left_reset is None:
+        if left_reset is None or after:
             torch.mm(rows, left[:, window], out=found[d])
             continue
-        # The candidate's gate is the last in either gate order, and has factors of its own.
-        split, own = 2 * z.H, left_reset[:, window]
+        # The candidate's gate is the last in either gate order, and has a left factor of its own.
+        split = 2 * z.H
         torch.mm(rows[:split], left[:, window], out=found[d, :split])
-        if getattr(layout.descriptor, "reset_after", False):
-            torch.mm(own.t(), left[:, window], out=found[d, split:])
-        else:
-            torch.mm(rows[split:], own, out=found[d, split:])
+        torch.mm(rows[split:], left_reset[:, window], out=found[d, split:])
     return found
 
 
 class _Sums:
-    """Gradients that are sums over time and batch: the scan leaves one a row of a tile."""
+    """Gradients that are sums over time and batch: the scan leaves one a group of rows."""
 
-    def __init__(self, layout: Layout, kernel: Kernel, like: Tensor) -> None:
-        z, plan = sizes(layout), kernel.plan
-        self._dtype = like.dtype
-        groups = -(-z.N // (plan.tile_rows * plan.tiles))
-
-        def make(name: str, width: int) -> Tensor | None:
-            if name not in layout.present:
-                return None
-            shape = (groups * plan.rows, z.D * width)
-            return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-        self.bias = make("bias", z.G * z.H)
-        self.peephole = make("peephole", 4 * z.H)
-        self.bias2 = make("secondary_bias", z.H)
+    def __init__(self, ready: Prepared, like: Tensor) -> None:
+        self._widths, self._dtype = ready.sums, like.dtype
+        self._found: Tensor | None = None
+        self.arguments: dict[str, int] = {}
+        if not self._widths:
+            return
+        groups, total = ready.kernel.plan.tile_groups(ready.sizes.N), sum(self._widths.values())
+        kind = like.dtype if groups == 1 else torch.float32
+        self._found = torch.empty((groups, total), dtype=kind, device=like.device)
+        place, self.arguments["sum_stride"] = self._found.data_ptr(), total
+        for name, width in self._widths.items():
+            self.arguments[_SUM_NAMES[name]] = place
+            place += width * self._found.element_size()
 
     def results(self) -> dict[str, Tensor]:
-        named = {"bias": self.bias, "peephole": self.peephole, "secondary_bias": self.bias2}
-        return {
-            name: rows.sum(0).to(self._dtype) for name, rows in named.items() if rows is not None
-        }
+        if self._found is None:
+            return {}
+        found = self._found[0] if len(self._found) == 1 else self._found.sum(0).to(self._dtype)
+        if len(self._widths) == 1:
+            return dict.fromkeys(self._widths, found)
+        parts = torch.split_with_sizes(found, list(self._widths.values()))
+        return dict(zip(self._widths, parts, strict=True))
+
+
+_SUM_NAMES = {"bias": "bias_sum", "peephole": "peephole_sum", "secondary_bias": "bias2_sum"}
 
 
 def _common(call: TensorCall, ready: Prepared) -> dict[str, Any]:
@@ -206,15 +215,22 @@ def _common(call: TensorCall, ready: Prepared) -> dict[str, Any]:
     if mask is not None:
         full = mask.expand(ready.mask)
         found["mask"] = full
-        t, n, h = found["mask_t"], found["mask_n"], found["mask_h"] = full.stride()
-        aligned = full.data_ptr() % (2 * full.element_size()) == 0
-        found["mask_pairs"] = int(h == 1 and t % 2 == 0 and n % 2 == 0 and aligned)
+        found["mask_t"], found["mask_n"], found["mask_h"] = full.stride()
     return found
 
 
-def _forward_weight(call: TensorCall, kernel: Kernel) -> Tensor:
+def _mask_in_pairs(mask: Tensor | None) -> bool:
+    """Whether two neighbouring units of a mask can be loaded at once."""
+    if mask is None or not mask.ndim or mask.shape[-1] == 1:
+        return False
+    *others, last = mask.stride()
+    aligned = mask.data_ptr() % (2 * mask.element_size()) == 0
+    return last == 1 and aligned and all(stride % 2 == 0 for stride in others)
+
+
+def _forward_weight(call: TensorCall, ready: Prepared) -> Tensor:
     """[D,G,HP,HP]: the caller's own where nothing has to be padded."""
-    z, padded = sizes(call.layout), kernel.plan.padded
+    z, padded = ready.sizes, ready.kernel.plan.padded
     weight: Tensor = call.required("recurrent_weight")
     if padded == z.H:
         return _required(_taken(weight))
@@ -223,10 +239,12 @@ def _forward_weight(call: TensorCall, kernel: Kernel) -> Tensor:
     return found
 
 
-def _backward_weight(call: TensorCall, kernel: Kernel) -> Tensor:
+def _backward_weight(call: TensorCall, ready: Prepared) -> Tensor:
     """[D,HP,G,HP]: transposed, so that the backward product reads along its rows too."""
-    z, padded = sizes(call.layout), kernel.plan.padded
+    z, padded = ready.sizes, ready.kernel.plan.padded
     weight: Tensor = call.required("recurrent_weight")
+    if padded == z.H and z.D == 1:
+        return weight.t().contiguous()
     turned = weight.reshape(z.D, z.G, z.H, z.H).permute(0, 3, 1, 2)
     if padded == z.H:
         return turned.contiguous()
@@ -235,67 +253,71 @@ def _backward_weight(call: TensorCall, kernel: Kernel) -> Tensor:
     return found
 
 
-def _unreset(call: TensorCall, ready: Prepared) -> Tensor | None:
-    """What reset_after multiplies by r, for all t in one product; zState does not keep it."""
-    layout, z = call.layout, sizes(call.layout)
-    if not getattr(layout.descriptor, "reset_after", False):
-        return None
+def _unreset(call: TensorCall, ready: Prepared) -> tuple[Tensor | None, int | None]:
+    """What reset_after multiplies by r, for all t in one product; zState does not keep it.
+
+    Returns the tensor and the address of its first step, which may be one that is never read.
+    """
+    layout, z = call.layout, ready.sizes
+    if not _resets_after(layout):
+        return None, None
     state: Tensor = call.required("output_fwd")
-    first, bias = call.tensors["init_state"], call.tensors["secondary_bias"]
-    weight = call.required("recurrent_weight").reshape(z.D, z.G, z.H, z.H)[:, 2]
+    first, mask, bias = (call.tensors[n] for n in ("init_state", "mask", "secondary_bias"))
+    weight: Tensor = call.required("recurrent_weight")
+    if z.D == 1 and first is None and mask is None:
+        # The scan knows what comes of no state at all: it reads from the second step on.
+        rest = _linear(state[:-1].reshape(-1, z.H), weight[2 * z.H :], bias)
+        return rest, rest.data_ptr() - z.N * z.H * rest.element_size()
+    weight = weight.reshape(z.D, z.G, z.H, z.H)[:, 2]
     found = state.new_empty(z.T, z.N, z.D, z.H)
     for d in range(z.D):
         window = slice(d * z.H, (d + 1) * z.H) if z.D == 2 else slice(None)
         # In the order of the output; the second direction goes the other way.
         before, rest = (state[:-1], found[1:, :, d]) if d == 0 else (state[1:], found[:-1, :, d])
         begin = found[0 if d == 0 else -1, :, d]
-        h0 = state.new_zeros(z.N, z.H) if first is None else first[:, window]
-        mask = call.tensors["mask"]
+        before = before[:, :, window]
+        h0 = None if first is None else first[:, window]
         if mask is not None:
             full = mask.expand(ready.mask)[:, :, window]
             full = full.flip(0) if z.D == 1 and layout.descriptor.reverse else full
-            before = before[:, :, window] * (full[1:] if d == 0 else full[:-1])
-            h0 = h0 * full[0 if d == 0 else -1]
-        else:
-            before = before[:, :, window]
-        for left, out in ((before.reshape(-1, z.H), rest.reshape(-1, z.H)), (h0, begin)):
-            if bias is None:
-                torch.mm(left, weight[d].t(), out=out)
-            else:
-                torch.addmm(bias[window], left, weight[d].t(), out=out)
-    return found
-
-
-def _has_plan(call: TensorCall) -> bool:
-    """Whether the scan fits on this chip at all: full float32 may not, with few multiprocessors."""
-    key = "cuda plan exact" if _is_exact(call.layout) else "cuda plan"
-    found: bool | None = call.layout.cache.get(key)
-    if found is None:
-        problem = _problem(call.layout, _is_exact(call.layout))
-        found = bool(plans(problem, chip_of(call.required("source").device)))
-        call.layout.cache[key] = found
-    return found
+            before = before * (full[1:] if d == 0 else full[:-1])
+            h0 = None if h0 is None else h0 * full[0 if d == 0 else -1]
+        own = None if bias is None else bias[window]
+        rest.copy_(_linear(before.reshape(-1, z.H), weight[d], own).view(rest.shape))
+        if h0 is not None:
+            begin.copy_(_linear(h0, weight[d], own))
+    return found, found.data_ptr()
 
 
 def _is_exact(layout: Layout) -> bool:
-    _, batch, _, hidden = layout.size
-    # One row times a small matrix is faster without tensor cores, and then exact for nothing.
-    exact = not torch.backends.cuda.matmul.allow_tf32 or (batch == 1 and hidden <= 256)
-    return exact and layout.dtype == "float32"
+    return layout.dtype == "float32" and not torch.backends.cuda.matmul.allow_tf32
 
 
-def _prepared(call: TensorCall) -> Prepared:
+def _prepared(call: TensorCall) -> Prepared | None:
+    """What calls like this one share, made where it is not there yet; None: the plain path."""
     layout = call.layout
     device = call.required("source").device
-    exact = _is_exact(layout)
-    known: dict[tuple[torch.device, bool], Prepared] = layout.cache.setdefault("cuda", {})
-    ready = known.get((device, exact))
-    if ready is None:
-        names = layout.result_names()
-        shapes = {} if layout.operation.is_gradient else {n: layout.shape(n) for n in names}
-        kernel = prepare(_problem(layout, exact), _options(call), device)
-        ready = known[device, exact] = Prepared(kernel, shapes, names, layout.shape("mask"))
-    return ready
+    key = (device, _is_exact(layout), _mask_in_pairs(call.tensors["mask"]))
+    known: dict[object, Prepared | None] = layout.cache.setdefault("cuda", {})
+    if key not in known:
+        known[key] = _prepare(call, *key)
+    return known[key]
+
+
+def _prepare(
+    call: TensorCall, device: torch.device, exact: bool, mask_pairs: bool
+) -> Prepared | None:
+    layout, z = call.layout, sizes(call.layout)
+    # Full float32 may not fit on a chip with few multiprocessors at all.
+    problem = _problem(layout, exact)
+    if layout.dtype == "float64" or not (z.T and z.N) or not plans(problem, chip_of(device)):
+        return None
+    names = layout.result_names()
+    shapes = {} if layout.operation.is_gradient else {n: layout.shape(n) for n in names}
+    widths = {"bias": z.G, "peephole": 4, "secondary_bias": 1}
+    sums = {name: z.D * width * z.H for name, width in widths.items() if name in names}
+    kernel = prepare(problem, _options(call, mask_pairs), device)
+    return Prepared(kernel, z, shapes, sums, names, layout.shape("mask"))
 
 
 def _problem(layout: Layout, exact: bool) -> Problem:
@@ -309,10 +331,17 @@ def _problem(layout: Layout, exact: bool) -> Problem:
         z.H,
         z.N,
         z.D,
+        _optional_registers(layout),
     )
 
 
-def _options(call: TensorCall) -> Options:
+def _optional_registers(layout: Layout) -> int:
+    """Of a pair of units: masks, peepholes and the sums of their gradients."""
+    sums = 2 if layout.operation.is_gradient else 1
+    return 2 * ("mask" in layout.present) + 8 * sums * ("peephole" in layout.present)
+
+
+def _options(call: TensorCall, mask_pairs: bool) -> Options:
     layout, present = call.layout, call.layout.present
     descriptor, names = layout.descriptor, layout.result_names()
     gradient = layout.operation.is_gradient
@@ -328,6 +357,7 @@ def _options(call: TensorCall) -> Options:
         reverse=descriptor.reverse and not descriptor.bidirectional,
         flip_z=getattr(descriptor, "flip_z", False),
         mask="mask" in present,
+        mask_pairs=mask_pairs,
         peephole="peephole" in present,
         bias2="secondary_bias" in present,
         state="init_state" in present,

@@ -1,22 +1,29 @@
 // One step forward, for a pair of units of one row: what it reads, what it makes of the sums, what it hands on.
 #pragma once
 
+struct Loaded {
+  Pair x[G];  // projected input
+  Pair m;     // mask of the next product
+};
 struct Inputs {
-  float2 x[G];  // projected input
-  float2 m;     // mask of the next product
+  float2 x[G], m;
+  ZS_DEVICE explicit Inputs(const Loaded& in) : m(in.m.value()) {
+#pragma unroll
+    for (int k = 0; k < G; ++k) x[k] = in.x[k].value();
+  }
 };
 struct Constants {
   float2 peephole[4], bias2;
 };
 
-template <int P> ZS_DEVICE void fetch(const Arguments& a, const Where& w, i64 s, Inputs& in) {
+template <int P> ZS_DEVICE void fetch(const Arguments& a, const Where& w, i64 s, Loaded& in) {
   const Stored* x = a.gates_x + gates_at(a, w, in_time(a, w, s));
 #pragma unroll
   for (int k = 0; k < G; ++k)
-    if (!kTwoPhases || (P == 1) == (k == 2)) in.x[k] = load_pair(x + slot(k) * H, w.count);
+    if (!kTwoPhases || (P == 1) == (k == 2)) in.x[k] = take(x + slot(k) * H, w.count);
   if constexpr (HAS_MASK) {
     const i64 next = kTwoPhases && P == 0 ? s : s + 1;
-    if (next < a.T) in.m = load_mask(a, w, next);
+    in.m = take_mask(a, w, next < a.T ? next : s);
   }
 }
 template <int P> ZS_DEVICE void fetch_ahead(const Arguments& a, const Where& w, i64 s) {
@@ -33,15 +40,15 @@ template <int P> ZS_DEVICE void fetch_ahead(const Arguments& a, const Where& w, 
 template <class HandOn>
 ZS_DEVICE void begin(const Arguments& a, const Where& w, const Constants&, float2* state, const HandOn& hand_on, Sums&) {
   float2 h = {0.0f, 0.0f};
-  if constexpr (HAS_STATE) h = load_pair(a.state0 + pair_at(w, w.n), w.count);
-  if constexpr (CELL == kGru) state[w.state] = h;
+  if constexpr (HAS_STATE) h = load_pair(a.state0 + w.pair, w.count);
+  if constexpr (CELL == kGru) keep(w, state, h);
   if constexpr (CELL == kLstm) {
     float2 c = {0.0f, 0.0f};
-    if constexpr (HAS_CELL) c = load_pair(a.cell0 + pair_at(w, w.n), w.count);
-    state[w.state] = c;
+    if constexpr (HAS_CELL) c = load_pair(a.cell0 + w.pair, w.count);
+    keep(w, state, c);
   }
   float2 operand[4] = {};
-  operand[0] = HAS_MASK ? times(h, load_mask(a, w, 0)) : h;
+  operand[0] = HAS_MASK ? times(h, take_mask(a, w, 0).value()) : h;
   hand_on(operand);
 }
 
@@ -64,7 +71,7 @@ ZS_DEVICE void consume(const Arguments& a, const Where& w, i64 s, const Inputs& 
     hand(h);
     if constexpr (SAVE_Z) store_pair(saved, z, w.count);
   } else if constexpr (CELL == kLstm) {
-    float2 c = state[w.state], gate[4];
+    float2 c = recall(w, state), gate[4];
     Real before[2][4];
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
@@ -77,16 +84,16 @@ ZS_DEVICE void consume(const Arguments& a, const Where& w, i64 s, const Inputs& 
     c = {one.c.v, two.c.v};
     h = {one.h.v, two.h.v};
     hand(h);
-    state[w.state] = c;
+    keep(w, state, c);
 #pragma unroll
     for (int g = 0; g < 4; ++g) gate[g] = {one.gate[g].v, two.gate[g].v};
-    if constexpr (SAVE_C) store_pair(a.cell + pair_at(w, t * a.N + w.n), c, w.count);
+    if constexpr (SAVE_C) store_pair(a.cell + pair_at(a, w, t), c, w.count);
     if constexpr (SAVE_Z) {
 #pragma unroll
       for (int g = 0; g < 4; ++g) store_pair(saved + slot(g) * H, gate[g], w.count);
     }
   } else {
-    const float2 before = state[w.state];
+    const float2 before = recall(w, state);
     float2 z, r, o;
     if constexpr (P == 0) {
       z = activated(acts.kind(0), plus(in.x[0], sum[0]));
@@ -94,10 +101,10 @@ ZS_DEVICE void consume(const Arguments& a, const Where& w, i64 s, const Inputs& 
     }
     if constexpr (kTwoPhases && P == 0) {
       hand(times(before, r));
-      state[w.state + kStateStride] = z;
+      keep(w, state + kStateStride, z);
     } else {
       if constexpr (kTwoPhases) {
-        z = state[w.state + kStateStride];
+        z = recall(w, state + kStateStride);
         o = activated(acts.kind(2), plus(in.x[2], sum[0]));
       } else {
         float2 recurrent = sum[2];
@@ -107,7 +114,7 @@ ZS_DEVICE void consume(const Arguments& a, const Where& w, i64 s, const Inputs& 
       }
       h = {gru_blend(FLIP_Z, Real{z.x}, Real{before.x}, Real{o.x}).v, gru_blend(FLIP_Z, Real{z.y}, Real{before.y}, Real{o.y}).v};
       hand(h);
-      state[w.state] = h;
+      keep(w, state, h);
       if constexpr (SAVE_Z) store_pair(saved + slot(2) * H, o, w.count);
     }
     if constexpr (SAVE_Z && P == 0) {
@@ -115,5 +122,5 @@ ZS_DEVICE void consume(const Arguments& a, const Where& w, i64 s, const Inputs& 
       store_pair(saved + slot(1) * H, r, w.count);
     }
   }
-  if constexpr (P == kPhases - 1) store_pair(a.state + pair_at(w, t * a.N + w.n), h, w.count);
+  if constexpr (P == kPhases - 1) store_pair(a.state + pair_at(a, w, t), h, w.count);
 }

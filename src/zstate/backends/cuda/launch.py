@@ -12,7 +12,7 @@ import torch
 from ...errors import BackendError
 from .compiler import machine_code
 from .options import Options, constants
-from .planner import CLUSTER, GRID, Chip, Plan, Problem, plans
+from .planner import BLOCK, CLUSTER, GRID, Chip, Plan, Problem, plans
 
 driver: Any
 try:
@@ -24,11 +24,11 @@ except ImportError:  # the backend's unavailable() says so before anything here 
 FIELDS = (
     "T",
     "N",
+    "step",
     "first_group",
     "mask_t",
     "mask_n",
     "mask_h",
-    "mask_pairs",
     "weight",
     "mask",
     "peephole",
@@ -52,9 +52,12 @@ FIELDS = (
     "bias_sum",
     "peephole_sum",
     "bias2_sum",
+    "sum_stride",
 )
 
 _PLACES = {name: place for place, name in enumerate(FIELDS)}
+_FIRST_GROUP = _PLACES["first_group"]
+_Words = ctypes.c_int64 * len(FIELDS)
 
 DEBUG = False  # stop a wait that lasts too long: for development
 ACCEPTS: Callable[[Plan], bool] | None = None  # only these plans: for tests
@@ -116,6 +119,19 @@ class Kernel:
                 )
             )
         self._attributes = self._launch_attributes()
+        # What is the same in every launch.
+        self._values = [0] * len(FIELDS)
+        self._values[1] = problem.batch
+        self._values[2] = problem.batch * problem.directions * problem.hidden
+        groups, at_once = plan.tile_groups(problem.batch), plan.groups // problem.directions
+        self._launches = [
+            (first, min(at_once, groups - first) * problem.directions)
+            for first in range(0, groups, at_once)
+        ]
+        self._exchange_words = 0  # of a step
+        if plan.mode == GRID:
+            row = sum(into for into, _ in problem.phases) * plan.padded * problem.value_bytes
+            self._exchange_words = plan.groups * plan.tiles * plan.rows * row // 4
         # Made once a stream and never changed: making one costs more than launching with it.
         self._configs: dict[tuple[int, int], Any] = {}
 
@@ -170,41 +186,36 @@ class Kernel:
         )
         return int(checked(registers)), int(checked(local))
 
-    def __call__(self, steps: int, batch: int, **arguments: torch.Tensor | int | None) -> None:
-        """Launch on the current stream of the device."""
-        plan = self.plan
-        stream = _current_stream(self.device)
-        words = (ctypes.c_int64 * len(FIELDS))(steps, batch)
+    def __call__(self, steps: int, **arguments: torch.Tensor | int | None) -> None:
+        """Launch on the current stream of the device; arguments are named as in FIELDS."""
+        values = self._values.copy()
+        values[0] = steps
         for name, value in arguments.items():
             if value is not None:
-                at = _PLACES[name]
-                words[at] = value.data_ptr() if isinstance(value, torch.Tensor) else value
-        exchange = self._exchange(steps)
-        tile_groups = -(-batch // (plan.tile_rows * plan.tiles))  # of one direction
-        at_once = plan.groups // self.problem.directions
-        for first in range(0, tile_groups, at_once):
-            words[_PLACES["first_group"]] = first
+                values[_PLACES[name]] = value if type(value) is int else value.data_ptr()  # type: ignore[union-attr]
+        words = _Words(*values)
+        # The driver copies the arguments before it returns.
+        where = ctypes.c_void_p(ctypes.addressof(words))
+        exchange = None
+        if self._exchange_words:
+            size = steps * self._exchange_words
+            exchange = torch.empty(size, dtype=torch.int32, device=self.device)
+            words[_PLACES["exchange"]] = exchange.data_ptr()
+        stream = _current_stream(self.device)
+        for first, groups in self._launches:
+            words[_FIRST_GROUP] = first
             if exchange is not None:
                 exchange.fill_(-1)
-                words[_PLACES["exchange"]] = exchange.data_ptr()
-            groups = min(at_once, tile_groups - first) * self.problem.directions
             config = self._configs.get((groups, stream))
             if config is None:
                 config = self._configs[groups, stream] = self._config(groups, stream)
-            pointers = (ctypes.c_void_p * 1)(ctypes.addressof(words))
-            checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(pointers), 0))
-
-    def _exchange(self, steps: int) -> torch.Tensor | None:
-        plan = self.plan
-        if plan.mode != GRID:
-            return None
-        row = sum(into for into, _ in self.problem.phases)
-        row *= plan.padded * self.problem.value_bytes
-        words = steps * plan.groups * plan.tiles * plan.rows * row // 4
-        return torch.empty(words, dtype=torch.int32, device=self.device)
+            (status,) = driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(where), 0)
+            if status:
+                checked((status,))
 
 
 _KERNELS: dict[tuple[object, ...], Kernel] = {}
+_MOST_REFUSED = 3  # plans of one way; each had to be compiled
 
 
 def prepare(problem: Problem, options: Options, device: torch.device) -> Kernel:
@@ -212,18 +223,16 @@ def prepare(problem: Problem, options: Options, device: torch.device) -> Kernel:
     key = (problem, options, device, ACCEPTS, DEBUG)
     if key in _KERNELS:
         return _KERNELS[key]
-    refused = 0
+    refused = {BLOCK: 0, CLUSTER: 0, GRID: 0}
     for plan in plans(problem, chip_of(device)):
-        if ACCEPTS is not None and not ACCEPTS(plan):
+        if refused[plan.mode] == _MOST_REFUSED or (ACCEPTS is not None and not ACCEPTS(plan)):
             continue
         kernel = Kernel(problem, options, plan, device)
         if kernel.fits():
             _KERNELS[key] = kernel
             return kernel
-        refused += 1
-        if refused == 8:
-            break
+        refused[plan.mode] += 1
     raise BackendError(
         f"[{problem.cell}] backend 'cuda': no way to hold H = {problem.hidden} on this device "
-        f"({chip_of(device)}); {refused} plans were refused by the driver"
+        f"({chip_of(device)}); {sum(refused.values())} plans were refused by the driver"
     )

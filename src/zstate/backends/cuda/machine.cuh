@@ -18,7 +18,17 @@ constexpr bool kIsHalf = TYPE == kBfloat16 || TYPE == kFloat16;
 using Stored = Select<kIsHalf, unsigned short, float>::type;
 constexpr int kBytes = sizeof(Stored);
 
-// A float with the arithmetic of the shared headers; 16-bit results need no more than the fast functions give.
+// A float with the arithmetic of the shared headers; all but full float32 need no more than the fast functions give.
+ZS_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+ZS_DEVICE float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 struct Real { float v; };
 ZS_DEVICE Real operator+(Real a, Real b) { return {a.v + b.v}; }
 ZS_DEVICE Real operator-(Real a, Real b) { return {a.v - b.v}; }
@@ -26,20 +36,23 @@ ZS_DEVICE Real operator*(Real a, Real b) { return {a.v * b.v}; }
 ZS_DEVICE bool operator<(Real a, Real b) { return a.v < b.v; }
 ZS_DEVICE bool operator>(Real a, Real b) { return a.v > b.v; }
 
+constexpr float kLog2e = 1.4426950408889634f;
+
 namespace zstate {
 template <> struct Math<Real> {
   static ZS_DEVICE Real splat(double x) { return {static_cast<float>(x)}; }
   static ZS_DEVICE Real sigmoid(Real x) {
     if constexpr (TYPE == kBfloat16) return {0.5f * tanh({0.5f * x.v}).v + 0.5f};
-    else return {__fdividef(1.0f, 1.0f + __expf(-x.v))};
+    else if constexpr (TYPE == kFloat32) return {1.0f / (1.0f + ::expf(-x.v))};
+    else return {reciprocal_fast(1.0f + exp2_fast(-kLog2e * x.v))};
   }
   static ZS_DEVICE Real tanh(Real x) {
     if constexpr (TYPE == kBfloat16) {  // one instruction, within 2^-11: a quarter of what rounding to bfloat16 costs
       float y;
       asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x.v));
       return {y};
-    } else if constexpr (TYPE == kFloat16) return {1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * x.v))};
-    else return {::tanhf(x.v)};
+    } else if constexpr (TYPE == kFloat32) return {::tanhf(x.v)};
+    else return {fmaf(-2.0f, reciprocal_fast(1.0f + exp2_fast(2.0f * kLog2e * x.v)), 1.0f)};
   }
 };
 }  // namespace zstate
@@ -61,23 +74,53 @@ ZS_DEVICE float widen(unsigned short bits) {
 ZS_DEVICE float widen(float x) { return x; }
 
 // Two neighbouring units. `count` of them lie inside H (2, 1 or 0): what lies outside is 0 and is not stored.
-ZS_DEVICE float2 load_pair(const Stored* from, int count) {
-  float2 x = {0.0f, 0.0f};
-  if constexpr (H % 2 == 0) {
-    if (count) {
-      if constexpr (kIsHalf) {
-        const u32 word = __ldg(reinterpret_cast<const u32*>(from));
-        x = {widen(static_cast<unsigned short>(word & 0xffff)), widen(static_cast<unsigned short>(word >> 16))};
-      } else {
-        x = __ldg(reinterpret_cast<const float2*>(from));
-      }
-    }
+// What was loaded is converted where it is used: a conversion next to the load would wait for it.
+struct Pair {
+  static constexpr bool in_one_word = kIsHalf && H % 2 == 0;
+  u32 words[in_one_word ? 1 : 2];
+  ZS_DEVICE float2 value() const {
+    if constexpr (in_one_word) return {half(words[0] & 0xffff), half(words[0] >> 16)};
+    else if constexpr (kIsHalf) return {half(words[0]), half(words[1])};
+    else return {__uint_as_float(words[0]), __uint_as_float(words[1])};
+  }
+  static ZS_DEVICE float half(u32 bits) { return widen(static_cast<unsigned short>(bits)); }
+};
+// Strong loads stay where they are written, before the wait for the exchange; others sink to where they are used.
+ZS_DEVICE u32 load_bits(const unsigned short* from) {
+  unsigned short x;
+  asm volatile("ld.relaxed.cta.global.b16 %0,[%1];" : "=h"(x) : "l"(from));
+  return x;
+}
+ZS_DEVICE u32 load_bits(const void* from) {
+  u32 x;
+  asm volatile("ld.relaxed.cta.global.b32 %0,[%1];" : "=r"(x) : "l"(from));
+  return x;
+}
+
+ZS_DEVICE Pair take_apart(const Stored* from, i64 stride, int count) {
+  Pair x = {};
+  if constexpr (Pair::in_one_word) {
+    if (count) x.words[0] = load_bits(from) | load_bits(from + stride) << 16;
   } else {
-    if (count > 0) x.x = widen(__ldg(from));
-    if (count > 1) x.y = widen(__ldg(from + 1));
+    if (count > 0) x.words[0] = load_bits(from);
+    if (count > 1) x.words[1] = load_bits(from + stride);
   }
   return x;
 }
+ZS_DEVICE Pair take(const Stored* from, int count) {
+  if constexpr (H % 2 != 0) return take_apart(from, 1, count);
+  Pair x = {};
+  if (count) {
+    if constexpr (kIsHalf) {
+      x.words[0] = load_bits(reinterpret_cast<const void*>(from));
+    } else {
+      asm volatile("ld.relaxed.cta.global.v2.b32 {%0,%1},[%2];"
+                   : "=r"(x.words[0]), "=r"(x.words[sizeof(x) / 4 - 1]) : "l"(from));
+    }
+  }
+  return x;
+}
+ZS_DEVICE float2 load_pair(const Stored* from, int count) { return take(from, count).value(); }
 ZS_DEVICE void store_pair(Stored* to, float2 x, int count) {
   if constexpr (kIsHalf) {
     const u32 word = pack(x.x, x.y);
@@ -96,6 +139,8 @@ ZS_DEVICE void store_pair(Stored* to, float2 x, int count) {
     }
   }
 }
+ZS_DEVICE void put(float* to, float x) { *to = x; }
+ZS_DEVICE void put(unsigned short* to, float x) { *to = static_cast<unsigned short>(pack(x, 0.0f) & 0xffff); }
 
 // ---- the operand of the matrix product, as words
 
@@ -137,12 +182,6 @@ ZS_DEVICE void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1
 #undef ZS_MMA
 }
 
-// x: rows 0..7 of the tile, y: rows 8..15, v: eight columns of the weight.
-ZS_DEVICE void mma_block(float (&c)[4], const uint4& x, const uint4& y, const uint4& v) {
-  mma(c, x.x, y.x, x.y, y.y, v.x, v.y);
-  mma(c, x.z, y.z, x.w, y.w, v.z, v.w);
-}
-
 // ---- exchange
 
 ZS_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
@@ -179,7 +218,7 @@ ZS_DEVICE void barrier_expect(u32 barrier, u32 bytes) {
 }
 ZS_DEVICE bool barrier_passed(u32 barrier, u32 parity) {
   u32 done;
-  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
                : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
   return done;
 }

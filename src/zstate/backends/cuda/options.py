@@ -18,6 +18,7 @@ class Options(NamedTuple):
     reverse: bool = False
     flip_z: bool = False
     mask: bool = False
+    mask_pairs: bool = False  # two units of the mask can be loaded at once
     peephole: bool = False
     bias2: bool = False
     state: bool = False  # an initial state
@@ -66,6 +67,8 @@ def constants(problem: Problem, options: Options, plan: Plan, debug: bool = Fals
         "REVERSE": options.reverse,
         "FLIP_Z": options.flip_z,
         "HAS_MASK": options.mask,
+        "MASK_PAIRS": options.mask_pairs,
+        "ONE_GROUP": problem.backward and plan.tile_groups(problem.batch) == 1,
         "HAS_PEEPHOLE": options.peephole,
         "HAS_BIAS2": options.bias2,
         "HAS_STATE": options.state,

@@ -11,10 +11,24 @@ using Acts = FixedActivations<ACT0, ACT1, ACT2, ACT3, ACT4>;
 struct Where {
   int d, row, unit, count, state;  // unit: of the layer; count: how many of the pair are inside H; state: place in the state
   bool on;                         // whether this thread has an item at all
-  i64 n;
+  i64 gates, pair, mask;           // places in one step of [N,D,G,H], of [N,D,H] and of the mask
+};
+// A sum over time; in full float32 with what rounding has left of it, or long sequences would lose more than a tree of sums.
+struct Sum {
+  float2 sum, rest;
+  ZS_DEVICE void add(float2 x) {
+    if constexpr (TYPE == kFloat32) {
+      x = {x.x - rest.x, x.y - rest.y};
+      const float2 next = {__fadd_rn(sum.x, x.x), __fadd_rn(sum.y, x.y)};
+      rest = {__fsub_rn(__fsub_rn(next.x, sum.x), x.x), __fsub_rn(__fsub_rn(next.y, sum.y), x.y)};
+      sum = next;
+    } else {
+      sum = {sum.x + x.x, sum.y + x.y};
+    }
+  }
 };
 struct Sums {
-  float2 bias[G], peephole[4], bias2;
+  Sum bias[G], peephole[4], bias2;
 };
 
 ZS_DEVICE float2 plus(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
@@ -29,15 +43,17 @@ ZS_DEVICE i64 in_time(const Arguments& a, const Where& w, i64 s) {
   return (D == 2 ? w.d == 1 : REVERSE) ? a.T - 1 - s : s;
 }
 ZS_DEVICE i64 out_time(const Arguments& a, const Where& w, i64 s) { return D == 2 && w.d == 1 ? a.T - 1 - s : s; }
-ZS_DEVICE i64 pair_at(const Where& w, i64 row) { return (row * D + w.d) * H + w.unit; }
-ZS_DEVICE i64 gates_at(const Arguments& a, const Where& w, i64 t) { return ((t * a.N + w.n) * D + w.d) * G * H + w.unit; }
-ZS_DEVICE const Stored* mask_at(const Arguments& a, const Where& w, i64 s) {
-  return a.mask + in_time(a, w, s) * a.mask_t + w.n * a.mask_n + (static_cast<i64>(w.d) * H + w.unit) * a.mask_h;
+// The step's part is the same for all threads, the other part for all steps: an addition is left to do.
+ZS_DEVICE i64 pair_at(const Arguments& a, const Where& w, i64 t) { return t * a.step + w.pair; }
+ZS_DEVICE i64 gates_at(const Arguments& a, const Where& w, i64 t) { return t * a.step * G + w.gates; }
+ZS_DEVICE const Stored* mask_at(const Arguments& a, const Where& w, i64 s) { return a.mask + (in_time(a, w, s) * a.mask_t + w.mask); }
+ZS_DEVICE void keep(const Where& w, float2* state, float2 x) {
+  if (w.on) state[w.state] = x;
 }
-ZS_DEVICE float2 load_mask(const Arguments& a, const Where& w, i64 s) {
-  const Stored* m = mask_at(a, w, s);
-  if (a.mask_pairs) return load_pair(m, w.count);
-  return {w.count > 0 ? widen(__ldg(m)) : 0.0f, w.count > 1 ? widen(__ldg(m + a.mask_h)) : 0.0f};
+ZS_DEVICE float2 recall(const Where& w, const float2* state) { return w.on ? state[w.state] : make_float2(0.0f, 0.0f); }
+ZS_DEVICE Pair take_mask(const Arguments& a, const Where& w, i64 s) {
+  if constexpr (MASK_PAIRS) return take(mask_at(a, w, s), w.count);
+  else return take_apart(mask_at(a, w, s), a.mask_h, w.count);
 }
 
 #if BACKWARD_TEXT
@@ -84,22 +100,36 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     Where w;
     w.d = d;
     int unit;
-    if constexpr (kDirect) {  // where the matrix instruction leaves its results
-      w.on = RV >= 8 || column < RV;
-      w.row = w.on ? column + p % kHalves * 8 : 0;
-      unit = (wn * kUnitBlocks + p / kHalves) * 8 + quarter * 2;
+    if constexpr (kDirect) {  // where the matrix instruction leaves its results, and a neighbour's
+      w.row = quarter * 2 + column % 2;
+      w.on = w.row < RV;
+      if (!w.on) w.row = 0;
+      unit = (wn * kUnitBlocks + p) * 8 + column / 2 * 2;
     } else {
       const int item = p * kThreads + thread;
       w.on = kItems % kThreads == 0 || item < kItems;
-      w.row = w.on ? item / (UH / 2) : 0;
-      unit = item % (UH / 2) * 2;
+      if constexpr (kWoven) {  // eight lanes have the same eight units of rows r and r + 8
+        const int rows = item / 8 / (UH / 8);
+        w.row = rows / 8 * 16 + rows % 8 + item / 4 % 2 * 8;
+        unit = item / 8 % (UH / 8) * 8 + item % 4 * 2;
+      } else {
+        w.row = item / (UH / 2);
+        unit = item % (UH / 2) * 2;
+      }
+      if (!w.on) w.row = unit = 0;
     }
     w.unit = rank * UH + unit;
-    w.n = (tile_group * MT + tile) * kTileRows + w.row;
-    w.count = !w.on || w.n >= a.N ? 0 : H - w.unit >= 2 ? 2 : H - w.unit > 0 ? H - w.unit : 0;
-    w.state = w.on ? (tile * RV + w.row) * (UH / 2) + unit / 2 : kStateStride - 1;
+    const i64 n = (tile_group * MT + tile) * kTileRows + w.row;
+    w.count = !w.on || n >= a.N ? 0 : H - w.unit >= 2 ? 2 : H - w.unit > 0 ? H - w.unit : 0;
+    w.state = (tile * RV + w.row) * (UH / 2) + unit / 2;
+    w.pair = (n * D + d) * H + w.unit;
+    w.gates = (n * D + d) * G * H + w.unit;
+    w.mask = HAS_MASK ? n * a.mask_n + (static_cast<i64>(d) * H + w.unit) * a.mask_h : 0;
     return w;
   };
+
+  // What was written a moment ago is in L2 still, unless it is much.
+  const bool is_far = a.T * a.step * G * kBytes > kFar;
 
   // Whether any thread of this warp has a p-th item.
   auto idle = [&](int p) { return !kDirect && kItems % kThreads != 0 && p * kThreads + warp * 32 >= kItems; };
@@ -146,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     };
     auto weight_stored = [&](int k, int n) { return stored[((k - Ph::KR) * Ph::NT + n) * 32]; };
     auto weight_streamed = [&](int k, int n) { return __ldg(weight_at(phase, n, wk * Ph::KB + k)); };
-    float* const to = sum + wk * RV * kSumStride + wn * kUnitBlocks * 8;
+    float* const to = sum + wk * kSumSize + wn * kUnitBlocks * 8;
 
     if constexpr (TYPE == kFloat32) {
       // Plain multiply-add: a lane has one column and a quarter of the k-block, for all rows.
@@ -185,15 +215,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
           float part = part_sum[n][r];
           part += __shfl_xor_sync(~0u, part, 1);
           part += __shfl_xor_sync(~0u, part, 2);
-          if (r % 4 == quarter) to[r * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + column] = part;
+          if (r % 4 == quarter) to[sum_row(r) + n % Ph::NG * UH + n / Ph::NG * 8 + column] = part;
         }
       return;
     }
 
 #pragma unroll
-    for (int n = 0; n < Ph::NT; ++n)
+    for (int s = 0; s < Ph::splits; ++s)
 #pragma unroll
-      for (int b = 0; b < kBands; ++b) acc[n][b][0] = acc[n][b][1] = acc[n][b][2] = acc[n][b][3] = 0.0f;
+      for (int c = 0; c < Ph::chains; ++c) acc[s][c][0] = acc[s][c][1] = acc[s][c][2] = acc[s][c][3] = 0.0f;
     constexpr int CH = Ph::CH;
     constexpr int on_chip = Ph::KR + Ph::KS;
     const bool upper_row = RV >= 8 || column < RV;
@@ -216,10 +246,28 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
         }
       }
     };
-    auto add = [&](int n, const uint4 (&x)[kHalves], const uint4& v) {
+    // All columns of the k-th of the k-blocks that were loaded together.
+    auto add = [&](int k, const uint4 (&x)[kHalves], const auto& weight) {
+      const int one = Ph::splits == 4 ? k % 2 * 2 : 0, two = Ph::splits == 1 ? 0 : one + 1;
+      if constexpr (kTurned) {
 #pragma unroll
-      for (int b = 0; b < kBands; ++b)
-        mma_block(acc[n][b], x[2 * b], kHalves > 1 ? x[kHalves > 1 ? 2 * b + 1 : 0] : make_uint4(0, 0, 0, 0), v);
+        for (int c = 0; c < Ph::pairs; ++c) {
+          const uint4 v = weight(2 * c), u = 2 * c + 1 < Ph::NT ? weight(2 * c + 1) : make_uint4(0, 0, 0, 0);
+          mma(acc[one][c], v.x, u.x, v.y, u.y, x[0].x, x[0].y);
+          mma(acc[two][c], v.z, u.z, v.w, u.w, x[0].z, x[0].w);
+        }
+      } else {
+#pragma unroll
+        for (int n = 0; n < Ph::NT; ++n) {
+          const uint4 v = weight(n);
+#pragma unroll
+          for (int b = 0; b < kBands; ++b) {
+            const uint4 &s = x[2 * b], &t = x[2 * b + 1];
+            mma(acc[one][n * kBands + b], s.x, s.y, s.z, s.w, v.x, v.y);
+            mma(acc[two][n * kBands + b], t.x, t.y, t.z, t.w, v.z, v.w);
+          }
+        }
+      }
     };
     // The part of the weight in registers, with whatever else is in the same chunk; then from shared memory; then from L2.
     constexpr int held_end = Ph::KR == 0 ? 0 : CH < on_chip ? CH : on_chip;
@@ -230,8 +278,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
 #pragma unroll
       for (int k = 0; k < held_end; ++k) {
         if (k >= blocks) break;
-#pragma unroll
-        for (int n = 0; n < Ph::NT; ++n) add(n, x[k], k < Ph::KR ? held[k < Ph::KR ? k : 0][n] : weight_stored(k, n));
+        add(k, x[k], [&](int n) { return k < Ph::KR ? held[k < Ph::KR ? k : 0][n] : weight_stored(k, n); });
       }
     }
 #pragma unroll 1
@@ -241,8 +288,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
 #pragma unroll
       for (int k = 0; k < CH; ++k) {
         if (first + k >= blocks || (stored_end % CH != held_end % CH && first + k >= stored_end)) break;
-#pragma unroll
-        for (int n = 0; n < Ph::NT; ++n) add(n, x[k], weight_stored(first + k, n));
+        add(k, x[k], [&](int n) { return weight_stored(first + k, n); });
       }
     }
     if constexpr (stored_end < Ph::KB) {
@@ -262,62 +308,105 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
         for (int k = 0; k < CH; ++k) {
           if (first + k >= blocks) break;
           take(min(first + k + 1, blocks - 1), v[(k + 1) & 1]);
-#pragma unroll
-          for (int n = 0; n < Ph::NT; ++n) add(n, x[k], weight_words(v[k & 1][n]));  // converted late: nothing waits for the load
+          add(k, x[k], [&](int n) { return weight_words(v[k & 1][n]); });  // converted late: nothing waits for the load
         }
       }
     }
+#pragma unroll
+    for (int s = 1; s < Ph::splits; ++s)
+#pragma unroll
+      for (int c = 0; c < Ph::chains; ++c)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) acc[0][c][k] += acc[s][c][k];
     if constexpr (!kDirect) {
 #pragma unroll
       for (int n = 0; n < Ph::NT; ++n) {
-        float* at = to + column * kSumStride + n % Ph::NG * UH + n / Ph::NG * 8 + quarter * 2;
+        float* at = to + n % Ph::NG * UH + n / Ph::NG * 8;
+        if constexpr (kTurned) {
 #pragma unroll
-        for (int h = 0; h < kHalves; ++h)
-          if (upper_row)
-            *reinterpret_cast<float2*>(at + h * 8 * kSumStride) = make_float2(acc[n][h / 2][h % 2 * 2], acc[n][h / 2][h % 2 * 2 + 1]);
+          for (int e = 0; e < 2; ++e)
+            if (quarter * 2 + e < RV) at[sum_row(quarter * 2 + e) + column] = acc[0][n / 2][n % 2 * 2 + e];
+        } else {
+#pragma unroll
+          for (int h = 0; h < kHalves; ++h) {
+            const float(&c)[4] = acc[0][n * kBands + h / 2];
+            *reinterpret_cast<float2*>(at + sum_row(column + h * 8) + quarter * 2) = make_float2(c[h % 2 * 2], c[h % 2 * 2 + 1]);
+          }
+        }
       }
     }
   };
 
   // ---- hand an operand to every block of the group
+  // Where the word lies that begins at the k-th byte of a row.
+  auto operand_place = [&](int row, int k) {
+    const int word = k % 64 / 4;
+    if constexpr (!kWoven) return (k / 64 * RV + row) * 64 + k % 64;
+    return (k / 64 * RV + row / 16 * 16 + word / 2 % 2 * 8 + row % 8) * 64 + word / 4 * 16 + (word % 2 * 2 + row / 8 % 2) * 4;
+  };
   auto publish = [&](auto phase, const Where& w, int tile, i64 index, const float2 (&operand)[4]) {
     constexpr int P = decltype(phase)::value;
     using Ph = Phase<P>;
 #pragma unroll
     for (int g = 0; g < Ph::KG; ++g) {
       u32 word[kPairWords];
-      const int k = (g * HP + w.unit) * kBytes, place = (k / 64 * RV + w.row) * 64 + k % 64;
       operand_pair({w.count > 0 ? operand[g].x : 0.0f, w.count > 1 ? operand[g].y : 0.0f}, word);
+      const int k = (g * HP + w.unit) * kBytes;
       if constexpr (MODE == kGrid) {
+        int place = operand_place(w.row, k);
+        if constexpr (kWoven && kPairWords == 2) {
+          // Of {x0, y0, x1, y1} the lane of row r stores the first two and that of r + 8 the others.
+          const bool low = w.row / 8 % 2 == 0;
+          const u32 other = __shfl_xor_sync(~0u, low ? word[kPairWords - 1] : word[0], 4);
+          if (low) word[kPairWords - 1] = other;
+          else word[0] = other;
+          place = place / 16 * 16 + (low ? 0 : 8);
+        }
         if (w.on) store_relaxed(exchange_at(phase, tile, index) + place, word);
+      } else if constexpr (MODE == kBlock) {
+#pragma unroll
+        for (int v = 0; v < kPairWords; ++v)
+          if (w.on) *reinterpret_cast<u32*>(shared + operand_at(phase, tile, index) + operand_place(w.row, k + v * 4)) = word[v];
       } else {
-        const int at = operand_at(phase, tile, index) + place;
-        if constexpr (MODE == kBlock) {
-          u32* to = reinterpret_cast<u32*>(shared + at);
-          if (w.on) {
-#pragma unroll
-            for (int k = 0; k < kPairWords; ++k) to[k] = word[k];
-          }
-        } else {
 #if __CUDA_ARCH__ >= 900
-          // Four lanes hold eight units: each gets all of them and sends them to every fourth peer.
-          u32 all[4 * kPairWords];
+        // Several lanes hold eight units, or the same units of two rows: vectors of 16 bytes, which these share out among
+        // themselves; each lane sends one of them to some of the peers.
+        constexpr int lanes = kWoven ? 8 : 4, vectors = kWoven ? 2 * kPairWords : kPairWords, each = kWoven ? lanes / vectors : lanes;
+        const int member = kDirect ? lane / 8 : lane % lanes, part = kWoven ? member / vectors : member;
+        auto from = [&](int other) { return kDirect ? other * 8 + lane % 8 : lane - lane % lanes + other; };
+        const int base = operand_at(phase, tile, index), k8 = (g * HP + w.unit / 8 * 8) * kBytes;
+        u32 sent[kWoven ? 1 : vectors][4];
+        int place[kWoven ? 1 : vectors];
+        if constexpr (kWoven) {
+          const int v = member % vectors;
+          place[0] = base + operand_place(w.row % 8 + w.row / 16 * 16, k8 + v * 8);
 #pragma unroll
-          for (int k = 0; k < 4 * kPairWords; ++k) all[k] = __shfl_sync(~0u, word[k % kPairWords], (lane & ~3) + k / kPairWords);
-          const u32 to = shared_address(shared) + (at & ~(8 * kBytes - 1)), barrier = barrier_at(P, tile, index);
-          if (w.on) {
+          for (int e = 0; e < 4; ++e)
+            sent[0][e] = __shfl_sync(~0u, word[kPairWords == 2 ? e / 2 : 0], from((kPairWords == 2 ? v : 2 * v + e / 2) + e % 2 * 4));
+        } else {
 #pragma unroll
-            for (int k = 0; k < (B + 3) / 4; ++k) {
-              if (B % 4 != 0 && k * 4 + quarter >= B) break;
-              const u32 peer = (k * 4 + quarter + rank) % B;
-              const u32 there = on_peer(to, peer), bell = on_peer(barrier, peer);
+          for (int v = 0; v < vectors; ++v) {
+            place[v] = base + operand_place(w.row, k8 + v * 16);
 #pragma unroll
-              for (int v = 0; v < kPairWords; ++v)
-                send(there + v * 16, bell, make_uint4(all[v * 4], all[v * 4 + 1], all[v * 4 + 2], all[v * 4 + 3]));
+            for (int e = 0; e < 4; ++e) {
+              const int at = v * 4 + e;
+              sent[v][e] = __shfl_sync(~0u, word[at % kPairWords], from(at / kPairWords));
             }
           }
-#endif
         }
+        const u32 bell = barrier_at(P, tile, index);
+        if (w.on) {
+#pragma unroll
+          for (int n = 0; n < (B + each - 1) / each; ++n) {
+            if (B % each != 0 && n * each + part >= B) break;
+            const u32 peer = (n * each + part + rank) % B;
+#pragma unroll
+            for (int v = 0; v < (kWoven ? 1 : vectors); ++v)
+              send(on_peer(shared_address(shared) + place[v], peer), on_peer(bell, peer),
+                   make_uint4(sent[v][0], sent[v][1], sent[v][2], sent[v][3]));
+          }
+        }
+#endif
       }
     }
   };
@@ -381,18 +470,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
   auto work = [&](auto phase, auto& held, int tile, i64 index) {
     constexpr int P = decltype(phase)::value;
     using Ph = Phase<P>;
-    Inputs in[kPerThread];
+    Loaded in[kPerThread];
 #pragma unroll
     for (int p = 0; p < kPerThread; ++p) {
       if (idle(p)) continue;
       const Where w = where(p, tile);
       fetch<P>(a, w, index, in[p]);
-      fetch_ahead<P>(a, w, index);
+      if (is_far) fetch_ahead<P>(a, w, index);
     }
-    float* sum = partial + turn * WK * RV * kSumStride;
+    float* sum = partial + turn * WK * kSumSize;
     turn ^= 1;
     wait(phase, tile, index);
-    float acc[Ph::NT][kBands][4];
+    float acc[Ph::splits][Ph::chains][4];
     multiply(phase, held, tile, index, sum, acc);
     if constexpr (!kDirect) __syncthreads();
     arm(phase, tile, index);
@@ -402,26 +491,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       const Where w = where(p, tile);
       float2 total[G] = {};
       if constexpr (kDirect) {
-        const int half = p % kHalves;
+        // One unit of two rows: lanes of neighbouring units swap, so that each has two units of one row.
 #pragma unroll
         for (int g = 0; g < Ph::NG; ++g) {
-          const float(&c)[4] = acc[p / kHalves * Ph::NG + g][half / 2];
-          total[g] = {c[half % 2 * 2], c[half % 2 * 2 + 1]};
+          const int n = p * Ph::NG + g;
+          const float(&c)[4] = acc[0][n / 2];
+          const float one = c[n % 2 * 2], two = c[n % 2 * 2 + 1];
+          const float other = __shfl_xor_sync(~0u, column % 2 ? one : two, 4);
+          total[g] = column % 2 ? make_float2(other, two) : make_float2(one, other);
         }
       } else {
-        const float* from = sum + w.row * kSumStride + (w.unit - rank * UH);
+        const float* from = sum + sum_row(w.row) + (w.unit - rank * UH);
 #pragma unroll
         for (int g = 0; g < Ph::NG; ++g)
 #pragma unroll
           for (int k = 0; k < WK; ++k)
-            total[g] = plus(total[g], *reinterpret_cast<const float2*>(from + k * RV * kSumStride + g * UH));
+            total[g] = plus(total[g], *reinterpret_cast<const float2*>(from + k * kSumSize + g * UH));
       }
       auto hand_on = [&](const float2 (&operand)[4]) {
         constexpr int next = kTwoPhases && P == 0 ? 1 : 0;
         const i64 next_index = next ? index : index + 1;
         if (next_index < a.T) publish(Number<next>{}, w, tile, next_index, operand);
       };
-      consume<P>(a, w, index, in[p], constants[p], total, state, hand_on, sums[p]);
+      consume<P>(a, w, index, Inputs(in[p]), constants[p], total, state, hand_on, sums[p]);
     }
   };
 #pragma unroll 1
@@ -436,8 +528,39 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
 
   // ---- end
 #if BACKWARD_TEXT
+  // Sums over time, then over the rows of the group: fixed order, no atomics.
 #pragma unroll
-  for (int p = 0; p < kPerThread; ++p) finish(a, where(p, 0), tile_group, sums[p]);
+  for (int q = 0; q < kQuantities; ++q) {
+    Summed* const to = sum_place(a, q, d) + tile_group * a.sum_stride + rank * UH;
+    auto put_pair = [&](int unit, float2 x) {
+      if (rank * UH + unit < H) put(to + unit, x.x);
+      if (rank * UH + unit + 1 < H) put(to + unit + 1, x.y);
+    };
+    if constexpr (kDirect) {
+#pragma unroll
+      for (int u = 0; u < kUnitBlocks; ++u) {
+        float2 x = quantity(sums[u], q);
+#pragma unroll
+        for (int away = 1; away < 8; away *= 2)  // lanes with other rows of the same units
+          x = plus(x, {__shfl_xor_sync(~0u, x.x, away), __shfl_xor_sync(~0u, x.y, away)});
+        if (lane % 8 == 0) put_pair((wn * kUnitBlocks + u) * 8 + column, x);
+      }
+    } else {
+      float2* const rows = reinterpret_cast<float2*>(partial);
+      __syncthreads();
+#pragma unroll
+      for (int p = 0; p < kPerThread; ++p)
+        if (const Where w = where(p, 0); w.on) rows[w.state] = quantity(sums[p], q);
+      __syncthreads();
+#pragma unroll 1
+      for (int pair = thread; pair < UH / 2; pair += kThreads) {
+        Sum x = {};
+#pragma unroll 1
+        for (int r = 0; r < RV; ++r) x.add(rows[r * (UH / 2) + pair]);
+        put_pair(pair * 2, x.sum);
+      }
+    }
+  }
 #endif
 #if __CUDA_ARCH__ >= 900
   if constexpr (MODE == kCluster) cluster_barrier();  // no block may leave while a peer still sends to it
