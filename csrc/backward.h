@@ -40,7 +40,12 @@ struct Backward {
   virtual ~Backward() = default;
 
   Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
-  bool has_product(int index, i64 s) const { return index == 1 ? s >= 0 : s < problem.T - 1; }
+  // The sequences of this step and, to be finished, those of the step before it.
+  i64 rows_at(int d, i64 s) const {
+    if (!problem.starts) return problem.N;
+    return max_of(batch_at(problem, d, s), batch_at(problem, d, s + 1));
+  }
+  i64 product_rows(int index, int d, i64 s) const { return batch_at(problem, d, index == 1 ? s : s + 1); }
 
   // R sees another gradient than x does.
   bool resets_after() const { return problem.cell == zstate::Cell::kGru && problem.reset_after; }
@@ -83,11 +88,11 @@ struct Backward {
                   stage.length);
   }
 
-  // h[s-1] of the forward pass; never called for step 0 without an initial state.
+  // h[s-1] of the forward pass; never called for a sequence's first step.
   virtual V previous_state(int d, i64 s, i64 n, i64 u, int lanes) const = 0;
   // h[s-1], or zero where there is no initial state.
   ZS_DEVICE V h_before(int d, i64 s, i64 n, i64 u, int lanes) const {
-    if (s > 0) return previous_state(d, s, n, u, lanes);
+    if (!absent(problem, d, s - 1, n)) return previous_state(d, s, n, u, lanes);
     return h0[d] ? Io<S>::load_n(h0[d].at(0, n) + u, lanes) : V{};
   }
   // What R multiplied at step s.
@@ -96,7 +101,7 @@ struct Backward {
     return mask[d] ? value * mask[d].load(s, n, u, lanes) : value;
   }
   ZS_DEVICE V c_before(int d, i64 s, i64 n, i64 u, int lanes) const {
-    if (s > 0) return Io<S>::load_n(c[d].at(s - 1, n) + u, lanes);
+    if (!absent(problem, d, s - 1, n)) return Io<S>::load_n(c[d].at(s - 1, n) + u, lanes);
     return c0[d] ? Io<S>::load_n(c0[d].at(0, n) + u, lanes) : V{};
   }
   ZS_DEVICE V gate(int d, i64 s, i64 n, i64 u, int lanes, int k) const {
@@ -108,7 +113,7 @@ struct Backward {
   }
   // The gradient that reaches h[s] through R from step s+1, or from outside at the last step.
   ZS_DEVICE V from_next(int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
-    if (s == problem.T - 1) return ds[d] ? Io<S>::load_n(ds[d].at(0, n) + u, lanes) : V{};
+    if (absent(problem, d, s + 1, n)) return ds[d] ? Io<S>::load_n(ds[d].at(0, n) + u, lanes) : V{};
     const V product = Io<Real>::load(tile);
     return mask[d] ? product * mask[d].load(s + 1, n, u, lanes) : product;
   }
@@ -136,7 +141,7 @@ struct RnnBackward final : Backward<S> {
   }
   ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     const V dh = this->from_next(d, s, n, u, lanes, tile);
-    if (s < 0) return this->finish_state(d, n, u, lanes, dh);
+    if (absent(this->problem, d, s, n)) return this->finish_state(d, n, u, lanes, dh);
     const V z = this->gate(d, s, n, u, lanes, 0);
     this->set_dgate(d, s, n, u, lanes, 0,
                     rnn_backward(acts, z, dh + this->source_gradient(d, s, n, u, lanes)));
@@ -161,7 +166,7 @@ struct LstmBackward final : Backward<S> {
   ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
     Real* carry = this->carry[d] + n * this->Hp + u;
     V dh = this->from_next(d, s, n, u, lanes, tile), dc = Io<Real>::load(carry);
-    if (s < 0) {
+    if (absent(this->problem, d, s, n)) {
       this->finish_state(d, n, u, lanes, dh);
       if (this->dc0[d]) Io<S>::store_n(this->dc0[d].at(0, n) + u, dc, lanes);
       return;
@@ -203,7 +208,7 @@ struct GruBackward final : Backward<S> {
     if (index == 1) return through_reset_before(d, s, n, u, lanes, Io<Real>::load(tile));
     Real* carry = this->carry[d] + n * this->Hp + u;
     V dh = this->from_next(d, s, n, u, lanes, tile) + Io<Real>::load(carry);
-    if (s < 0) return this->finish_state(d, n, u, lanes, dh);
+    if (absent(this->problem, d, s, n)) return this->finish_state(d, n, u, lanes, dh);
     dh += this->source_gradient(d, s, n, u, lanes);
     const V z = this->gate(d, s, n, u, lanes, 0), o = this->gate(d, s, n, u, lanes, 2);
     const V h_prev = this->h_before(d, s, n, u, lanes);
@@ -228,7 +233,7 @@ struct GruBackward final : Backward<S> {
   }
   // d_reset is the gradient of h_prev·m·r.
   ZS_DEVICE void through_reset_before(int d, i64 s, i64 n, i64 u, int lanes, V d_reset) const {
-    if (s < 0) return;
+    if (absent(this->problem, d, s, n)) return;
     const V r = this->gate(d, s, n, u, lanes, 1);
     const V dr = d_reset * this->masked_before(d, s, n, u, lanes);
     this->set_dgate(d, s, n, u, lanes, 1, gru_reset_gradient(acts, r, dr));

@@ -54,7 +54,7 @@ struct BackwardOp {
     cell.c[d] = rows_of<const S>(p, in.cell_fwd, d, H, Order::kProcessing);
     cell.h[d] = rows_of<const S>(p, in.state_fwd, d, H, Order::kProcessing);
     cell.ds[d] = state_rows<const S>(in.state_gradient, d, H);
-    if (in.cell_gradient.rank == 3)
+    if (in.cell_gradient.rank == 3 || p.starts)
       cell.dc_steps[d] = rows_of<const S>(p, in.cell_gradient, d, H, Order::kProcessing);
     else
       cell.dc_last[d] = state_rows<const S>(in.cell_gradient, d, H);
@@ -69,14 +69,14 @@ struct BackwardOp {
   }
 
   bool gates_are_dx() const { return kSame && !p.has_input_weight; }
-  i64 dx_chunk_steps() const { return min_of(max_of(p.T, 1), ceil_div(4 * kRowsBlock, max_of(p.N, 1))); }
+  i64 dx_chunk_rows() const { return min_of(max_of(p.rows(), 1), 4 * kRowsBlock); }
 
   void lay_out(Arena& arena) {
     for (int d = 0; d < p.D; ++d) {
       if (gates_are_dx())
-        cell.dgates[d] = {reinterpret_cast<R*>(dx_rows[d].data), dx_rows[d].step, dx_rows[d].row};
+        cell.dgates[d] = as_rows<R>(dx_rows[d]);
       else
-        cell.dgates[d] = {arena.take<R>(p.T * p.N * GH), p.N * GH, GH};
+        cell.dgates[d] = dense_rows(p, arena.take<R>(p.rows() * GH), d, GH);
       cell.carry[d] = arena.take<R>(p.N * cell.Hp);
       if (gru_after || (!Operand<E>::kPlain && !direct)) cell.recurrent[d] = arena.take<E>(2 * p.N * GH);
       if (gru_after && !direct) packed_candidate[d] = arena.take<E>(panels_size<E>(H, H));
@@ -89,10 +89,10 @@ struct BackwardOp {
     } else {
       row_scratch = arena.take<E>(threads * kRowsScratch<R>);
       outer_scratch = arena.take<E>(threads * kOuterScratch<R>);
-      outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.T * p.N) *
+      outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.rows()) *
                               (ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>)) * kPanel<R>);
     }
-    if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_steps() * p.N * p.I);
+    if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_rows() * p.I);
     dR = gradient(arena, in.d_recurrent, p.D * GH * H);
     dW = gradient(arena, in.d_input, p.D * GH * p.I);
     db = gradient(arena, in.d_bias, p.D * GH);
@@ -154,11 +154,15 @@ struct BackwardOp {
   // overwrites it.
   void recompute_candidate_term(const Team& team, int d) {
     const auto load = [&](i64 row, i64 k, int lanes) {
-      return cell.masked_before(d, row / p.N, row % p.N, k, lanes);
+      const Place at = place_of(p, d, row);
+      return cell.masked_before(d, at.s, at.n, k, lanes);
     };
-    const auto out = [&](i64 row) { return cell.dgates[d].at(row / p.N, row % p.N) + 2 * H; };
+    const auto out = [&](i64 row) {
+      const Place at = place_of(p, d, row);
+      return cell.dgates[d].at(at.s, at.n) + 2 * H;
+    };
     if (direct) return recompute_candidate_directly(team, d, load, out);
-    multiply_rows(team, p.T * p.N, H, H, load, packed_candidate[d], out, false,
+    multiply_rows(team, p.rows(), H, H, load, packed_candidate[d], out, false,
                   row_scratch + team.rank * kRowsScratch<R>);
   }
 
@@ -208,7 +212,7 @@ struct BackwardOp {
     if (count == 0 && !sums) return;
     const bool scale_a = candidate && gru_after, scale_b = candidate && gru_before;
     const auto load_a = [&](i64 k, i64 m0, i64 m, R* dst) {
-      const i64 s = k / p.N, n = k % p.N;
+      const auto [s, n] = place_of(p, d, k);
       const R* row = cell.dgates[d].at(s, n) + m0;
       if (!scale_a) {
         return copy_row_part(row, dst, m, 6 * cell.dgates[d].row);
@@ -221,7 +225,7 @@ struct BackwardOp {
     };
     const auto load_b = [&](int part, i64 k, i64 j, int lanes) -> Vec<R> {
       if (lanes == 0) return Vec<R>{};
-      const i64 s = k / p.N, n = k % p.N;
+      const auto [s, n] = place_of(p, d, k);
       if (is_input[part]) return Io<S>::load_n(x[d].at(s, n) + j, lanes);
       const Vec<R> before = cell.masked_before(d, s, n, j, lanes);
       return scale_b ? before * cell.gate(d, s, n, j, lanes, 1) : before;
@@ -232,7 +236,7 @@ struct BackwardOp {
                      sums ? sums + mine.begin : nullptr, direct_scratch + team.rank * direct_size());
       return;
     }
-    multiply_outer(team, p.T * p.N, m_begin, m_end, parts, count, load_a, load_b, sums, outer_b,
+    multiply_outer(team, p.rows(), m_begin, m_end, parts, count, load_a, load_b, sums, outer_b,
                    outer_scratch + team.rank * kOuterScratch<R>);
     team.barrier();  // the next call packs into the same shared scratch
   }
@@ -265,7 +269,7 @@ struct BackwardOp {
       const int lanes = lanes_at<R>(u, H);
       Vec<R> sum[4] = {};
       for (i64 s = 0; s < p.T; ++s)
-        for (i64 n = 0; n < p.N; ++n) {
+        for (i64 n = 0; n < batch_at(p, d, s); ++n) {
           const Vec<R> c = cell.c_before(d, s, n, u, lanes);
           for (int k = 0; k < 4; ++k) sum[k] += c * Io<R>::load_n(cell.dgates[d].at(s, n) + k * H + u, lanes);
         }
@@ -275,55 +279,60 @@ struct BackwardOp {
 
   // dx = dgates W, or dgates itself where there is no W.
   void contract_source(const Team& team) {
-    if (gates_are_dx() || p.T * p.N == 0) return;
+    if (gates_are_dx() || p.rows() == 0) return;
     if (!p.has_input_weight) return copy_gates_to_dx(team);
     if constexpr (kSame) {
-      multiply_source(team, 0, p.T, {static_cast<R*>(in.d_source.data), p.N * p.I, p.I});
+      multiply_source(team, {0, p.rows()}, static_cast<R*>(in.d_source.data));
     } else {
-      const i64 steps = dx_chunk_steps();
-      for (i64 t = 0; t < p.T; t += steps) {
-        const i64 n = min_of(steps, p.T - t), count = n * p.N * p.I;
-        multiply_source(team, t, n, {dx_chunk - t * p.N * p.I, p.N * p.I, p.I});
+      const i64 chunk = dx_chunk_rows();
+      for (i64 row = 0; row < p.rows(); row += chunk) {
+        const i64 end = min_of(row + chunk, p.rows());
+        multiply_source(team, {row, end}, dx_chunk);
         team.barrier();
-        const Range mine = share(team, count);
-        convert_out<S>(dx_chunk + mine.begin, static_cast<S*>(in.d_source.data) + t * p.N * p.I + mine.begin,
+        const Range mine = share(team, (end - row) * p.I);
+        convert_out<S>(dx_chunk + mine.begin, static_cast<S*>(in.d_source.data) + row * p.I + mine.begin,
                        mine.end - mine.begin);
         team.barrier();
       }
     }
   }
 
-  // Input steps [t0, t0 + steps); both directions meet at an input step, whatever their processing order.
-  void multiply_source(const Team& team, i64 t0, i64 steps, Rows<R> out) {
+  // Rows of the input, of which out[0] is the first; both directions meet at one, whatever their processing
+  // order.
+  void multiply_source(const Team& team, Range rows, R* out) {
+    const i64 count = rows.end - rows.begin;
     for (int d = 0; d < p.D; ++d) {
       const bool backwards = runs_backwards(p, d, Order::kInput);
       const auto gates_row = [&](i64 row) {
-        const i64 t = t0 + row / p.N;
-        return cell.dgates[d].at(backwards ? p.T - 1 - t : t, row % p.N);
+        Place at = place_of(p, d, rows.begin + row);
+        if (!p.starts && backwards) at.s = p.T - 1 - at.s;
+        return cell.dgates[d].at(at.s, at.n);
       };
-      const auto out_row = [&](i64 row) { return out.at(t0 + row / p.N, row % p.N); };
+      const auto out_row = [&](i64 row) { return out + row * p.I; };
       if (direct) {
         i64 ldw = 0;
         const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
         const Range mine = share(team, ceil_div(p.I, L));
         const i64 begin = mine.begin * L, end = min_of(mine.end * L, p.I);
-        for (i64 row = 0; row < steps * p.N; ++row)
+        for (i64 row = 0; row < count; ++row)
           weighted_rows<S>(w, ldw, begin, end, gates_row(row), GH, out_row(row) + begin, d > 0);
         continue;
       }
       const auto load = [&](i64 row, i64 k, int lanes) { return Io<R>::load_n(gates_row(row) + k, lanes); };
       // The members' rows are the same for both directions, so the second may add to the first without a
       // barrier.
-      multiply_rows(team, steps * p.N, GH, p.I, load, packed_input[d], out_row, d > 0,
+      multiply_rows(team, count, GH, p.I, load, packed_input[d], out_row, d > 0,
                     row_scratch + team.rank * kRowsScratch<R>);
     }
   }
 
   void copy_gates_to_dx(const Team& team) {
-    const Range mine = share(team, p.T * p.N);
+    const Range mine = share(team, p.rows());
     for (int d = 0; d < p.D; ++d)
-      for (i64 row = mine.begin; row < mine.end; ++row)
-        convert_out<S>(cell.dgates[d].at(row / p.N, row % p.N), dx_rows[d].at(row / p.N, row % p.N), GH);
+      for (i64 row = mine.begin; row < mine.end; ++row) {
+        const auto [s, n] = place_of(p, d, row);
+        convert_out<S>(cell.dgates[d].at(s, n), dx_rows[d].at(s, n), GH);
+      }
   }
 
   void convert_gradients(const Team& team) {

@@ -19,6 +19,19 @@ struct Problem {
   bool reverse = false, reset_after = false, flip_z = false, has_input_weight = true;
   int slots[4] = {0, 1, 2, 3};  // where canonical gate k lies along the G axis
   int activations[5] = {0, 0, 0, 0, 0};
+
+  // Sequences of different lengths, longest first: step t of the input has starts[t+1] - starts[t] of the N.
+  // Every [T,N,...] array but the mask is then [rows,...], its rows step after step. Null: all N at every
+  // step.
+  const std::int64_t* starts = nullptr;   // [T+1]
+  const std::int64_t* step_of = nullptr;  // [rows]: the step that a row belongs to
+
+  std::int64_t rows() const { return starts ? starts[T] : T * N; }
+  // How many sequences step t of the input has; none beyond the ends.
+  std::int64_t batch(std::int64_t t) const {
+    if (t < 0 || t >= T) return 0;
+    return starts ? starts[t + 1] - starts[t] : N;
+  }
 };
 
 // An array whose last axis is contiguous: strides in elements of the axes before it. No data: not given.

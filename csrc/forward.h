@@ -44,7 +44,8 @@ struct Forward {
   explicit Forward(const Problem& p) : problem(p), H(p.H), Hp(round_up(p.H, L)) {}
 
   Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
-  bool has_product(int, i64 s) const { return s > 0 || !starts_from_zero; }
+  i64 rows_at(int d, i64 s) const { return batch_at(problem, d, s); }
+  i64 product_rows(int, int, i64 s) const { return s > 0 || !starts_from_zero ? problem.N : 0; }
   Element* operand_at(int d, i64 s) const { return operand_buffer[d] + (s & 1) * problem.N * Hp; }
   const Element* operand(int index, int d, i64 s, i64& lda) const {
     lda = Hp;

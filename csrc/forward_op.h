@@ -127,32 +127,40 @@ struct ForwardOp {
     constexpr int L = Simd<R>::lanes;
     const Range mine = share(team, p.N);
     for (int d = 0; d < p.D; ++d)
-      for (i64 n = mine.begin; n < mine.end; ++n)
+      for (i64 n = mine.begin; n < mine.end; ++n) {
+        const i64 begin = first_step(p, d, n);
         for (i64 u = 0; u < p.H; u += L) {
           const int lanes = lanes_at<R>(u, p.H);
           const Vec<R> first = h0[d] ? Io<S>::load_n(h0[d].at(0, n) + u, lanes) : Vec<R>{};
-          if (p.T > 0) cell.set_operand(d, 0, n, u, lanes, first);
+          if (p.T > 0) cell.set_operand(d, begin, n, u, lanes, first);
           const bool lstm = p.cell == zstate::Cell::kLstm;
           if (!cell.state[d]) continue;
           const Vec<R> cell_first = c0[d] ? Io<S>::load_n(c0[d].at(0, n) + u, lanes) : Vec<R>{};
           Io<R>::store(cell.state[d] + n * cell.Hp + u, lstm ? cell_first : first);
         }
+      }
   }
 
   // Points gates_x at x W^T for steps [s, s + steps), computing it unless x came projected.
   void project(const Team& team, int d, i64 s, i64 steps) {
     if (kSame && !p.has_input_weight) {
-      const Rows<const R> rows{reinterpret_cast<const R*>(x[d].data), x[d].step, x[d].row};
-      if (team.rank == 0) cell.gates_x[d] = rows;
+      if (team.rank == 0) cell.gates_x[d] = as_rows<const R>(x[d]);
       return;
     }
     Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row};
     out.data -= s * out.step;
-    if (in_place) out = {reinterpret_cast<R*>(cell.z[d].data), cell.z[d].step, cell.z[d].row};
-    if (team.rank == 0) cell.gates_x[d] = {out.data, out.step, out.row};
-    const i64 first = s * p.N, rows = steps * p.N;
-    const auto out_row = [&](i64 row) { return out.at((first + row) / p.N, (first + row) % p.N); };
-    const auto in_row = [&](i64 row) { return x[d].at((first + row) / p.N, (first + row) % p.N); };
+    if (in_place) out = as_rows<R>(cell.z[d]);
+    if (team.rank == 0) cell.gates_x[d] = as_rows<const R>(out);
+    const Range span = rows_between(p, d, s, steps);
+    const i64 rows = span.end - span.begin;
+    const auto out_row = [&](i64 row) {
+      const Place at = place_of(p, d, span.begin + row);
+      return out.at(at.s, at.n);
+    };
+    const auto in_row = [&](i64 row) {
+      const Place at = place_of(p, d, span.begin + row);
+      return x[d].at(at.s, at.n);
+    };
     if (!p.has_input_weight) {
       const Range mine = share(team, rows);
       for (i64 row = mine.begin; row < mine.end; ++row) convert_in<S>(in_row(row), out_row(row), GH);

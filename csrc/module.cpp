@@ -1,7 +1,7 @@
 // The Python module `zstate._native`.
 //
 // Plan(*, cell, type, T, N, I, H, D, reverse, gate_slots, activations, reset_after, flip_z, has_input_weight,
-//      gradient, dtype, inputs, results, result)
+//      gradient, dtype, inputs, results, result, batch_sizes=[])
 //   cell              "rnn", "lstm" or "gru"
 //   type              "float32", "float64", "float16" or "bfloat16"
 //   D                 1 or 2 directions; reverse counts only with D == 1
@@ -16,6 +16,11 @@
 //   result            the named tuple that a call returns
 //     shapes as in docs/layouts.md, checked before: z is the pre-activation (RNN) or the activated gates;
 //     dC [N,D·H] or [1,N,D·H] is added at the last processed step, [T,N,D·H] at every step
+//   batch_sizes       sequences of different lengths, longest first: how many of the N each of the T steps
+//   has,
+//                     N at the first, never more than before, at least 1. Every [T,N,...] array but the mask
+//                     is then [rows,...], step after step, and so is dC; both directions begin at a
+//                     sequence's own ends. Not with reverse.
 //
 // plan.run(values) -> result: a tuple of arrays with any strides, None where the plan has none.
 // remember(operation, values, descriptor, plan): such a call may go to this plan.
@@ -127,6 +132,20 @@ void set_activations(Problem& p, const std::vector<int>& activations) {
   }
 }
 
+void set_batch_sizes(Signature& s, const std::vector<i64>& sizes) {
+  if (sizes.empty()) return;
+  Problem& p = s.problem;
+  if (p.reverse || static_cast<i64>(sizes.size()) != p.T || sizes[0] != p.N)
+    throw std::invalid_argument("batch_sizes: expected T of them, N first, and no reverse");
+  s.starts.assign(1, 0);
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    if (sizes[t] < 1 || sizes[t] > sizes[t > 0 ? t - 1 : 0])
+      throw std::invalid_argument("batch_sizes: expected numbers that do not grow, the last at least 1");
+    s.starts.push_back(s.starts.back() + sizes[t]);
+    s.step_of.insert(s.step_of.end(), static_cast<std::size_t>(sizes[t]), static_cast<i64>(t));
+  }
+}
+
 using Named = std::vector<std::optional<std::pair<std::string, Shape>>>;
 
 std::vector<Tensor> tensors(const Named& named) {
@@ -138,7 +157,8 @@ std::vector<Tensor> tensors(const Named& named) {
 void make_plan(Plan* place, const std::string& cell, const std::string& type, i64 T, i64 N, i64 I, i64 H,
                i64 D, bool reverse, const std::vector<int>& gate_slots, const std::vector<int>& activations,
                bool reset_after, bool flip_z, bool has_input_weight, bool gradient, nb::object dtype,
-               const Named& inputs, const Named& results, nb::object result) {
+               const Named& inputs, const Named& results, nb::object result,
+               const std::vector<i64>& batch_sizes) {
   Signature s;
   Problem& p = s.problem;
   p.cell = cell_named(cell);
@@ -153,6 +173,7 @@ void make_plan(Plan* place, const std::string& cell, const std::string& type, i6
   s.inputs = tensors(inputs);
   s.results = tensors(results);
   s.result = std::move(result);
+  set_batch_sizes(s, batch_sizes);
   new (place) Plan(std::move(s));
 }
 
@@ -180,12 +201,13 @@ NB_MODULE(_native, m) {
       .def("__init__", &zstate::make_plan, nb::kw_only(), nb::arg("cell"), nb::arg("type"), nb::arg("T"),
            nb::arg("N"), nb::arg("I"), nb::arg("H"), nb::arg("D"), nb::arg("reverse"), nb::arg("gate_slots"),
            nb::arg("activations"), nb::arg("reset_after"), nb::arg("flip_z"), nb::arg("has_input_weight"),
-           nb::arg("gradient"), nb::arg("dtype"), nb::arg("inputs"), nb::arg("results"), nb::arg("result"))
+           nb::arg("gradient"), nb::arg("dtype"), nb::arg("inputs"), nb::arg("results"), nb::arg("result"),
+           nb::arg("batch_sizes") = std::vector<std::int64_t>{})
       .def("run", &Plan::run);
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
   m.def("product", &zstate::product);
-  m.attr("interface") = 3;  // grows with every change that backends/native.py must know of
+  m.attr("interface") = 4;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);

@@ -37,13 +37,13 @@ inline int team_size(double work) {
 }
 inline double operation_work(const Problem& p) {
   const double input = p.has_input_weight ? static_cast<double>(p.I) : 1.0;
-  return static_cast<double>(p.T) * static_cast<double>(p.N * p.D * p.G * p.H) *
+  return static_cast<double>(p.rows()) * static_cast<double>(p.D * p.G * p.H) *
          (input + static_cast<double>(p.H));
 }
 
 // So few rows that weights are read where they are instead of being packed. Part of the shape, so bits do not
 // depend on more.
-inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3; }
+inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts; }
 
 // Weights of a size of which a third-level cache, shared as it is, may hold but a part.
 template <class S>

@@ -212,6 +212,10 @@ void check_problem(const Signature& s) {
 }  // namespace
 
 Plan::Plan(Signature signature) : s_(std::move(signature)) {
+  if (!s_.starts.empty()) {
+    s_.problem.starts = s_.starts.data();
+    s_.problem.step_of = s_.step_of.data();
+  }
   check_problem(s_);
   for (Tensor& tensor : s_.inputs)
     if (!tensor.name.empty())

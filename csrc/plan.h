@@ -33,11 +33,15 @@ struct Signature {
   nb::object result;            // the named tuple that a call returns
   std::vector<Tensor> inputs;   // in the order of the call; no name: not given
   std::vector<Tensor> results;  // in the order of the named tuple; no name: not wanted
+  // What the problem points at where sequences have different lengths.
+  std::vector<std::int64_t> starts, step_of;
 };
 
 class Plan {
  public:
   explicit Plan(Signature signature);
+  Plan(const Plan&) = delete;  // its problem points into it
+  Plan& operator=(const Plan&) = delete;
 
   // `values`: a tuple of arrays, None where the signature has none. Raises ValueError before anything is
   // computed if one of them is not as the signature says. The GIL is released while computing.

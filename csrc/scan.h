@@ -13,13 +13,18 @@ namespace ZS_NAMESPACE {
 using zstate::Array;
 using zstate::Problem;
 
-// The rows of a [T,N,...] array in processing order: step s, batch row n.
+// The rows of a [T,N,...] array in processing order: step s, batch row n. Where sequences have different
+// lengths, `starts` has the first row of step 0 and `step`, 1 or -1, leads to the next one's.
 template <class S>
 struct Rows {
   S* data = nullptr;
   i64 step = 0, row = 0;
+  const i64* starts = nullptr;
   explicit operator bool() const { return data != nullptr; }
-  ZS_DEVICE S* at(i64 s, i64 n) const { return data + s * step + n * row; }
+  ZS_DEVICE S* at(i64 s, i64 n) const {
+    const i64 first = s * step;
+    return data + (starts ? starts[first] * row : first) + n * row;
+  }
 };
 
 template <class S>
@@ -37,12 +42,46 @@ enum class Order { kInput, kProcessing };
 inline bool runs_backwards(const Problem& p, int d, Order order) {
   return p.D == 2 ? d == 1 : order == Order::kInput && p.reverse;
 }
+// How many sequences processing step s of a direction has.
+inline i64 batch_at(const Problem& p, int d, i64 s) {
+  return p.batch(runs_backwards(p, d, Order::kInput) ? p.T - 1 - s : s);
+}
+// Whether sequence n, which a direction meets at step s, is not there yet (or no more) at another step.
+// Written so that equal lengths cost nothing.
+ZS_DEVICE bool absent(const Problem& p, int d, i64 s, i64 n) {
+  return s < 0 || s >= p.T || (p.starts && n >= batch_at(p, d, s));
+}
+// Rows without gaps, one for each step of each sequence.
+template <class S>
+Rows<S> dense_rows(const Problem& p, S* data, int d, i64 row) {
+  if (!p.starts) return {data, p.N * row, row};
+  const bool backwards = runs_backwards(p, d, Order::kInput);
+  return {data, backwards ? -1 : 1, row, p.starts + (backwards ? p.T - 1 : 0)};
+}
+
+// A row of the products over all steps: the numbers follow processing order, or the arrays' where lengths
+// differ.
+struct Place {
+  i64 s, n;
+};
+ZS_DEVICE Place place_of(const Problem& p, int d, i64 row) {
+  if (!p.starts) return {row / p.N, row % p.N};
+  const i64 t = p.step_of[row];
+  return {runs_backwards(p, d, Order::kInput) ? p.T - 1 - t : t, row - p.starts[t]};
+}
+// The rows of processing steps [s, s + steps).
+inline Range rows_between(const Problem& p, int d, i64 s, i64 steps) {
+  if (!p.starts) return {s * p.N, (s + steps) * p.N};
+  const i64 t = runs_backwards(p, d, Order::kInput) ? p.T - s - steps : s;
+  return {p.starts[t], p.starts[t + steps]};
+}
 // `width`: how far along the last axis the second direction lies.
 template <class S>
 Rows<S> rows_of(const Problem& p, const Array& a, int d, i64 width, Order order) {
   Rows<S> rows;
   if (!a) return rows;
   rows.data = static_cast<S*>(a.data) + d * width;
+  if (p.starts && a.rank == 2) return dense_rows(p, rows.data, d, a.strides[0]);
   rows.step = a.strides[0];
   rows.row = a.strides[1];
   if (runs_backwards(p, d, order)) {
@@ -59,6 +98,17 @@ Rows<S> state_rows(const Array& a, int d, i64 width) {
   rows.data = static_cast<S*>(a.data) + d * width;
   rows.row = a.strides[0];
   return rows;
+}
+// The step at which a direction meets sequence n first.
+inline i64 first_step(const Problem& p, int d, i64 n) {
+  i64 s = 0;
+  while (s + 1 < p.T && absent(p, d, s, n)) ++s;
+  return s;
+}
+// The same rows of values that are stored as what they are computed in.
+template <class R, class S>
+Rows<R> as_rows(const Rows<S>& rows) {
+  return {reinterpret_cast<R*>(rows.data), rows.step, rows.row, rows.starts};
 }
 template <class S>
 MaskRows<S> mask_rows(const Problem& p, const Array& a, int d) {
@@ -128,6 +178,8 @@ enum class Split { kSolo, kUnits, kBatch };
 
 inline Split choose_split(const Team& team, const Problem& p, i64 weight_bytes) {
   if (team.size == 1) return Split::kSolo;
+  // A member that owns the longest sequences would be the last one to end.
+  if (p.starts) return p.rows() * p.D * p.G * p.H * p.H < 10000 * p.T ? Split::kSolo : Split::kUnits;
   const i64 rows = p.N / team.size;
   // Every thread then reads all weights at every step: worth it from its own cache, or for many rows.
   if (rows >= 32 || (rows >= 4 && weight_bytes <= (i64{768} << 10))) return Split::kBatch;
@@ -159,14 +211,16 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
   const Stage<E>& stage = cell.stages[index];
   const i64 width = stage.vectors * L;
   alignas(64) R tile[24 * L];
-  if (!cell.has_product(index, s)) {
-    std::memset(tile, 0, sizeof(R) * static_cast<std::size_t>(rows * width));
-  } else if (!stage.packed[d]) {
-    take_product(stage, cell.products[d], cell.Hp, panel, row, rows, tile);
-  } else {
+  // Rows beyond these have nothing to multiply: sequences that begin or end here.
+  const int with = static_cast<int>(max_of(0, min_of(rows, cell.product_rows(index, d, s) - row)));
+  if (with < rows)
+    std::memset(tile + with * width, 0, sizeof(R) * static_cast<std::size_t>((rows - with) * width));
+  if (with > 0 && !stage.packed[d]) {
+    take_product(stage, cell.products[d], cell.Hp, panel, row, with, tile);
+  } else if (with > 0) {
     i64 lda;
     const E* a = cell.operand(index, d, s, lda) + row * lda;
-    const auto product = step_kernel<E>(stage.vectors, rows, cell.problem.N == 1);
+    const auto product = step_kernel<E>(stage.vectors, with, cell.problem.N == 1);
     product(stage.K, a, lda, stage.packed[d] + panel * stage.K * width, width, tile, width, false);
   }
   if constexpr (Cell::kTakesInput)
@@ -205,18 +259,24 @@ void scan_direct_product(const Cell& cell, int index, i64 s, Range tiles) {
 template <class Cell>
 void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int first_d, int last_d) {
   const auto& stage = cell.stages[index];
-  const i64 N = cell.problem.N;
-  const Range rows = split == Split::kBatch ? share(team, N) : Range{0, N};
-  const i64 blocks = ceil_div(rows.end - rows.begin, tile_rows(stage.vectors));
-  const i64 tiles = (last_d - first_d) * stage.panels * blocks;
+  Range rows[2] = {};
+  i64 blocks[2] = {};
+  for (int d = first_d; d < last_d; ++d) {
+    const i64 all = cell.rows_at(d, s);
+    rows[d] = split == Split::kBatch ? share(team, all) : Range{0, all};
+    blocks[d] = ceil_div(rows[d].end - rows[d].begin, tile_rows(stage.vectors));
+  }
+  const i64 forwards = stage.panels * blocks[0], tiles = forwards + stage.panels * blocks[1];
   const Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
-  if (cell.direct && cell.has_product(index, s)) scan_direct_product(cell, index, s, mine);
+  if (cell.direct && cell.product_rows(index, first_d, s) > 0) scan_direct_product(cell, index, s, mine);
   for (i64 i = mine.begin; i < mine.end; ++i) {
-    const i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
-    const i64 block = tile % blocks, panel = tile / blocks % stage.panels;
-    const int d = first_d + static_cast<int>(tile / blocks / stage.panels);
-    const i64 first = rows.begin + (rows.end - rows.begin) * block / blocks;
-    const i64 last = rows.begin + (rows.end - rows.begin) * (block + 1) / blocks;
+    i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
+    const int d = tile < forwards ? 0 : 1;
+    if (d == 1) tile -= forwards;
+    const i64 block = tile % blocks[d], panel = tile / blocks[d];
+    const i64 count = rows[d].end - rows[d].begin;
+    const i64 first = rows[d].begin + count * block / blocks[d];
+    const i64 last = rows[d].begin + count * (block + 1) / blocks[d];
     scan_tile(cell, index, d, s, panel, first, static_cast<int>(last - first));
   }
 }

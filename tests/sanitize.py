@@ -69,6 +69,55 @@ def check(case: Any, dtype: str, verify: Any, seed: int) -> None:
         raise SystemExit(f"error {error} in {dtype}: {case}")
 
 
+def call_packed(rng: np.random.Generator) -> None:
+    """One call each way on sequences of different lengths: only its memory is looked at."""
+    import zstate
+    from zstate import operations
+    from zstate.backends import native
+    from zstate.layout import Call, bind
+
+    both = bool(rng.random() < 0.5)
+    cells = {
+        operations.LSTM_FORWARD: zstate.LSTMDescriptor(bidirectional=both, training=True),
+        operations.GRU_FORWARD: zstate.GRUDescriptor(
+            bidirectional=both, training=True, reset_after=bool(rng.random() < 0.5)
+        ),
+    }
+    operation, descriptor = list(cells.items())[int(rng.integers(2))]
+    lengths = np.sort(rng.integers(1, 9, int(rng.integers(1, 20))))[::-1]
+    sizes = tuple((lengths[:, None] > np.arange(lengths[0])).sum(0).tolist())
+    gates, D, dtype = len(operation.cell.gates), 1 + both, str(rng.choice(["f2", "f4", "f8"]))
+    (I, H), T, N, M = rng.choice([1, 3, 8, 17, 33], 2).tolist(), len(sizes), sizes[0], sum(sizes)
+    shapes = {
+        "source": (M, I),
+        "source_gradient": (M, D * H),
+        "cell_output_fwd": (M, D * H),
+        "output_fwd": (M, D * H),
+        "cell_gradient": (M, D * H),
+        "z_state": (M, D * gates * H),
+        "recurrent_weight": (D, gates * H, H)[2 - D :],
+        "input_weight": (D * gates * H, I),
+        "init_state": (N, D * H),
+        "init_cell": (N, D * H),
+        "mask": (T, N, D * H),
+    }
+    for each in (operation, operations.OPERATIONS[f"{operation.name}_gradients"]):
+        values = tuple(
+            np.zeros(shapes[name], dtype) if name in shapes else None for name in each.inputs
+        )
+        # Checked as N sequences of T steps.
+        whole = tuple(
+            np.broadcast_to(value[:1], (T, N, value.shape[1]))
+            if value is not None and len(value) == M and value.ndim == 2 and name not in _WEIGHTS
+            else value
+            for name, value in zip(each.inputs, values, strict=True)
+        )
+        native.packed(Call(bind(each, whole, descriptor).layout, values), sizes)
+
+
+_WEIGHTS = ("recurrent_weight", "input_weight", "init_state", "init_cell")
+
+
 def main() -> None:
     native = load_module(Path(sys.argv[1]))
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
@@ -85,6 +134,7 @@ def main() -> None:
             zstate.set_num_threads(int(rng.integers(1, 4)))
             dtype = str(rng.choice(verify.FLOAT_TYPES))
             check(random_case(rng, verify, dtype), dtype, verify, seed + count)
+            call_packed(rng)
             count += 1
     print(f"sanitize: {count} random calls, forward and backward, without a finding")
 

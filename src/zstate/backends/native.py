@@ -19,7 +19,7 @@ from ..layout import Call, Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
 
-_INTERFACE = 3  # what this module knows how to call; csrc/module.cpp says what it offers
+_INTERFACE = 4  # what this module knows how to call; csrc/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:
@@ -91,17 +91,29 @@ def product(a: Array, b: Array) -> Array:
     return np.matmul(a, b) if found is None else found
 
 
+def packed(call: Call, sizes: tuple[int, ...]) -> dict[str, Array]:
+    """A call on sequences of different lengths, longest first; sizes[t] of them have a step t.
+
+    The layout is that of N = sizes[0] sequences of T = len(sizes) steps. Every array [T,N,…] but
+    the mask comes and goes as [M,…] without the steps that are not there, step after step.
+    """
+    return _by_name(_plan(call, sizes).run(call.values))
+
+
 def _run(call: Call) -> dict[str, Array]:
     plan = call.layout.cache.get("native")
     if plan is None:
         plan = call.layout.cache["native"] = _plan(call)
-    result = plan.run(call.values)
+    return _by_name(plan.run(call.values))
+
+
+def _by_name(result: Any) -> dict[str, Array]:
     return {
         name: array for name, array in zip(result._fields, result, strict=True) if array is not None
     }
 
 
-def _plan(call: Call) -> Any:
+def _plan(call: Call, sizes: tuple[int, ...] = ()) -> Any:
     """The engine's plan for calls of this signature."""
     layout = call.layout
     operation = layout.operation
@@ -113,6 +125,8 @@ def _plan(call: Call) -> Any:
         name: given[name] if operation.is_gradient else layout.shape(name)
         for name in layout.result_names()
     }
+    if sizes and not operation.is_gradient:
+        made = {name: (sum(sizes), shape[-1]) for name, shape in made.items()}
     try:
         _native.isa()
     except RuntimeError as error:  # an instruction set was forced that this machine has not
@@ -136,6 +150,7 @@ def _plan(call: Call) -> Any:
         inputs=[(name, given[name]) if name in given else None for name in operation.inputs],
         results=[(name, made[name]) if name in made else None for name in operation.result._fields],
         result=operation.result,
+        batch_sizes=sizes,
     )
 
 
