@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import zstate as zs
 import zstate.torch as zt
+from zstate.torch.directions import WHOLE, recurrent_mask
 
 T, N, I, H = 6, 4, 3, 5
 LAYERS = ("RNN", "LSTM", "GRU")
@@ -276,8 +277,8 @@ def test_recurrent_dropout(kind: str, per_step: bool) -> None:
     torch.manual_seed(3)
     assert torch.equal(layer(x)[0], first)
     assert not torch.allclose(first, plain(x)[0])
-    mask = layer._mask(x, T, N, 1)
-    assert mask.shape == (T if per_step else 1, N, 16)
+    mask = recurrent_mask(layer, x, WHOLE, 1)
+    assert mask is not None and mask.shape == (T if per_step else 1, N, 16)
     assert set(mask.unique().tolist()) == {0.0, 2.0}
 
 
@@ -518,23 +519,3 @@ def test_replace_says_why_not() -> None:
     }
     alone, _ = zt.replace(torch.nn.LSTM(I, H, num_layers=2, proj_size=2, dropout=0.5))
     assert type(alone) is zt.LSTM and alone.dropout == 0.5 and alone.proj_size == 2
-
-
-def test_segments_cover_every_step_once() -> None:
-    """Few rows more than the sequences have, and every row of a sequence exactly once."""
-    from zstate.torch import segments
-
-    generator = torch.Generator().manual_seed(0)
-    for steps, batch, backwards in product((1, 7, 90), (1, 5, 40), (False, True)):
-        lengths = torch.randint(0, steps + 1, (batch,), generator=generator)
-        plan = segments.cut(segments.padded_rows(lengths, steps), backwards, work=1e9)
-        inside = [t * batch + n for n in range(batch) for t in range(int(lengths[n]))]
-        written = [row for row in plan.targets.tolist() if row < steps * batch]
-        assert sorted(written) == sorted(inside)
-        assert set(plan.rows.tolist()) <= set(inside)
-        assert len(plan.rows) <= len(inside) + 25 * max(len(plan.shapes), 1)
-        assert len(plan.rows) <= max(steps * batch, 1)
-        for n in range(batch):
-            if lengths[n]:
-                last = 0 if backwards else int(lengths[n]) - 1
-                assert plan.targets[plan.ends[n]] == last * batch + n

@@ -35,6 +35,7 @@ from torch.utils.checkpoint import checkpoint
 import zstate as zs
 from zstate.torch import composite, operators
 from zstate.torch.options import decode, encode
+from zstate.torch.routes import ROUTES
 
 GROUPS = [
     pytest.param(cell, direction, flags, id="-".join([cell, direction, *sorted(flags)]))
@@ -220,7 +221,7 @@ def test_opcheck(cell: str) -> None:
     arguments = arguments_of(everything(cell, "bidirectional"), False)
     torch.library.opcheck(operator.default, arguments)
     results = [r.detach() for r in operator(*arguments)]
-    route = operators._ROUTES[operation.name]
+    route = ROUTES[operation.name]
     pool = [*arguments[:-2], *results, torch.ones_like(results[0]), None, None, None]
     inputs = [
         tensor.detach() if isinstance(tensor, Tensor) else None

@@ -15,8 +15,10 @@ from ..descriptors import Activation
 from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
+from .directions import Hidden
 from .parameters import Activations, activation_options
-from .recurrent import Hidden, Recurrent
+from .recurrent import Recurrent
+from .stack import run
 
 
 class RNN(Recurrent):
@@ -84,7 +86,7 @@ class RNN(Recurrent):
             hx: h_0 [D·L,N,H]; None means zeros.
             lengths: [N], how many steps of each sequence count; None means all.
         """
-        output, (h_n,), _ = self._run(input, (hx,), lengths)
+        output, (h_n,), _ = run(self, input, (hx,), lengths)
         return output, h_n
 
 
@@ -152,7 +154,7 @@ class GRU(Recurrent):
             hx: h_0 [D·L,N,H]; None means zeros.
             lengths: [N], how many steps of each sequence count; None means all.
         """
-        output, (h_n,), _ = self._run(input, (hx,), lengths)
+        output, (h_n,), _ = run(self, input, (hx,), lengths)
         return output, h_n
 
 
@@ -206,7 +208,7 @@ class LSTM(Recurrent):
             *(recurrent_dropout, recurrent_dropout_per_step, peephole),
             {"produce_cell": True} | _options("LSTM", self.operation, activations),
         )
-        self.return_cells = self._returns_cells = return_cells
+        self.return_cells = self.returns_cells = return_cells
         self.activations = activations
 
     def forward(
@@ -223,7 +225,7 @@ class LSTM(Recurrent):
             lengths: [N], how many steps of each sequence count; None means all.
         """
         initial: Hidden = (None, None) if hx is None else (hx[0], hx[1])
-        output, ends, cells = self._run(input, initial, lengths)
+        output, ends, cells = run(self, input, initial, lengths)
         return (output, ends, cells) if self.return_cells else (output, ends)
 
 

@@ -1,6 +1,6 @@
 """Sequences of different lengths in one padded batch [T,N,…], padding and all.
 
-For graphs and devices where nobody can look at the lengths now; where one can, segments.py leaves
+For graphs and devices where nobody can look at the lengths now; where one can, packed.py leaves
 the padding out. Nothing but finite padding reaches a scan, no gradient comes back from it, and the
 state after a sequence's last step is taken where it stands: so the padded run gives what each
 sequence alone would give. The reverse direction reads each sequence turned round within its length.
@@ -8,17 +8,66 @@ sequence alone would give. The reverse direction reads each sequence turned roun
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ..descriptors import Activation, AnyDescriptor
 from ..errors import DTypeError, ShapeError, refusal
-from .operators import is_transformed
+from ..operations import Operation
+from . import operators
+from .dispatch import Tensors, is_transformed
+
+_UNBOUNDED = {Activation.NONE, Activation.RELU}
 
 
-def in_reach(tensor: Tensor) -> bool:
-    """Whether its lengths can be looked at now, without waiting and outside of a graph."""
-    cpu = tensor.device.type == "cpu"
-    return cpu and not torch.compiler.is_compiling() and not is_transformed()
+class Padded:
+    """N sequences of different lengths, each with T steps."""
+
+    joint = False  # the second direction turns the sequences round: a call of its own
+
+    def __init__(self, lengths: Tensor, steps: int) -> None:
+        times = torch.arange(steps, device=lengths.device)
+        self._lengths = lengths  # [N]
+        self._inside = (times[:, None] < lengths)[:, :, None]  # [T,N,1]
+
+    def size(self, source: Tensor) -> tuple[int, int]:
+        """T and N."""
+        return source.shape[0], source.shape[1]
+
+    def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
+        """The operation's results."""
+        if _UNBOUNDED & set(descriptor.activations):
+            # A state that may grow without bound must not do so in the padding.
+            place, source = operation.inputs.index("mask"), tensors[0]
+            assert source is not None
+            within, mask = self._inside.to(source.dtype), tensors[place]
+            own = within if mask is None else mask * within
+            tensors = (*tensors[:place], own, *tensors[place + 1 :])
+        return operators.run(operation, tensors, descriptor, None)
+
+    def only_inside(self, steps: Tensor) -> Tensor:
+        """[T,N,F] with zeros past each sequence's end."""
+        return steps.masked_fill(~self._inside, 0)
+
+    def turn(self, steps: Tensor) -> Tensor:
+        """Each sequence of [T,N,F] turned round within its length; the padding stays in place."""
+        count, batch, width = steps.shape
+        times = torch.arange(count, device=steps.device)[:, None]
+        turned = torch.where(times < self._lengths, self._lengths - 1 - times, times)  # [T,N]
+        rows = (turned * batch + torch.arange(batch, device=steps.device)).flatten()
+        return steps.reshape(count * batch, width).index_select(0, rows).view(steps.shape)
+
+    def last(self, steps: Tensor, first: Tensor | None) -> Tensor:
+        """The state after each sequence's last step, [N,F]; ``first`` (or zero) of an empty one."""
+        batch, width = steps.shape[1:]
+        if steps.shape[0] == 0:
+            return steps.new_zeros(batch, width) if first is None else first
+        places = (self._lengths - 1).clamp(min=0).view(1, batch, 1).expand(1, batch, width)
+        last = steps.gather(0, places)[0]
+        empty = (self._lengths == 0)[:, None]
+        return last.masked_fill(empty, 0) if first is None else torch.where(empty, first, last)
 
 
 def check_lengths(module: str, lengths: Tensor, steps: int, batch: int) -> None:
@@ -28,41 +77,11 @@ def check_lengths(module: str, lengths: Tensor, steps: int, batch: int) -> None:
     if lengths.shape != (batch,):
         found = ",".join(map(str, lengths.shape))
         raise ShapeError(refusal(module, "lengths", f"[N] = [{batch}]", f"[{found}]"))
-    if not in_reach(lengths) or not batch:
+    at_hand = lengths.device.type == "cpu" and not is_transformed()
+    if torch.compiler.is_compiling() or not at_hand or not batch:
         return
     least, most = (int(value) for value in torch.aminmax(lengths))
     if least < 0 or most > steps:
         raise ShapeError(
             refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
         )
-
-
-def inside(lengths: Tensor, steps: int) -> Tensor:
-    """Which steps belong to a sequence, [T,N,1]."""
-    times = torch.arange(steps, device=lengths.device)
-    return (times[:, None] < lengths)[:, :, None]
-
-
-def only_inside(steps: Tensor, within: Tensor) -> Tensor:
-    """[T,N,F] with zeros past each sequence's end."""
-    return steps.masked_fill(~within, 0)
-
-
-def last_step(steps: Tensor, lengths: Tensor, first: Tensor | None) -> Tensor:
-    """The state after each sequence's last step, [N,F]; ``first`` (or zero) where it is empty."""
-    batch, width = steps.shape[1:]
-    if steps.shape[0] == 0:
-        return steps.new_zeros(batch, width) if first is None else first
-    places = (lengths - 1).clamp(min=0).view(1, batch, 1).expand(1, batch, width)
-    last = steps.gather(0, places)[0]
-    empty = (lengths == 0)[:, None]
-    return last.masked_fill(empty, 0) if first is None else torch.where(empty, first, last)
-
-
-def turn(steps: Tensor, lengths: Tensor) -> Tensor:
-    """Each sequence of [T,N,F] turned round within its length; the padding stays where it is."""
-    count, batch, width = steps.shape
-    times = torch.arange(count, device=steps.device)[:, None]
-    turned = torch.where(times < lengths, lengths - 1 - times, times)  # [T,N]
-    rows = (turned * batch + torch.arange(batch, device=steps.device)).flatten()
-    return steps.reshape(count * batch, width).index_select(0, rows).view(steps.shape)

@@ -12,65 +12,32 @@ dispatcher, whose Python side costs more than a short sequence.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..descriptors import AnyDescriptor
 from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor
 from ..operations import OPERATIONS, AnyResult, Operation
 from . import composite
 from .batching import vmap_rule
+from .dispatch import (
+    Results,
+    Tensors,
+    cast,
+    is_forward_derivative,
+    is_plain,
+    is_transformed,
+    needs_gradient,
+)
 from .options import decode, encode, text_of
+from .routes import ROUTES, pulled
 from .tensors import compute
-
-Tensors = tuple[Tensor | None, ...]
-Results = tuple[Tensor, ...]
 
 _LIBRARY = torch.library.Library("zstate", "DEF")
 _OPERATORS: dict[str, Any] = {}
 _DEFAULTS = {name: kind() for name, kind in DESCRIPTORS.items()}
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-_modes = torch._C._len_torch_dispatch_stack
-_transform = torch._C._functorch.peek_interpreter_stack
-_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
-
-
-class _Route(NamedTuple):
-    """How a forward operation and its gradient operation fit together.
-
-    ``takes`` are the places of the gradient operation's inputs among the forward operation's
-    inputs, its results, the gradients of its results, and a None; ``gives`` the places of its
-    results among the forward operation's inputs; ``kept`` says which forward results it takes.
-    """
-
-    gradient: Operation
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
-    kept: tuple[bool, ...]
-
-
-def _route(forward: Operation) -> _Route:
-    gradient = OPERATIONS[f"{forward.name}_gradients"]
-    results = forward.result._fields
-    fed_back = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
-    fed_back = {name: result for name, result in fed_back.items() if name in gradient.inputs}
-    pool = [*forward.inputs, *results, *(f"gradient of {name}" for name in results)]
-    names = {**fed_back, "source_gradient": "gradient of state"}
-    if "cell" in results:
-        names["cell_gradient"] = "gradient of cell"
-    wanted = [names.get(name, name) for name in gradient.inputs]
-    return _Route(
-        gradient,
-        tuple(pool.index(name) if name in pool else len(pool) for name in wanted),
-        tuple(forward.inputs.index(name) for name in gradient.result._fields),
-        tuple(name in fed_back.values() for name in results),
-    )
-
-
-_ROUTES = {name: _route(each) for name, each in OPERATIONS.items() if not each.is_gradient}
 # For every result of a gradient operation, the place of the input that it is the gradient of.
 _OWN = {
     name: tuple(each.inputs.index(result) for result in each.result._fields)
@@ -93,11 +60,9 @@ def run(
         descriptor = _DEFAULTS[operation.cell.name]
     else:
         check_descriptor(operation, descriptor)
-    kind = tensors[0].device.type if tensors[0] is not None else "cpu"
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        tensors = _cast(tensors, torch.get_autocast_dtype(kind))
+    tensors = cast(tensors)
     needs = needs_gradient(tensors)
-    if not needs and not torch.compiler.is_compiling() and _plain(tensors):
+    if not needs and not torch.compiler.is_compiling() and is_plain(tensors):
         found = compute(operation, tensors, descriptor, backend)
         return operation.result(*map(found.get, operation.result._fields))  # type: ignore[arg-type]
     results = apply(operation, tensors, descriptor, needs, backend)
@@ -117,19 +82,6 @@ def run(
     return operation.result(*wanted)  # type: ignore[arg-type]
 
 
-def is_transformed() -> bool:
-    """Whether one of torch.func's transforms, or a derivative forwards, is under way."""
-    return _transform() is not None or forward_ad._current_level >= 0
-
-
-def needs_gradient(tensors: Tensors) -> bool:
-    """Whether autograd records what happens to these tensors."""
-    if not torch.is_grad_enabled():
-        return False
-    # Something else than a tensor is refused later, by name.
-    return any([getattr(tensor, "requires_grad", False) for tensor in tensors])  # noqa: C419, faster
-
-
 def apply(
     operation: Operation,
     tensors: Tensors,
@@ -142,55 +94,28 @@ def apply(
     if torch.compiler.is_compiling():
         text = encode(descriptor, training)
         return _OPERATORS[operation.name](*tensors, text, backend)  # type: ignore[no-any-return]
-    if forward_ad._current_level >= 0:  # derivatives forwards: only plain operations have them
+    if is_forward_derivative():  # only plain operations have it
         return _composite(operation, tensors, descriptor)
     arguments = (*tensors, text_of(descriptor, training), backend)
-    if _transform() is not None:
+    if is_transformed():
         return _Transformed.apply(operation, *arguments)  # type: ignore[no-any-return]
-    if not _plain(tensors):
+    if not is_plain(tensors):
         return _OPERATORS[operation.name](*arguments)  # type: ignore[no-any-return]
     if needs:
         return _Recorded.apply(operation, *arguments)  # type: ignore[no-any-return]
     return _kernel(operation, arguments)
 
 
-def _plain(tensors: Tensors) -> bool:
-    """Whether nobody but autograd may be watching: no subclass, no mode, no transform."""
-    if _modes() or is_transformed():
-        return False
-    for tensor in tensors:
-        # Something else than a tensor is refused by the kernel, by name.
-        if tensor is not None and type(tensor) not in _PLAIN_TYPES and isinstance(tensor, Tensor):
-            return False
-    first, third = tensors[0], tensors[2]
-    assert first is not None
-    # The batched gradients of torch.autograd.grad look plain; they come in third, if at all.
-    if isinstance(third, Tensor) and torch._C._dispatch_keys(third).has(_BATCHED):
-        return False
-    return not first.is_meta
-
-
-def _cast(tensors: Tensors, dtype: torch.dtype) -> Tensors:
-    """Autocast's rule: every float tensor but those in float64."""
-    return tuple(
-        tensor.to(dtype)
-        if isinstance(tensor, Tensor)
-        and tensor.is_floating_point()
-        and tensor.dtype != torch.float64
-        else tensor
-        for tensor in tensors
-    )
-
-
 def _kernel(operation: Operation, arguments: tuple[Any, ...]) -> Results:
     """The operator on real tensors."""
     *tensors, text, backend = arguments
     found = compute(operation, tuple(tensors), decode(operation, text), backend)
-    return _complete(operation, found, tensors[0])
+    return complete(operation, found)
 
 
-def _complete(operation: Operation, found: dict[str, Tensor], like: Tensor) -> Results:
+def complete(operation: Operation, found: dict[str, Tensor]) -> Results:
     """Every result of the operation; one that was not produced has no elements."""
+    like = next(iter(found.values()))
     return tuple(
         [found[name] if name in found else like.new_empty(0) for name in operation.result._fields]
     )
@@ -203,7 +128,7 @@ def _composite(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor
     function = composite.gradients if operation.is_gradient else composite.forward
     found = function(operation, descriptor, given)
     kept = {name: found[name] for name in layout.result_names()}
-    return _complete(operation, kept, given["source"])
+    return complete(operation, kept)
 
 
 def _given(operation: Operation, tensors: Tensors) -> dict[str, Tensor]:
@@ -230,7 +155,7 @@ def _fake(operation: Operation, arguments: tuple[Any, ...]) -> Results:
         name: given[name].shape if operation.is_gradient else layout.shape(name)
         for name in layout.result_names()
     }
-    return _complete(operation, {n: source.new_empty(s) for n, s in shapes.items()}, source)
+    return complete(operation, {n: source.new_empty(s) for n, s in shapes.items()})
 
 
 def _remember(operation: Operation, ctx: Any, arguments: tuple[Any, ...], results: Results) -> None:
@@ -239,8 +164,7 @@ def _remember(operation: Operation, ctx: Any, arguments: tuple[Any, ...], result
     ctx.operation, ctx.text, ctx.backend = operation, text, backend
     ctx.set_materialize_grads(False)
     if not operation.is_gradient and results[-1].numel():
-        kept = _ROUTES[operation.name].kept
-        tensors += [r if keep else None for r, keep in zip(results, kept, strict=True)]
+        tensors += ROUTES[operation.name].kept(results)
     ctx.save_for_backward(*tensors)
 
 
@@ -269,42 +193,20 @@ def _gradients(
     descriptor = decode(forward, ctx.text)
     if not results:  # called without the training state: compute it now
         results = apply(forward, tensors, descriptor, True, ctx.backend)
-    if incoming[0] is None:
-        cell = incoming[1]
-        assert cell is not None
-        incoming = (torch.zeros_like(cell), *incoming[1:])
-    route = _ROUTES[forward.name]
-    pool = (*tensors, *results, *incoming, None)
-    inputs = tuple([pool[place] for place in route.takes])
+    route = ROUTES[forward.name]
+    inputs = route.inputs(tensors, results, incoming)
     found = apply(route.gradient, inputs, descriptor, needs_gradient(inputs), ctx.backend)
-    gradients: list[Tensor | None] = [None] * len(tensors)
-    for place, gradient in zip(route.gives, found, strict=True):
-        gradients[place] = gradient
-    return gradients
+    return route.by_input(found, len(tensors))
 
 
 def _plain_gradients(
     ctx: Any, tensors: Tensors, needed: tuple[bool, ...], incoming: tuple[Tensor | None, ...]
 ) -> list[Tensor | None]:
     """By plain operations: slower, for what the engines do not give."""
-    operation: Operation = ctx.operation
-    descriptor = decode(operation, ctx.text)
-    places = [place for place, tensor in enumerate(tensors) if tensor is not None and needed[place]]
-    wanted = [place for place, gradient in enumerate(incoming) if gradient is not None]
-
-    def function(*inputs: Tensor) -> tuple[Tensor, ...]:
-        moved = list(tensors)
-        for place, tensor in zip(places, inputs, strict=True):
-            moved[place] = tensor
-        results = _composite(operation, tuple(moved), descriptor)
-        return tuple(results[place] for place in wanted)
-
-    _, pull, *_ = torch.func.vjp(function, *(tensors[place] for place in places))
-    gradients = pull(tuple(incoming[place] for place in wanted))
-    found: list[Tensor | None] = [None] * len(tensors)
-    for place, gradient in zip(places, gradients, strict=True):
-        found[place] = gradient
-    return found
+    descriptor = decode(ctx.operation, ctx.text)
+    return pulled(
+        lambda *moved: _composite(ctx.operation, moved, descriptor), tensors, needed, incoming
+    )
 
 
 class _Recorded(torch.autograd.Function):

@@ -64,24 +64,63 @@ def compute(
             _KNOWN.clear()
         known = _KNOWN[signature] = _known(layout, choose(layout, backend))
     layout, chosen, on_cpu, kind = known
-    values: tuple[Any, ...] = tensors
-    if on_cpu:
-        if layout.dtype == "bfloat16":
-            values = tuple([None if tensor is None else _bits(tensor, kind) for tensor in tensors])
-        else:
-            values = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
+    values: tuple[Any, ...] = _arrays(layout, tensors, kind) if on_cpu else tensors
     call = Call(layout, values)
     results: dict[str, Any] = (
         chosen.backward(call) if operation.is_gradient else chosen.forward(call)
     )
-    if not on_cpu:
-        return results
+    return _tensors(layout, results) if on_cpu else results
+
+
+# What has a row for every step of every sequence, as native.packed takes it.
+_BY_STEP = frozenset(
+    ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "cell_gradient")
+)
+
+
+def compute_packed(
+    operation: Operation,
+    tensors: tuple[Tensor | None, ...],
+    descriptor: AnyDescriptor,
+    sizes: tuple[int, ...],
+) -> dict[str, Tensor]:
+    """``compute`` on CPU tensors of sequences of different lengths; see native.packed."""
+    # Checked as if no step were missing: the first row may stand in for all of them.
+    steps, batch = len(sizes), sizes[0]
+    stand_ins = [
+        tensor[:1].expand(steps, batch, -1) if tensor is not None and name in _BY_STEP else tensor
+        for name, tensor in zip(operation.inputs, tensors, strict=True)
+    ]
+    layout = bind(operation, tuple(stand_ins), descriptor).layout
+    call = Call(layout, _arrays(layout, tensors, None))
+    return _tensors(layout, native.packed(call, sizes))
+
+
+def _arrays(
+    layout: Layout, tensors: tuple[Tensor | None, ...], kind: np.dtype[Any] | None
+) -> tuple[Array | None, ...]:
+    """CPU tensors as a backend takes them; bfloat16 as ``kind``, or as bits."""
+    if layout.dtype == "bfloat16":
+        return tuple([None if tensor is None else _bits(tensor, kind) for tensor in tensors])
+    return tuple([None if tensor is None else _view(tensor) for tensor in tensors])
+
+
+def _tensors(layout: Layout, results: dict[str, Array]) -> dict[str, Tensor]:
     if layout.dtype != "bfloat16":
         return {name: torch.from_numpy(array) for name, array in results.items()}
-    return {
-        name: torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-        for name, array in results.items()
-    }
+    return {name: tensor_of(array, torch.bfloat16) for name, array in results.items()}
+
+
+def array_of(tensor: Tensor) -> Array:
+    """A CPU tensor's memory as an array that is not to be written to; bfloat16 as bits."""
+    return _bits(tensor, None) if tensor.dtype == torch.bfloat16 else _view(tensor)
+
+
+def tensor_of(array: Array, dtype: torch.dtype) -> Tensor:
+    """A tensor over an array's memory; bfloat16 from its bits."""
+    if dtype != torch.bfloat16:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
 
 
 class _Memory:
