@@ -34,14 +34,15 @@ def run(
     backend: str | None,
 ) -> ops.AnyResult:
     """Check a call, hand it to a backend, and put the results in the published order."""
-    if backend is None:
-        known = native.repeat(operation, tensors, descriptor)
-        if known is not None:
-            return known
+    # First of all, since torch.compile follows a call on its tensors into here.
     if type(tensors[0]) is not np.ndarray and is_torch_tensor(tensors[0]):
         from .torch.operators import run as run_on_torch
 
         return run_on_torch(operation, tensors, descriptor, backend)
+    if backend is None:
+        known = native.repeat(operation, tensors, descriptor)
+        if known is not None:
+            return known
     call = bind(operation, tensors, descriptor)
     chosen = choose(call.layout, backend)
     results = chosen.backward(call) if operation.is_gradient else chosen.forward(call)

@@ -63,8 +63,7 @@ def run(
     tensors = cast(tensors)
     needs = needs_gradient(tensors)
     if not needs and not torch.compiler.is_compiling() and is_plain(tensors):
-        found = compute(operation, tensors, descriptor, backend)
-        return operation.result(*map(found.get, operation.result._fields))  # type: ignore[arg-type]
+        return operation.result(*compute(operation, tensors, descriptor, backend))  # type: ignore[arg-type]
     results = apply(operation, tensors, descriptor, needs, backend)
     wanted: list[Tensor | None]
     if operation.is_gradient:
@@ -109,16 +108,14 @@ def apply(
 def _kernel(operation: Operation, arguments: tuple[Any, ...]) -> Results:
     """The operator on real tensors."""
     *tensors, text, backend = arguments
-    found = compute(operation, tuple(tensors), decode(operation, text), backend)
-    return complete(operation, found)
+    return complete(compute(operation, tuple(tensors), decode(operation, text), backend))
 
 
-def complete(operation: Operation, found: dict[str, Tensor]) -> Results:
-    """Every result of the operation; one that was not produced has no elements."""
-    like = next(iter(found.values()))
-    return tuple(
-        [found[name] if name in found else like.new_empty(0) for name in operation.result._fields]
-    )
+def complete(found: Tensors) -> Results:
+    """Every result of an operation; one that was not produced has no elements."""
+    like = found[0]
+    assert like is not None  # the state, or the gradient of the source
+    return tuple([like.new_empty(0) if tensor is None else tensor for tensor in found])
 
 
 def _composite(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Results:
@@ -127,8 +124,8 @@ def _composite(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor
     given = _given(operation, tensors)
     function = composite.gradients if operation.is_gradient else composite.forward
     found = function(operation, descriptor, given)
-    kept = {name: found[name] for name in layout.result_names()}
-    return complete(operation, kept)
+    kept = layout.result_names()
+    return complete(tuple(found[n] if n in kept else None for n in operation.result._fields))
 
 
 def _given(operation: Operation, tensors: Tensors) -> dict[str, Tensor]:
@@ -155,7 +152,12 @@ def _fake(operation: Operation, arguments: tuple[Any, ...]) -> Results:
         name: given[name].shape if operation.is_gradient else layout.shape(name)
         for name in layout.result_names()
     }
-    return complete(operation, {n: source.new_empty(s) for n, s in shapes.items()})
+    return complete(
+        tuple(
+            source.new_empty(shapes[name]) if name in shapes else None
+            for name in operation.result._fields
+        )
+    )
 
 
 def _remember(operation: Operation, ctx: Any, arguments: tuple[Any, ...], results: Results) -> None:

@@ -59,8 +59,7 @@ class Packed:
         if not is_plain(tensors):
             return one_by_one(operation, tensors, descriptor, self.sizes)
         if not needs_gradient(tensors):
-            found = compute_packed(operation, tensors, descriptor, self.sizes)
-            return tuple([found.get(name) for name in operation.result._fields])
+            return compute_packed(operation, tensors, descriptor, self.sizes)
         return _Recorded.apply(operation, descriptor, self.sizes, *tensors)
 
     def turn(self, rows: Tensor) -> Tensor:
@@ -109,8 +108,7 @@ class _Recorded(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> Results:
         trained = decode(operation, text_of(descriptor, True))
-        found = compute_packed(operation, tensors, trained, sizes)
-        results = operators.complete(operation, found)
+        results = operators.complete(compute_packed(operation, tensors, trained, sizes))
         ctx.operation, ctx.descriptor, ctx.sizes = operation, descriptor, sizes
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *ROUTES[operation.name].kept(results))
@@ -144,8 +142,7 @@ def _gradients(
     route = ROUTES[ctx.operation.name]
     inputs = route.inputs(tensors, results, incoming)
     found = compute_packed(route.gradient, inputs, ctx.descriptor, ctx.sizes)
-    given = operators.complete(route.gradient, found)
-    return route.by_input(given, len(tensors))
+    return route.by_input(found, len(tensors))
 
 
 def one_by_one(

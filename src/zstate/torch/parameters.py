@@ -65,4 +65,5 @@ def one_bias(
         return None, None
     if not reset_after:
         return ih + hh, None
-    return ih + torch.nn.functional.pad(hh[:-hidden], (0, hidden)), hh[-hidden:]
+    blend, candidate = hh.split_with_sizes((hh.shape[0] - hidden, hidden))
+    return ih + torch.constant_pad_nd(blend, (0, hidden)), candidate

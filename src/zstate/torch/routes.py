@@ -38,7 +38,7 @@ class Route(NamedTuple):
         pool = (*tensors, *results, *incoming, None)
         return tuple([pool[place] for place in self.takes])
 
-    def by_input(self, found: Results, count: int) -> list[Tensor | None]:
+    def by_input(self, found: Tensors, count: int) -> list[Tensor | None]:
         """The gradient operation's results in the order of the forward operation's inputs."""
         gradients: list[Tensor | None] = [None] * count
         for place, gradient in zip(self.gives, found, strict=True):

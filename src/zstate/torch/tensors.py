@@ -32,6 +32,7 @@ class _Known(NamedTuple):
 _TYPES = (Tensor, torch.nn.Parameter)
 _KNOWN: dict[tuple[object, ...], _Known] = {}
 _MOST_KNOWN = 4096  # then start anew: a bound, not a policy
+_REPEATABLE = {torch.float32, torch.float64, torch.float16}  # those that NumPy has
 
 
 def _known(layout: Layout, backend: Backend) -> _Known:
@@ -45,9 +46,48 @@ def compute(
     tensors: tuple[Tensor | None, ...],
     descriptor: AnyDescriptor | None,
     backend: str | None,
-) -> dict[str, Tensor]:
-    """One operation on tensors, its results by name; nothing is recorded for gradients."""
-    # As in bind: what a call of one step costs before it computes.
+) -> tuple[Tensor | None, ...]:
+    """One operation on tensors, its results in order; nothing is recorded for gradients."""
+    # A call of one step costs little more than what is done here.
+    if backend is None and _are_views(tensors):
+        arrays = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
+        found = native.repeat(operation, arrays, descriptor)
+        if found is not None:
+            return tuple([None if array is None else torch.from_numpy(array) for array in found])
+    known = _look_up(operation, tensors, descriptor, backend)
+    layout, chosen, on_cpu, kind = known
+    values: Any = _arrays(layout, tensors, kind) if on_cpu else tensors
+    call = Call(layout, values)
+    results: dict[str, Any] = (
+        chosen.backward(call) if operation.is_gradient else chosen.forward(call)
+    )
+    if backend is None and chosen is native and layout.dtype != "bfloat16":
+        native.remember(call, descriptor)
+    if on_cpu:
+        results = _tensors(layout, results)
+    return tuple([results.get(name) for name in operation.result._fields])
+
+
+def _are_views(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Whether NumPy can see them all as they are."""
+    for tensor in tensors:
+        if tensor is not None and not (
+            isinstance(tensor, Tensor)
+            and tensor.is_cpu
+            and tensor.dtype in _REPEATABLE
+            and tensor.layout is torch.strided
+        ):
+            return False
+    return True
+
+
+def _look_up(
+    operation: Operation,
+    tensors: tuple[Tensor | None, ...],
+    descriptor: AnyDescriptor | None,
+    backend: str | None,
+) -> _Known:
+    """What is known of such calls; checked when it is the first."""
     key: list[object] = [operation, descriptor, backend]
     for tensor in tensors:
         if tensor is None:
@@ -63,13 +103,7 @@ def compute(
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
         known = _KNOWN[signature] = _known(layout, choose(layout, backend))
-    layout, chosen, on_cpu, kind = known
-    values: tuple[Any, ...] = _arrays(layout, tensors, kind) if on_cpu else tensors
-    call = Call(layout, values)
-    results: dict[str, Any] = (
-        chosen.backward(call) if operation.is_gradient else chosen.forward(call)
-    )
-    return _tensors(layout, results) if on_cpu else results
+    return known
 
 
 # What has a row for every step of every sequence, as native.packed takes it.
@@ -83,7 +117,7 @@ def compute_packed(
     tensors: tuple[Tensor | None, ...],
     descriptor: AnyDescriptor,
     sizes: tuple[int, ...],
-) -> dict[str, Tensor]:
+) -> tuple[Tensor | None, ...]:
     """``compute`` on CPU tensors of sequences of different lengths; see native.packed."""
     # Checked as if no step were missing: the first row may stand in for all of them.
     steps, batch = len(sizes), sizes[0]
@@ -93,7 +127,8 @@ def compute_packed(
     ]
     layout = bind(operation, tuple(stand_ins), descriptor).layout
     call = Call(layout, _arrays(layout, tensors, None))
-    return _tensors(layout, native.packed(call, sizes))
+    results = _tensors(layout, native.packed(call, sizes))
+    return tuple([results.get(name) for name in operation.result._fields])
 
 
 def _arrays(
