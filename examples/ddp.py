@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import zstate.torch as zt
 
-WORDS = 50
+WORDS = 20
 
 
 class Tagger(torch.nn.Module):
@@ -37,10 +37,10 @@ class Tagger(torch.nn.Module):
         return classes
 
 
-def make_batch(generator: torch.Generator, size: int, steps: int = 20) -> tuple[Tensor, ...]:
+def make_batch(generator: torch.Generator, size: int, steps: int = 12) -> tuple[Tensor, ...]:
     """Words [T,N], lengths [N], classes [T,N]; -100, which the loss ignores, past the end."""
     words = torch.randint(WORDS, (steps, size), generator=generator)
-    lengths = torch.randint(5, steps + 1, (size,), generator=generator)
+    lengths = torch.randint(4, steps + 1, (size,), generator=generator)
     before = torch.stack([(words[:t] == words[t]).any(0) for t in range(steps)])
     outside = torch.arange(steps)[:, None] >= lengths
     return words, lengths, before.long().masked_fill(outside, -100)
@@ -65,7 +65,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = DistributedDataParallel(Tagger(options.hidden).to(device))
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(rank)  # other data in every process
     for step in range(options.steps):
         batch = make_batch(generator, options.batch // count)
