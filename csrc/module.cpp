@@ -29,9 +29,10 @@
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 //
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
-// activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests.
-// The environment variable ZSTATE_ISA (v2, avx2, avx512, avx512bf16, or generic off x86-64) forces an engine;
-// a value that this machine cannot run raises RuntimeError at the first use.
+// use_openmp(GOMP_parallel, omp_get_thread_num, omp_get_num_threads): their addresses; computes on its
+// threads, activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests. The
+// environment variable ZSTATE_ISA (v2, avx2, avx512, avx512bf16, or generic off x86-64) forces an engine; a
+// value that this machine cannot run raises RuntimeError at the first use.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -216,5 +217,10 @@ NB_MODULE(_native, m) {
     zstate::set_num_threads(n);
   });
   m.def("get_num_threads", &zstate::get_num_threads);
+  m.def("use_openmp", [](std::uintptr_t parallel, std::uintptr_t thread_number, std::uintptr_t team_size) {
+    zstate::use_openmp({reinterpret_cast<decltype(zstate::OpenMp::parallel)>(parallel),
+                        reinterpret_cast<decltype(zstate::OpenMp::thread_number)>(thread_number),
+                        reinterpret_cast<decltype(zstate::OpenMp::team_size)>(team_size)});
+  });
   m.def("activation", &zstate::apply_activation);
 }

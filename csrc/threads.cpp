@@ -2,6 +2,7 @@
 #include "threads.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -51,13 +52,21 @@ void spin_while(Waiting waiting) {
 
 }  // namespace
 
+void Barrier::wait(int size) {
+  const std::uint32_t phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    return;
+  }
+  spin_while([&] { return phase_.load(std::memory_order_acquire) == phase; });
+}
+
 class Pool {
  public:
-  bool try_acquire() { return !busy_.exchange(true, std::memory_order_acquire); }
-  void release() { busy_.store(false, std::memory_order_release); }
   bool awake() const { return sleeping_.load(std::memory_order_relaxed) == 0 && !workers_.empty(); }
 
-  // Only for the caller that acquired the pool.
+  // For one caller at a time.
   void run(int threads, TeamFunction function, void* context) {
     start_workers(threads - 1);
     function_ = function;
@@ -66,17 +75,7 @@ class Pool {
     job_.store(number * kSizes + static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);
     if (sleeping_.load(std::memory_order_seq_cst) > 0) job_.notify_all();
     function(context, member(0, threads));
-    barrier(threads);
-  }
-
-  void barrier(int size) {
-    const std::uint32_t phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-      arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(phase + 1, std::memory_order_release);
-      return;
-    }
-    spin_while([&] { return phase_.load(std::memory_order_acquire) == phase; });
+    barrier_.wait(threads);
   }
 
  private:
@@ -89,7 +88,7 @@ class Pool {
     Team team;
     team.rank = rank;
     team.size = size;
-    team.pool = this;
+    team.meeting = &barrier_;
     return team;
   }
 
@@ -116,15 +115,13 @@ class Pool {
       const Team team = member(rank, static_cast<int>(seen % kSizes));
       if (rank >= team.size) continue;
       function_(context_, team);
-      barrier(team.size);
+      barrier_.wait(team.size);
     }
   }
 
   alignas(64) std::atomic<std::uint32_t> job_{0};
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<std::uint32_t> phase_{0};
+  Barrier barrier_;
   alignas(64) std::atomic<int> sleeping_{0};
-  alignas(64) std::atomic<bool> busy_{false};
   TeamFunction function_ = nullptr;
   void* context_ = nullptr;
   std::vector<std::thread> workers_;
@@ -136,21 +133,25 @@ namespace {
 Pool* new_pool() { return new Pool; }
 std::atomic<Pool*> g_pool{nullptr};
 std::atomic<int> g_threads{0};
+std::atomic<bool> g_busy{false};  // one team at a time
 
 void forget_pool_in_child();
+void watch_for_forks() {
+#if !defined(_WIN32)
+  static std::once_flag registered;
+  std::call_once(registered, [] { pthread_atfork(nullptr, nullptr, forget_pool_in_child); });
+#endif
+}
 
 Pool* pool() {
   Pool* existing = g_pool.load(std::memory_order_acquire);
   if (existing) return existing;
-  static std::once_flag registered;
   Pool* fresh = new_pool();
   if (!g_pool.compare_exchange_strong(existing, fresh)) {
     delete fresh;
     return existing;
   }
-#if !defined(_WIN32)
-  std::call_once(registered, [] { pthread_atfork(nullptr, nullptr, forget_pool_in_child); });
-#endif
+  watch_for_forks();
   return fresh;
 }
 
@@ -216,19 +217,61 @@ int default_threads() {
 
 }  // namespace
 
-void Team::wait_for_all() const { pool->barrier(size); }
+namespace {
+
+OpenMp g_openmp;
+std::atomic<bool> g_uses_openmp{false};
+using Clock = std::chrono::steady_clock;
+std::atomic<Clock::rep> g_last_region{0};
+
+struct Region {
+  TeamFunction function;
+  void* context;
+  Barrier barrier;
+};
+
+// What every thread of an OpenMP team runs; the runtime may have given fewer than were asked for.
+void run_member_of_region(void* data) {
+  Region& region = *static_cast<Region*>(data);
+  Team team;
+  team.rank = g_openmp.thread_number();
+  team.size = g_openmp.team_size();
+  team.meeting = &region.barrier;
+  region.function(region.context, team);
+}
+
+void run_region(int threads, TeamFunction function, void* context) {
+  Region region{function, context, {}};
+  g_openmp.parallel(run_member_of_region, &region, static_cast<unsigned>(threads), 0);
+  g_last_region.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void use_openmp(const OpenMp& runtime) {
+  if (g_uses_openmp.load()) return;
+  g_openmp = runtime;
+  watch_for_forks();
+  g_uses_openmp.store(true);
+}
 
 void run_team(int threads, TeamFunction function, void* context) {
-  Pool* p = threads > 1 ? pool() : nullptr;
-  if (!p || !p->try_acquire()) {
+  if (threads == 1 || g_busy.exchange(true, std::memory_order_acquire)) {
     function(context, Team{});
     return;
   }
-  p->run(threads, function, context);
-  p->release();
+  if (g_uses_openmp.load(std::memory_order_acquire))
+    run_region(threads, function, context);
+  else
+    pool()->run(threads, function, context);
+  g_busy.store(false, std::memory_order_release);
 }
 
 bool workers_awake() {
+  if (g_uses_openmp.load(std::memory_order_relaxed)) {
+    const Clock::duration last{g_last_region.load(std::memory_order_relaxed)};
+    return Clock::now().time_since_epoch() - last < std::chrono::microseconds(500);
+  }
   Pool* p = g_pool.load(std::memory_order_acquire);
   return p && p->awake();
 }
@@ -262,7 +305,9 @@ struct Kept {
 Kept g_kept;
 
 void forget_pool_in_child() {
-  g_pool.store(nullptr);  // the parent's threads do not exist here; its pool object is left alone
+  g_pool.store(nullptr);       // the parent's threads do not exist here; its pool object is left alone
+  g_uses_openmp.store(false);  // nor do the runtime's, which would wait for them
+  g_busy.store(false);
   g_kept.locked.clear();
 }
 

@@ -20,7 +20,6 @@ from zstate.backends import native
 from zstate.descriptors import AnyDescriptor
 from zstate.layout import DESCRIPTORS, bind
 from zstate.operations import Operation
-from zstate.torch import rows
 from zstate.torch.packed import Packed, from_lengths, one_by_one, serves
 
 ISAS = [] if native.unavailable() else native._native.supported_isas()
@@ -199,7 +198,7 @@ def test_every_step_has_its_row() -> None:
         packed, order = found
         inside = {t * batch + n for n in range(batch) for t in range(int(lengths[n]))}
         assert set(order.rows.tolist()) == inside and len(order.rows) == len(inside)
-        data = torch.from_numpy(order.rows)[:, None]  # each row says where it comes from
+        data = order.rows[:, None]  # each row says where it comes from
         known = lengths[order.sequences]
         ends = (known - 1) * batch + order.sequences
         assert torch.equal(packed.last(data, None)[:, 0], ends)
@@ -207,27 +206,6 @@ def test_every_step_has_its_row() -> None:
         assert torch.equal(turned[: len(known), 0], ends)
         assert torch.equal(packed.turn(turned), data)
     assert from_lengths(torch.zeros(3, dtype=torch.int64)) is None
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_copies_of_rows(dtype: torch.dtype) -> None:
-    source = torch.randn(6, 3, dtype=torch.float64).to(dtype).requires_grad_()
-    places = np.array([4, 0, 5])
-    taken = rows.take(source, places)
-    assert torch.equal(taken, source[places])
-    put = rows.put(taken, places, 6)
-    assert torch.equal(put[places], taken) and not put[[1, 2, 3]].any()
-    joined = rows.join(source, put)
-    assert torch.equal(joined, torch.cat([source, put]))
-    if dtype == torch.float64:
-        functions = (
-            lambda s: rows.take(s, places).square(),
-            lambda s: rows.put(s[:3], places, 6).square(),
-            lambda s: rows.join(s, 2 * s).square(),
-        )
-        for function in functions:
-            assert torch.autograd.gradcheck(function, [source], check_batched_grad=True)
-            assert torch.autograd.gradgradcheck(function, [source])
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -154,6 +154,11 @@ def _plan(call: Call, sizes: tuple[int, ...] = ()) -> Any:
     )
 
 
+def use_openmp(parallel: int, thread_number: int, team_size: int) -> None:
+    """Compute on the threads of an OpenMP runtime; the addresses of three of its functions."""
+    _native.use_openmp(parallel, thread_number, team_size)
+
+
 def get_num_threads() -> int:
     """How many threads the native engine uses; 1 where it is not there."""
     return 1 if _REASON else int(_native.get_num_threads())

@@ -7,6 +7,7 @@ docs/torch.md.
 from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
 from .replacing import Report, replace, restore
+from .threads import share_threads
 
 __all__ = [
     "GRU",
@@ -19,3 +20,5 @@ __all__ = [
     "replace",
     "restore",
 ]
+
+share_threads()

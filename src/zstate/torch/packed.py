@@ -75,7 +75,7 @@ class Order(NamedTuple):
     """Where sequences of a padded batch [T,N,…] lie in the packed one, which has no empty ones."""
 
     sequences: Tensor  # [N'], longest first
-    rows: Any  # [M], of the padded batch with its first two axes taken together
+    rows: Tensor  # [M], of the padded batch with its first two axes taken together
 
 
 def serves(*tensors: Tensor) -> bool:
@@ -93,7 +93,9 @@ def from_lengths(lengths: Tensor) -> tuple[Packed, Order] | None:
         return None
     sizes = (known[:, None] > np.arange(int(known.max()))).sum(0)
     rows = [step * len(known) + order[:size] for step, size in enumerate(sizes)]
-    return Packed(tuple(sizes.tolist())), Order(torch.from_numpy(order), np.concatenate(rows))
+    return Packed(tuple(sizes.tolist())), Order(
+        torch.from_numpy(order), torch.from_numpy(np.concatenate(rows))
+    )
 
 
 class _Recorded(torch.autograd.Function):

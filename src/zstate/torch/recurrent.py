@@ -16,7 +16,6 @@ from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
 from .parameters import one_bias, reset_parameters
-from .rows import join
 
 
 class Weights(NamedTuple):
@@ -203,8 +202,8 @@ class Recurrent(torch.nn.Module):
             return self.direction_weights(layer, 0)
         first, second = (self.direction_weights(layer, index) for index in range(2))
         return Weights(
-            join(first.recurrent, second.recurrent).unflatten(0, (2, -1)),
-            join(first.input, second.input),
+            torch.stack([first.recurrent, second.recurrent]),
+            torch.cat([first.input, second.input]),
             _joined(first.bias, second.bias),
             _joined(first.secondary, second.secondary),
             _joined(first.peephole, second.peephole),

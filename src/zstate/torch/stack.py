@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..errors import OptionError, ShapeError, refusal
-from . import packed, rows
+from . import packed
 from .directions import WHOLE, Hidden, Sequences, run_layer
 from .lengths import Padded, check_lengths
 
@@ -100,7 +100,7 @@ def _run_unpadded(
 ) -> tuple[Tensor, States, Tensor | None]:
     """[T,N,I] packed, through all layers, and padded again."""
     steps, batch, _ = source.shape
-    data = rows.take(source.reshape(steps * batch, -1), order.rows)
+    data = source.reshape(steps * batch, -1).index_select(0, order.rows)
     firsts = tuple(None if s is None else s.index_select(1, order.sequences) for s in initial)
     output, found, cells = _stack(module, data, firsts, sequences)
     ends = []
@@ -110,7 +110,8 @@ def _run_unpadded(
         ends.append(first.index_copy(1, order.sequences, end))
 
     def padded(data: Tensor) -> Tensor:
-        return rows.put(data, order.rows, steps * batch).view(steps, batch, -1)
+        zeros = data.new_zeros(steps * batch, data.shape[1])
+        return zeros.index_copy(0, order.rows, data).view(steps, batch, -1)
 
     return padded(output), tuple(ends), None if cells is None else padded(cells)
 

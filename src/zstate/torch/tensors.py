@@ -143,19 +143,10 @@ def _arrays(
 def _tensors(layout: Layout, results: dict[str, Array]) -> dict[str, Tensor]:
     if layout.dtype != "bfloat16":
         return {name: torch.from_numpy(array) for name, array in results.items()}
-    return {name: tensor_of(array, torch.bfloat16) for name, array in results.items()}
-
-
-def array_of(tensor: Tensor) -> Array:
-    """A CPU tensor's memory as an array that is not to be written to; bfloat16 as bits."""
-    return _bits(tensor, None) if tensor.dtype == torch.bfloat16 else _view(tensor)
-
-
-def tensor_of(array: Array, dtype: torch.dtype) -> Tensor:
-    """A tensor over an array's memory; bfloat16 from its bits."""
-    if dtype != torch.bfloat16:
-        return torch.from_numpy(array)
-    return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return {
+        name: torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        for name, array in results.items()
+    }
 
 
 class _Memory:
