@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -78,7 +79,18 @@ def main() -> None:
         optimiser.step()
         if rank == 0 and (step % 50 == 0 or step == options.steps - 1):
             print(f"step {step:4d}  loss {loss.item():.4f}  on {count} {device.type} process(es)")
+    leave(on_gpu)
+
+
+def leave(on_gpu: bool) -> None:
+    """End the group and, with gloo, the process."""
+    dist.barrier()
     dist.destroy_process_group()
+    if not on_gpu:
+        # gloo's threads outlive the group. One that still has to drop its last work when the
+        # interpreter ends aborts ("terminate called without an active exception"): leave before.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -75,9 +75,10 @@ def worker(rank: int, port: int, kind: str, folder: str) -> None:
         torch.save(found, Path(folder) / "gradients.pt")
     dist.barrier()
     dist.destroy_process_group()
-    # Threads of gloo and FSDP2 may outlive the interpreter and then abort the process ("terminate
-    # called without an active exception"). All is computed and saved: leave without them. An
-    # exception above still fails the test.
+    # gloo's threads outlive the group. One that is still dropping its last work needs the
+    # interpreter for it, and aborts the process where there is none any more ("terminate called
+    # without an active exception"): with torch.nn's layers just the same. All is computed and
+    # saved: leave without the interpreter's end. An exception above still fails the test.
     os._exit(0)
 
 
