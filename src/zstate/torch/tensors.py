@@ -32,7 +32,7 @@ class _Known(NamedTuple):
 _TYPES = (Tensor, torch.nn.Parameter)
 _KNOWN: dict[tuple[object, ...], _Known] = {}
 _MOST_KNOWN = 4096  # then start anew: a bound, not a policy
-_REPEATABLE = {torch.float32, torch.float64, torch.float16}  # those that NumPy has
+_in_numpy = {torch.float32, torch.float64, torch.float16}.__contains__
 
 
 def _known(layout: Layout, backend: Backend) -> _Known:
@@ -49,11 +49,11 @@ def compute(
 ) -> tuple[Tensor | None, ...]:
     """One operation on tensors, its results in order; nothing is recorded for gradients."""
     # A call of one step costs little more than what is done here.
-    if backend is None and _are_views(tensors):
-        arrays = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
-        found = native.repeat(operation, arrays, descriptor)
+    first = tensors[0]
+    if backend is None and isinstance(first, Tensor) and first.is_cpu and _in_numpy(first.dtype):
+        found = _repeated(operation, tensors, descriptor)
         if found is not None:
-            return tuple([None if array is None else torch.from_numpy(array) for array in found])
+            return found
     known = _look_up(operation, tensors, descriptor, backend)
     layout, chosen, on_cpu, kind = known
     values: Any = _arrays(layout, tensors, kind) if on_cpu else tensors
@@ -68,17 +68,18 @@ def compute(
     return tuple([results.get(name) for name in operation.result._fields])
 
 
-def _are_views(tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether NumPy can see them all as they are."""
-    for tensor in tensors:
-        if tensor is not None and not (
-            isinstance(tensor, Tensor)
-            and tensor.is_cpu
-            and tensor.dtype in _REPEATABLE
-            and tensor.layout is torch.strided
-        ):
-            return False
-    return True
+def _repeated(
+    operation: Operation, tensors: tuple[Tensor | None, ...], descriptor: AnyDescriptor | None
+) -> tuple[Tensor | None, ...] | None:
+    """The results of a call that looks like one before, or None."""
+    try:
+        arrays = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
+    except (RuntimeError, TypeError, AttributeError, BufferError):
+        return None  # not all are on the CPU, or tensors at all: refused by name
+    found: Any = native.repeat(operation, arrays, descriptor)
+    if found is None:
+        return None
+    return tuple([None if array is None else torch.from_numpy(array) for array in found])
 
 
 def _look_up(
