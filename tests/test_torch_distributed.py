@@ -77,8 +77,8 @@ def worker(rank: int, port: int, kind: str, folder: str) -> None:
     dist.destroy_process_group()
     # gloo's threads outlive the group. One that is still dropping its last work needs the
     # interpreter for it, and aborts the process where there is none any more ("terminate called
-    # without an active exception"): with torch.nn's layers just the same. All is computed and
-    # saved: leave without the interpreter's end. An exception above still fails the test.
+    # without an active exception"). All is computed and saved: leave without the interpreter's
+    # end. An exception above still fails the test.
     os._exit(0)
 
 

@@ -166,7 +166,7 @@ def write_chart(path: Path, content: dict[str, Any]) -> None:
     for axes, kind in zip(panels[0], kinds, strict=True):
         _draw(axes, labels, [row for row in rows if row["type"] == kind])
         axes.set_title(", ".join([*_title(content["machine"]), kind]), fontsize=9)
-    panels[0][0].invert_yaxis()
+    panels[0][0].set_ylim(len(labels) - 0.4, -0.6)  # the first row on top, and no empty bands
     peers = dict.fromkeys(row["best_peer"].split()[0] for row in rows)
     figure.supxlabel(f"speed relative to the fastest peer ({', '.join(peers)})", fontsize=9)
     figure.tight_layout()
