@@ -6,12 +6,17 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src csrc -type f -not -nam
 # Two workers share two cores: one thread each for the libraries that the tests compare with.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test test-gpu lint sanitize clean
+# Two jobs at a time: the sanitizer's build and run keep one core busy, and the tests do not need to wait for them.
+MAKEFLAGS += --jobs=2
+
+.PHONY: run test tests test-gpu lint sanitize clean
 
 run: $(VENV)/.run
 	$(BIN)/zstate train
 
-test: lint sanitize
+test: sanitize tests
+
+tests: lint
 	$(PYTEST) --cov --cov-report=term
 
 # The engine with the address and undefined-behaviour sanitizers, over random calls. One instruction set, the widest of
