@@ -195,7 +195,7 @@ def _draw(axes: Any, labels: list[str], rows: list[dict[str, Any]]) -> None:
     axes.minorticks_off()
     axes.set_xlim(left=0.4)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
 
 
 def _label(row: dict[str, Any]) -> str:
