@@ -33,7 +33,7 @@ class Settings:
     window: int = 128  # T, the steps of truncated back-propagation
     batch: int = 32  # N, streams side by side
     dropout: float = 0.0  # of h[t-1] in front of R, one mask a window
-    learning_rate: float = 8e-3
+    learning_rate: float = 1e-2
     clip: float = 1.0  # the global norm of the gradients
     total: int = 850
     seed: int = 1
