@@ -306,7 +306,10 @@ void remember(nb::handle operation, nb::handle values, nb::handle descriptor, nb
   std::size_t hash;
   if (!nb::isinstance<Plan>(plan) || !hash_call(operation, values, descriptor, hash)) return;
   if (!nb::inst_ptr<Plan>(plan)->matches(values) || find_known(operation, values, descriptor, hash)) return;
-  if (known_calls().size() >= kMostKnown) known_calls().clear();
+  if (known_calls().size() >= kMostKnown) {
+    KnownCalls forgotten;  // taken out first: what ends with them may run Python, which may call again
+    forgotten.swap(known_calls());
+  }
   known_calls().emplace(hash, Known{nb::borrow(operation), nb::borrow(descriptor), std::move(plan)});
 }
 

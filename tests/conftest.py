@@ -1,4 +1,5 @@
-"""One seed for the whole run, printed in the header, so that a failing run can be repeated.
+"""One seed for the whole run, printed in the header, so that a failing run can be repeated; and the
+native engine of every instruction set, for the tests that ask for one.
 
 ZSTATE_TEST_SEED=<the number> repeats a run; without it, every run draws a fresh seed.
 """
@@ -7,11 +8,14 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from zstate.backends import native
 
 settings.register_profile(
     "zstate",
@@ -39,3 +43,12 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: ZSTATE_TEST_SEED={config.option.hypothesis_seed}"
+
+
+@pytest.fixture(params=[] if native.unavailable() else native._native.supported_isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set that this machine and build have, in use while the test runs."""
+    before = native._native.isa()
+    native._native.use_isa(request.param)
+    yield request.param
+    native._native.use_isa(before)

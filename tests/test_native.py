@@ -48,14 +48,6 @@ TOLERANCES = {
 }
 
 
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = native._native.isa()
-    native._native.use_isa(request.param)
-    yield request.param
-    native._native.use_isa(before)
-
-
 @pytest.fixture(params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = zs.get_num_threads()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,6 @@ from zstate.backends import native
 pytestmark = pytest.mark.skipif(
     native.unavailable() is not None, reason="built without a C++ compiler"
 )
-ISAS = [] if native.unavailable() else native._native.supported_isas()
 SIZES = [
     (65, 65, 63),
     (1, 5000, 97),
@@ -23,14 +20,6 @@ SIZES = [
     (7, 257, 513),
 ]
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = native._native.isa()
-    native._native.use_isa(request.param)
-    yield request.param
-    native._native.use_isa(before)
 
 
 def matrix(rows: int, columns: int, dtype: str, transposed: bool) -> np.ndarray:

@@ -22,7 +22,7 @@ _BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 
 def is_transformed() -> bool:
     """Whether one of torch.func's transforms, or a derivative forwards, is under way."""
-    return _transform() is not None or forward_ad._current_level >= 0
+    return _transform() is not None or is_forward_derivative()
 
 
 def is_forward_derivative() -> bool:

@@ -18,6 +18,7 @@ from ..descriptors import AnyDescriptor
 from ..layout import Call, Layout, bind
 from ..operations import Operation
 from ..types import Array, float_dtype
+from .dispatch import PLAIN_TYPES
 
 
 class _Known(NamedTuple):
@@ -29,7 +30,6 @@ class _Known(NamedTuple):
     kind: np.dtype[Any] | None  # of the views of bfloat16 tensors; None: their bits
 
 
-_TYPES = (Tensor, torch.nn.Parameter)
 _KNOWN: dict[tuple[object, ...], _Known] = {}
 _MOST_KNOWN = 4096  # then start anew: a bound, not a policy
 _in_numpy = {torch.float32, torch.float64, torch.float16}.__contains__
@@ -93,7 +93,7 @@ def _look_up(
     for tensor in tensors:
         if tensor is None:
             key.append(None)
-        elif type(tensor) in _TYPES or isinstance(tensor, Tensor):
+        elif type(tensor) in PLAIN_TYPES or isinstance(tensor, Tensor):
             key += (tensor.shape, tensor.dtype, tensor.device)
         else:
             bind(operation, tensors, descriptor)  # refuses it
