@@ -29,6 +29,7 @@
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 //
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
+// set_kept_memory(bytes): the most that is kept between calls, kept_memory() -> bytes that are,
 // use_openmp(GOMP_parallel, omp_get_thread_num, omp_get_num_threads): their addresses; computes on its
 // threads, activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests. The
 // environment variable ZSTATE_ISA (v2, avx2, avx512, avx512bf16, or generic off x86-64) forces an engine; a
@@ -48,7 +49,9 @@
 #include <utility>
 #include <vector>
 
+#include "blocks.h"
 #include "plan.h"
+#include "results.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -208,7 +211,7 @@ NB_MODULE(_native, m) {
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
   m.def("product", &zstate::product);
-  m.attr("interface") = 4;  // grows with every change that backends/native.py must know of
+  m.attr("interface") = 5;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);
@@ -217,6 +220,8 @@ NB_MODULE(_native, m) {
     zstate::set_num_threads(n);
   });
   m.def("get_num_threads", &zstate::get_num_threads);
+  m.def("set_kept_memory", &zstate::set_kept_limit);
+  m.def("kept_memory", &zstate::kept_bytes);
   m.def("use_openmp", [](std::uintptr_t parallel, std::uintptr_t thread_number, std::uintptr_t team_size) {
     zstate::use_openmp({reinterpret_cast<decltype(zstate::OpenMp::parallel)>(parallel),
                         reinterpret_cast<decltype(zstate::OpenMp::thread_number)>(thread_number),

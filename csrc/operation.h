@@ -2,6 +2,7 @@
 // conversion.
 #pragma once
 
+#include "blocks.h"
 #include "engine.h"
 #include "scan.h"
 #include "threads.h"

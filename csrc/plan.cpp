@@ -2,11 +2,15 @@
 #include "plan.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NO_IMPORT_ARRAY  // results.cpp imports it
+#define PY_ARRAY_UNIQUE_SYMBOL zstate_numpy_api
 #include <numpy/arrayobject.h>
 
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
+
+#include "results.h"
 
 namespace zstate {
 namespace {
@@ -120,13 +124,9 @@ class Operands {
       PyTuple_SET_ITEM(tuple, place, Py_NewRef(Py_None));
       return {};
     }
-    npy_intp shape[3];
-    for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) shape[axis] = tensor.shape[axis];
-    Py_INCREF(dtype());  // which PyArray_Empty takes over
-    PyObject* made = PyArray_Empty(static_cast<int>(tensor.shape.size()), shape, dtype(), 0);
-    if (!made) throw nb::python_error();
-    PyTuple_SET_ITEM(tuple, place, made);
-    Array a = walk(as_array(made), axes_of(tensor));
+    nb::object made = new_array(static_cast<int>(tensor.shape.size()), tensor.shape.data(), s_.dtype);
+    Array a = walk(as_array(made.ptr()), axes_of(tensor));
+    PyTuple_SET_ITEM(tuple, place, made.release().ptr());
     a.strides[a.rank - 1] = 1;
     return a;
   }
@@ -353,16 +353,13 @@ nb::object product(nb::handle a, nb::handle b) {
   if (!PyArray_CheckExact(a.ptr()) || !PyArray_CheckExact(b.ptr()) ||
       !fill_product(as_array(a.ptr()), as_array(b.ptr()), p))
     return nb::none();
-  npy_intp shape[2] = {p.rows, p.columns};
-  nb::object made = nb::steal(PyArray_SimpleNew(2, shape, PyArray_TYPE(as_array(a.ptr()))));
-  if (!made) throw nb::python_error();
+  const i64 shape[2] = {p.rows, p.columns};
+  nb::object made = new_array(2, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(as_array(a.ptr()))));
   p.c = PyArray_DATA(as_array(made.ptr()));
   const Engine& e = engine();
   nb::gil_scoped_release released;
   e.product(p);
   return made;
 }
-
-bool import_numpy() { return PyArray_ImportNumPyAPI() == 0; }
 
 }  // namespace zstate

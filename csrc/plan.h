@@ -65,7 +65,4 @@ nb::object product(nb::handle a, nb::handle b);
 // The engine that calls use; module.cpp chooses it.
 const Engine& engine();
 
-// Makes NumPy's C interface usable; false with a Python error set.
-bool import_numpy();
-
 }  // namespace zstate

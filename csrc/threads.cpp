@@ -1,4 +1,4 @@
-// The thread pool, its default size, and the scratch memory that calls reuse.
+// The thread pool and its default size.
 #include "threads.h"
 
 #include <atomic>
@@ -6,13 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <vector>
 
 #if defined(__linux__)
 #include <sched.h>
-#include <sys/mman.h>
 #endif
 #if !defined(_WIN32)
 #include <pthread.h>
@@ -289,68 +287,16 @@ int get_num_threads() {
   return threads;
 }
 
-// ---- scratch memory ----
+// ---- fork ----
 
 namespace {
-
-constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kHuge = std::size_t{2} << 20;
-constexpr std::size_t kKept = std::size_t{64} << 20;
-
-struct Kept {
-  std::atomic_flag locked = ATOMIC_FLAG_INIT;
-  char* data = nullptr;
-  std::size_t bytes = 0;
-};
-Kept g_kept;
 
 void forget_pool_in_child() {
   g_pool.store(nullptr);       // the parent's threads do not exist here; its pool object is left alone
   g_uses_openmp.store(false);  // nor do the runtime's, which would wait for them
   g_busy.store(false);
-  g_kept.locked.clear();
-}
-
-bool take_kept(std::size_t bytes, char*& data, std::size_t& size) {
-  if (g_kept.locked.test_and_set(std::memory_order_acquire)) return false;
-  const bool found = g_kept.data && g_kept.bytes >= bytes;
-  if (found) {
-    data = g_kept.data;
-    size = g_kept.bytes;
-    g_kept.data = nullptr;
-  }
-  g_kept.locked.clear(std::memory_order_release);
-  return found;
-}
-
-// Keeps the larger of the two blocks and gives the other one back to be freed.
-char* exchange_kept(char* data, std::size_t bytes) {
-  if (bytes > kKept || g_kept.locked.test_and_set(std::memory_order_acquire)) return data;
-  char* rest = data;
-  if (!g_kept.data || g_kept.bytes < bytes) {
-    rest = g_kept.data;
-    g_kept.data = data;
-    g_kept.bytes = bytes;
-  }
-  g_kept.locked.clear(std::memory_order_release);
-  return rest;
 }
 
 }  // namespace
-
-Workspace::Workspace(std::size_t bytes) {
-  if (bytes == 0 || take_kept(bytes, data_, bytes_)) return;
-  const std::size_t unit = bytes >= 2 * kHuge ? kHuge : kAlignment * 64;
-  bytes_ = (bytes + unit - 1) / unit * unit;
-  data_ = static_cast<char*>(std::aligned_alloc(unit, bytes_));
-  if (!data_) throw std::bad_alloc();
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (unit == kHuge) madvise(data_, bytes_, MADV_HUGEPAGE);
-#endif
-}
-
-Workspace::~Workspace() {
-  if (data_) std::free(exchange_kept(data_, bytes_));
-}
 
 }  // namespace zstate

@@ -54,19 +54,4 @@ void use_openmp(const OpenMp& runtime);
 void set_num_threads(int threads);
 int get_num_threads();
 
-// Scratch memory of one call; a moderate amount is kept for the next one, so that calls do not pay page
-// faults.
-class Workspace {
- public:
-  explicit Workspace(std::size_t bytes);
-  ~Workspace();
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  char* data() const { return data_; }
-
- private:
-  char* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
 }  // namespace zstate

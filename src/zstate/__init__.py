@@ -3,7 +3,7 @@
 Importing it imports NumPy and nothing heavier; frameworks are found when they are used.
 """
 
-from .backends.native import get_num_threads, set_num_threads
+from .backends.native import get_num_threads, set_kept_memory, set_num_threads
 from .descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .errors import (
     BackendError,
@@ -60,6 +60,7 @@ __all__ = [
     "gru_gradients",
     "lstm",
     "lstm_gradients",
+    "set_kept_memory",
     "set_num_threads",
     "single_gate_rnn",
     "single_gate_rnn_gradients",

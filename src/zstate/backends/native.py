@@ -8,6 +8,7 @@ what Python does around it.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..layout import Call, Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
 
-_INTERFACE = 4  # what this module knows how to call; csrc/module.cpp says what it offers
+_INTERFACE = 5  # what this module knows how to call; csrc/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:
@@ -170,9 +171,25 @@ def set_num_threads(count: int) -> None:
     The default is OMP_NUM_THREADS, or the cores that the process may use. Without the native
     engine there is nothing to set.
     """
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise DTypeError(f"[set_num_threads] expected a whole number, got {describe(count)}")
-    if count < 1:
-        raise OptionError(f"[set_num_threads] expected at least 1, got {count}")
+    _check_number("set_num_threads", count, 1)
     if not _REASON:
         _native.set_num_threads(count)
+
+
+def set_kept_memory(size: int) -> None:
+    """Let the native engine keep at most so many bytes of memory between calls.
+
+    It keeps the blocks of large results that nobody holds any more, and its scratch memory, for the
+    next call: new memory has to be cleared by the system first. The default is 512 MB, or an eighth
+    of the machine's memory if that is less; 0 keeps nothing, and gives back what is kept now.
+    """
+    _check_number("set_kept_memory", size, 0)
+    if not _REASON:
+        _native.set_kept_memory(min(size, sys.maxsize))
+
+
+def _check_number(function: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DTypeError(f"[{function}] expected a whole number, got {describe(value)}")
+    if value < least:
+        raise OptionError(f"[{function}] expected at least {least}, got {value}")
