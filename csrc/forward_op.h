@@ -21,8 +21,8 @@ struct ForwardOp {
   Cell cell;
   int threads = 1;
   i64 GH, gates_row, chunk;
-  bool direct, in_place, fused;
-  Rows<const S> x[2], h0[2], c0[2];
+  bool direct, in_place;
+  Rows<const S> h0[2], c0[2];
   R* chunk_gates[2] = {};
   E* packed_input[2] = {};
   StateE* packed[2][2] = {};
@@ -32,10 +32,10 @@ struct ForwardOp {
   template <class Acts>
   ForwardOp(const Problem& problem, const ForwardArrays& arrays, const Acts& acts)
       : p(problem), in(arrays), cell(problem, acts), GH(p.G * p.H), direct(reads_weights_directly(p)) {
-    fused = cell.fused = adds_input_by_tile();
+    cell.fused = adds_input_by_tile();
     // Training in the type of the arithmetic: the projection goes straight into zState and is activated in
     // place.
-    in_place = kSame && p.has_input_weight && in.training_state && !direct && !fused;
+    in_place = kSame && p.has_input_weight && in.training_state && !direct && !cell.fused;
     gates_row = direct ? round_up(GH, Simd<R>::lanes) : GH;
     const i64 step_bytes = max_of(1, p.D * p.N * gates_row * static_cast<i64>(sizeof(R)));
     chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
@@ -56,8 +56,7 @@ struct ForwardOp {
 
   void bind(int d) {
     const i64 H = p.H;
-    x[d] = rows_of<const S>(p, in.source, d, p.has_input_weight ? 0 : GH, Order::kInput);
-    cell.x[d] = x[d];
+    cell.x[d] = rows_of<const S>(p, in.source, d, p.has_input_weight ? 0 : GH, Order::kInput);
     h0[d] = state_rows<const S>(in.init_state, d, H);
     c0[d] = state_rows<const S>(in.init_cell, d, H);
     cell.h[d] = rows_of<S>(p, in.state, d, H, Order::kProcessing);
@@ -70,13 +69,12 @@ struct ForwardOp {
     cell.R[d] = weight_matrix<S>(in.recurrent_weight, d, GH, cell.ldr);
   }
 
-  bool buffers_gates() const { return direct || !(fused || in_place || (kSame && !p.has_input_weight)); }
+  bool buffers_gates() const { return direct || !(cell.fused || in_place || (kSame && !p.has_input_weight)); }
 
   void lay_out(Arena& arena) {
     const i64 state = p.N * cell.Hp;
     for (int d = 0; d < p.D; ++d) {
       if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk * p.N * gates_row);
-      if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(input_size());
       cell.operand_buffer[d] = arena.take<StateE>(2 * state);
       if (p.cell != zstate::Cell::kRnn) cell.state[d] = arena.take<R>(state);
       if (Cell::kStages == 2) {
@@ -84,14 +82,26 @@ struct ForwardOp {
         cell.update[d] = arena.take<R>(state);
       }
     }
-    if (!direct) lay_out_stages(arena, cell, packed);
-    if (direct) row_copy = arena.take<R>(threads * round_up(p.I, Simd<R>::lanes));
-    for (int d = 0; d < p.D && direct; ++d) cell.products[d] = arena.take<R>(p.N * p.G * cell.Hp);
-    if (!direct) scratch = arena.take<E>(threads * kRowsScratch<R>);
+    if (direct)
+      lay_out_direct(arena);
+    else
+      lay_out_packed(arena);
+  }
+  void lay_out_direct(Arena& arena) {
+    row_copy = arena.take<R>(threads * round_up(p.I, Simd<R>::lanes));
+    for (int d = 0; d < p.D; ++d) cell.products[d] = arena.take<R>(p.N * p.G * cell.Hp);
+  }
+  void lay_out_packed(Arena& arena) {
+    lay_out_stages(arena, cell, packed);
+    for (int d = 0; d < p.D && p.has_input_weight; ++d) {
+      packed_input[d] = arena.take<E>(input_size());
+      if constexpr (kSame) cell.packed_input[d] = packed_input[d];
+    }
+    scratch = arena.take<E>(threads * kRowsScratch<R>);
   }
 
   i64 input_size() const {
-    if (!fused) return panels_size<E>(GH, p.I);
+    if (!cell.fused) return panels_size<E>(GH, p.I);
     return cell.stages[0].panels * cell.stages[0].vectors * Simd<R>::lanes * p.I;
   }
 
@@ -99,12 +109,11 @@ struct ForwardOp {
   void pack_input(const Team& team, int d) {
     i64 ldw = 0;
     const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
-    if (!fused) return pack_panels_transposed(team, packed_input[d], w, ldw, GH, p.I);
+    if (!cell.fused) return pack_panels_transposed(team, packed_input[d], w, ldw, GH, p.I);
     if constexpr (kSame) {
       const Range mine = share(team, cell.stages[0].panels * cell.stages[0].vectors);
       for (i64 column = mine.begin; column < mine.end; ++column)
         cell.pack_input_column(w, ldw, p.I, column, packed_input[d]);
-      if (team.rank == 0) cell.packed_input[d] = packed_input[d];
     }
   }
 
@@ -117,7 +126,7 @@ struct ForwardOp {
     team.barrier();
     for (i64 s = 0; s < p.T; s += chunk) {
       const i64 steps = min_of(chunk, p.T - s);
-      for (int d = 0; d < p.D && !fused; ++d) project(team, d, s, steps);
+      for (int d = 0; d < p.D && !cell.fused; ++d) project(team, d, s, steps);
       team.barrier();
       scan(cell, team, s, steps, 1);
     }
@@ -144,7 +153,7 @@ struct ForwardOp {
   // Points gates_x at x W^T for steps [s, s + steps), computing it unless x came projected.
   void project(const Team& team, int d, i64 s, i64 steps) {
     if (kSame && !p.has_input_weight) {
-      if (team.rank == 0) cell.gates_x[d] = as_rows<const R>(x[d]);
+      if (team.rank == 0) cell.gates_x[d] = as_rows<const R>(cell.x[d]);
       return;
     }
     Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row};
@@ -159,7 +168,7 @@ struct ForwardOp {
     };
     const auto in_row = [&](i64 row) {
       const Place at = place_of(p, d, span.begin + row);
-      return x[d].at(at.s, at.n);
+      return cell.x[d].at(at.s, at.n);
     };
     if (!p.has_input_weight) {
       const Range mine = share(team, rows);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine.h"
+#include "few_rows.h"
 #include "gemm.h"
 
 namespace ZS_NAMESPACE {
