@@ -8,6 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Two jobs at a time: the sanitizer's build and run keep one core busy, and the tests do not need to wait for them.
 MAKEFLAGS += --jobs=2
+unexport MAKEFLAGS  # for no one but this make: ninja would look for pipes that it was not given
 
 .PHONY: run test tests test-gpu lint sanitize clean
 
