@@ -24,6 +24,7 @@ struct Forward {
 
   // x W^T comes from a product beforehand, or is added to every tile from x itself and packed panels of W.
   bool fused = false;
+  bool input_is_far = false;  // projected by the caller, and more than a second-level cache holds
   Rows<const Real> gates_x[2];
   Rows<const S> x[2];
   const Element* packed_input[2] = {};
@@ -97,6 +98,17 @@ struct Forward {
     }
   }
 
+  // Asks for x's share of a tile, to be there when the product of the tile is: it is one or a few lines of
+  // each of many rows, where the hardware sees no pattern to follow.
+  void ask_for_input(int index, int d, i64 s, i64 panel, i64 row, int rows) const {
+    const Stage<Element>& stage = stages[index];
+    for (int r = 0; r < rows; ++r) {
+      const Real* from = gates_x[d].at(s, row + r);
+      for (int v = 0; v < stage.vectors; ++v)
+        __builtin_prefetch(from + problem.slots[gate_of(index, v)] * H +
+                           (stage.gated ? panel : panel * stage.vectors + v) * L);
+    }
+  }
   // x's share of gate k, with the bias.
   ZS_DEVICE V input(int d, i64 s, i64 n, i64 u, int lanes, int k) const {
     const i64 at = problem.slots[k] * H + u;

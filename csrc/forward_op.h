@@ -42,6 +42,8 @@ struct ForwardOp {
     cell.starts_from_zero = !in.init_state;
     cell.direct = direct;
     cell.far = weights_are_far<S>(p);
+    cell.input_is_far =
+        kSame && !p.has_input_weight && p.rows() * p.D * GH * static_cast<i64>(sizeof(R)) > (i64{1} << 20);
     for (int d = 0; d < p.D; ++d) bind(d);
   }
 

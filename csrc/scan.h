@@ -212,6 +212,8 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
   const Stage<E>& stage = cell.stages[index];
   const i64 width = stage.vectors * L;
   alignas(64) R tile[24 * L];
+  if constexpr (Cell::kTakesInput)
+    if (cell.input_is_far) cell.ask_for_input(index, d, s, panel, row, rows);
   // Rows beyond these have nothing to multiply: sequences that begin or end here.
   const int with = static_cast<int>(max_of(0, min_of(rows, cell.product_rows(index, d, s) - row)));
   if (with < rows)
