@@ -12,10 +12,16 @@
 #if defined(ZS_BASE_ENGINE)
 namespace ZS_BASE_ENGINE {
 extern const zstate::Engine kEngine;
-}
+extern const zstate::GraphOps kGraphOps;
+}  // namespace ZS_BASE_ENGINE
 #endif
 
 namespace ZS_NAMESPACE {
+
+#if !defined(ZS_BASE_ENGINE)
+extern const zstate::GraphOps kGraphOps;  // graph_engine.cpp
+#endif
+
 namespace {
 
 template <class S, class Cell, class Acts>
@@ -101,6 +107,7 @@ void activation(zstate::Type type, int kind, const void* in, void* out, i64 coun
   ZS_BASE_ENGINE::kEngine.activation(type, kind, in, out, count);
 }
 bool supported() { return ZS_BASE_ENGINE::kEngine.supported() && __builtin_cpu_supports("avx512bf16"); }
+using ZS_BASE_ENGINE::kGraphOps;
 
 #else
 
@@ -181,6 +188,7 @@ bool supported() {
 }  // namespace
 
 extern const zstate::Engine kEngine;
-const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported, forward, backward, product, activation};
+const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported,  forward,   backward,
+                                product,        activation, &kGraphOps};
 
 }  // namespace ZS_NAMESPACE

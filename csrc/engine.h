@@ -63,6 +63,8 @@ struct Product {
   void* c = nullptr;
 };
 
+struct GraphOps;  // graph_ops.h
+
 struct Engine {
   const char* name;
   bool (*supported)();
@@ -70,6 +72,7 @@ struct Engine {
   void (*backward)(const Problem&, const BackwardArrays&);
   void (*product)(const Product&);
   void (*activation)(Type, int kind, const void* in, void* out, std::int64_t count);
+  const GraphOps* graph;
 };
 
 // The engines of this build, narrowest first, ended by null.

@@ -27,6 +27,7 @@
 // repeat(operation, values, descriptor) -> result, or None if no plan is remembered for such a call.
 //
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
+// soft_max_cross_entropy, soft_max_cross_entropy_gradient, adam, take_rows, add_rows: graph_arrays.h.
 //
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
 // set_kept_memory(bytes): the most that is kept between calls, kept_memory() -> bytes that are,
@@ -50,6 +51,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "graph_arrays.h"
 #include "plan.h"
 #include "results.h"
 #include "threads.h"
@@ -211,7 +213,12 @@ NB_MODULE(_native, m) {
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
   m.def("product", &zstate::product);
-  m.attr("interface") = 5;  // grows with every change that backends/native.py must know of
+  m.def("soft_max_cross_entropy", &zstate::soft_max_cross_entropy);
+  m.def("soft_max_cross_entropy_gradient", &zstate::soft_max_cross_entropy_gradient);
+  m.def("adam", &zstate::adam);
+  m.def("take_rows", &zstate::take_rows);
+  m.def("add_rows", &zstate::add_rows);
+  m.attr("interface") = 6;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);

@@ -1,15 +1,11 @@
 // Plans on NumPy arrays, and the calls that are known already.
 #include "plan.h"
 
-#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#define NO_IMPORT_ARRAY  // results.cpp imports it
-#define PY_ARRAY_UNIQUE_SYMBOL zstate_numpy_api
-#include <numpy/arrayobject.h>
-
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
+#include "numpy.h"
 #include "results.h"
 
 namespace zstate {
@@ -70,8 +66,6 @@ int place_of(const Member<Arrays> (&members)[Count], const std::string& name) {
     if (name == members[i].name) return static_cast<int>(i);
   throw std::invalid_argument("Plan: no array is called " + name);
 }
-
-PyArrayObject* as_array(PyObject* value) { return reinterpret_cast<PyArrayObject*>(value); }
 
 bool has_shape(PyArrayObject* array, const Shape& shape) {
   if (PyArray_NDIM(array) != static_cast<int>(shape.size())) return false;

@@ -2,9 +2,8 @@
 // remembers until it is freed.
 #include "results.h"
 
-#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#define PY_ARRAY_UNIQUE_SYMBOL zstate_numpy_api
-#include <numpy/arrayobject.h>
+#define ZS_IMPORTS_NUMPY
+#include "numpy.h"
 
 #include <algorithm>
 #include <cstring>

@@ -206,7 +206,7 @@ struct Io<Float16> : HalfIo<Float16> {};
 template <class S>
 using RealOf = typename Io<S>::Real;
 
-// ---- exp, and from it sigmoid and tanh ----
+// ---- exp, and from it sigmoid and tanh; and what a vector type lacks ----
 
 template <class R>
 struct ExpConstants;
@@ -275,6 +275,27 @@ struct VectorMath {
   }
   static ZS_DEVICE V minus_abs(V x) { return bit_cast_to<V>(bit_cast_to<I>(x) | sign_bit()); }
   static ZS_DEVICE I sign_bit() { return I{} + C::sign; }
+
+  // The first lanes of x, and `fill` in the others.
+  static ZS_DEVICE V first_lanes(V x, int lanes, double fill) {
+    I number{};
+    for (int i = 0; i < Simd<R>::lanes; ++i) number[i] = i;
+    return number < lanes ? x : splat(fill);
+  }
+  static ZS_DEVICE V sqrt(V x) {
+    V y;
+    for (int i = 0; i < Simd<R>::lanes; ++i)
+      y[i] = sizeof(R) == 4 ? static_cast<R>(__builtin_sqrtf(static_cast<float>(x[i])))
+                            : static_cast<R>(__builtin_sqrt(static_cast<double>(x[i])));
+    return y;
+  }
+
+  // exp of what is not above zero.
+  static ZS_DEVICE V exp_negative(V x) {
+    V n, p;
+    reduce(x < C::lowest ? splat(C::lowest) : x, n, p);
+    return scale(p + splat(1.0), n);
+  }
 
   // Both run on exp of a negative number, so nothing overflows; NaN passes every comparison unharmed.
   static ZS_DEVICE V sigmoid(V x) {

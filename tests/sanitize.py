@@ -115,6 +115,28 @@ def call_packed(rng: np.random.Generator) -> None:
         native.packed(Call(bind(each, whole, descriptor).layout, values), sizes)
 
 
+def call_graph_ops(rng: np.random.Generator) -> None:
+    """One call of each operation for the graph, and of the product; their numbers are tested in
+    test_native_graph.py and test_native_product.py."""
+    from zstate.backends import native
+
+    dtype = str(rng.choice(["f4", "f8"]))
+    rows, width, table = (int(rng.choice([1, 2, 7, 8, 17, 33, 100])) for _ in range(3))
+    a, b = rng.random((2, rows, width)).astype(dtype)
+    places = rng.integers(0, table, rows)
+    factor = b[:, :1].copy() if rng.random() < 0.5 else 0.5
+    both = native.fused("soft_max_cross_entropy", a, b)
+    back = native.fused("soft_max_cross_entropy_gradient", factor, a, b)
+    arrays = (a, b, a, b, *([a] if rng.random() < 0.5 else []))
+    updated = native.fused("adam", arrays, (0.1, 0.9, 0.1, 0.99, 0.01, 1e-8))
+    total = native.fused("add_rows", a, places, table)
+    taken = native.fused("take_rows", total, places)
+    product = native.product(rng.random((200, width)).astype(dtype), a.T)
+    for array in (*both, back, *updated, total, taken, product):
+        if not np.isfinite(array).all():
+            raise SystemExit(f"{rows}, {width}, {table} in {dtype}: not finite")
+
+
 _WEIGHTS = ("recurrent_weight", "input_weight", "init_state", "init_cell")
 
 
@@ -136,6 +158,7 @@ def main() -> None:
             dtype = str(rng.choice(verify.FLOAT_TYPES))
             check(random_case(rng, verify, dtype), dtype, verify, seed + count)
             call_packed(rng)
+            call_graph_ops(rng)
             count += 1
     print(f"sanitize: {count} random calls, forward and backward, without a finding")
 

@@ -20,7 +20,7 @@ from ..layout import Call, Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
 
-_INTERFACE = 5  # what this module knows how to call; csrc/module.cpp says what it offers
+_INTERFACE = 6  # what this module knows how to call; csrc/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:
@@ -90,6 +90,14 @@ def product(a: Array, b: Array) -> Array:
     """
     found: Array | None = None if _REASON else _native.product(a, b)
     return np.matmul(a, b) if found is None else found
+
+
+def fused(name: str, *values: Any) -> Any:
+    """What the engine computes of these arrays in one pass, or None where it does not serve them.
+
+    ``name``: one of the functions of csrc/graph_arrays.h, which says what they take and give.
+    """
+    return None if _REASON else getattr(_native, name)(*values)
 
 
 def packed(call: Call, sizes: tuple[int, ...]) -> dict[str, Array]:

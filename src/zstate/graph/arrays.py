@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..backends.native import product
+from ..backends.native import fused, product
 from ..layout import dtype_name, is_plain_array, is_torch_tensor
 from ..types import Array, Shape, float_dtype
 
@@ -30,6 +30,10 @@ class Namespace(Protocol):
     def result(self, value: Any) -> Any: ...
     def astype(self, value: Any, dtype: Any) -> Any: ...
     def sigmoid(self, value: Any) -> Any: ...
+    def fused(self, name: str, *values: Any) -> Any:
+        """The result of a row that this library computes in one pass, by the names and forms of
+        csrc/graph_arrays.h; None: compose it of array functions."""
+
     def put_ones(self, rows: Any, columns: Any, value: float) -> None: ...
     def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any: ...
     def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Any: ...
@@ -39,6 +43,7 @@ class NumPyNamespace:
     """NumPy, versions 1.25 and later, under the array API's names."""
 
     concat = staticmethod(np.concatenate)
+    fused = staticmethod(fused)
     matmul = staticmethod(product)
     pow = staticmethod(np.power)
     permute_dims = staticmethod(np.transpose)
@@ -85,6 +90,10 @@ class NumPyNamespace:
         return np.flip(value, tuple(axis))
 
     def take(self, value: Any, indices: Any, axis: int) -> Any:
+        if axis == 0:
+            found = fused("take_rows", value, indices.astype(np.int64, copy=False))
+            if found is not None:
+                return found
         return np.take(value, indices, axis=axis)
 
     def put_ones(self, rows: Any, columns: Any, value: float) -> None:
@@ -93,6 +102,9 @@ class NumPyNamespace:
 
     def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Array:
         """Sum updates[k] [K, …] into row indices[k] of zeros; rows in a fixed order."""
+        found: Array | None = fused("add_rows", updates, indices, shape[0])
+        if found is not None:
+            return found
         total = np.zeros(shape, updates.dtype)
         if len(indices) == 0:
             return total
@@ -151,6 +163,9 @@ class TorchNamespace:
 
     def astype(self, value: Any, dtype: Any) -> Any:
         return value.to(dtype)
+
+    def fused(self, name: str, *values: Any) -> None:
+        return None
 
     def zeros(self, shape: Shape, dtype: Any) -> Any:
         return self._torch.zeros(shape, dtype=dtype, device=self.device)

@@ -96,9 +96,10 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     axis = attributes["axis"] % len(inputs[0].shape)
     reduction, count = attributes["reduction"], _count(inputs[0], axis)
     every = tuple(range(len(inputs[0].shape) - 1))
+    is_last = axis == len(inputs[0].shape) - 1
     along, kind = (axis,), wide(xp, inputs[0].dtype) or xp.dtype(inputs[0].dtype)
 
-    def entropy(source: Any, labels: Any) -> tuple[Any, Any]:
+    def by_position(source: Any, labels: Any) -> tuple[Any, Any]:
         # -Σ labels · log softmax = log Σ exp · Σ labels - Σ labels · source, both shifted
         moved = _shifted(xp, source, axis)
         weight = xp.sum(labels, axis=along, keepdims=False)
@@ -108,6 +109,11 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
         loss = xp.log(xp.reshape(total, weight.shape)) * weight
         loss = loss - xp.sum(moved, axis=along, keepdims=False)
         raised /= total
+        return loss, raised
+
+    def entropy(source: Any, labels: Any) -> tuple[Any, Any]:
+        found = xp.fused("soft_max_cross_entropy", source, labels) if is_last else None
+        loss, raised = found or by_position(source, labels)
         if reduction != "none":
             loss = xp.sum(loss, axis=every, keepdims=False)
             loss = loss / count if reduction == "mean" else loss
@@ -157,12 +163,18 @@ def _scaled(xp: Namespace, source: TensorInfo, attributes: Attributes) -> Callab
 
 def _gradient_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
     axis = attributes["axis"] % len(inputs[1].shape)
+    is_last = axis == len(inputs[1].shape) - 1
     scaled = _scaled(xp, inputs[1], attributes)
 
     def back(gradient: Any, soft_max: Any, labels: Any) -> Any:
+        factor = scaled(gradient)
+        if is_last:
+            found = xp.fused("soft_max_cross_entropy_gradient", factor, soft_max, labels)
+            if found is not None:
+                return found
         found = soft_max * xp.sum(labels, axis=(axis,), keepdims=True)
         found -= labels
-        found *= scaled(gradient)
+        found *= factor
         return found
 
     return widened(xp, inputs[1].dtype, back)

@@ -102,6 +102,12 @@ def _adam_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
     def adam(*arrays: Any) -> tuple[Any, ...]:
         rate, beta1, beta2, epsilon, power1, power2, values, m, v, gradient, *largest = arrays
         step = rate * (sqrt(1 - power2) / (1 - power1))
+        numbers = (step, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
+        found: tuple[Any, ...] | None = xp.fused(
+            "adam", (values, m, v, gradient, *largest), numbers
+        )
+        if found is not None:
+            return found
         # In place on what was just made: these arrays are the model's size.
         new_m = gradient * (1 - beta1)
         new_m += m * beta1
