@@ -168,6 +168,20 @@ def test_the_forward_operation_is_computed_once(options: dict[str, bool]) -> Non
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_projected_source_is_not_kept_for_the_gradient() -> None:
+    g, x, _, gradients = lstm_graph()
+    program = g.compile({x: ((4, 2, 8), "float64")}, [gradients[x]])
+    readers = [node.op.name for node in program.nodes if program.feeds[0] in node.inputs]
+    assert readers == ["lstm"]
+    array = np.random.default_rng(0).normal(size=(4, 2, 8))
+    (R,) = g.variables().values()
+    h, c, z = zs.lstm(array, R, descriptor=zs.LSTMDescriptor(training=True))
+    wanted = zs.lstm_gradients(
+        array, R, 2 * h, z, c, descriptor=zs.LSTMDescriptor(training=True)
+    ).source
+    np.testing.assert_allclose(program.run([array])[0], wanted, rtol=1e-12)
+
+
 def test_two_calls_share_the_twin() -> None:
     g, x, outputs, _ = lstm_graph()
     nodes = sum(node.op.name == "lstm" for node in g.nodes)

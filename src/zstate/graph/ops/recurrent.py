@@ -80,6 +80,10 @@ def _derivative(operation: Operation) -> Derivative:
         for name, result in _SAVED.items():
             if name in backward.required:
                 inputs[name] = results[result]
+        if "input_weight" not in inputs:
+            # Of a projected source only the shape is needed, which zState has as well: so its
+            # buffer, as large as zState, is free behind the forward operation.
+            inputs["source"] = results["training_state"]
         cell = incoming.get("cell")
         if cell is not None:
             inputs["cell_gradient"] = cell
