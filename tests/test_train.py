@@ -17,6 +17,7 @@ from zstate import cli
 from zstate.train import Corpus, Run, Settings, default_text
 from zstate.train import loop as loop_module
 from zstate.train.data import Windows
+from zstate.train.model import Model
 from zstate.types import Array
 
 TEXT = "the cat sat on the mat. the dog ate the cat.\n" * 120
@@ -119,6 +120,22 @@ def test_training_is_the_same_as_torchs(tmp_path: Path) -> None:
         optimizer.step()
         wanted.append(loss.item() / np.log(2))
     np.testing.assert_allclose(losses(run), wanted, rtol=2e-4)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_a_projected_table_trains_as_projected_rows_do(
+    cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small(cell=cell, total=10)
+    found = losses(Run.create(tmp_path / "table", settings, TEXT, None))
+
+    def plain(model: Model, tokens: zs.Tensor) -> zs.Tensor:
+        return model.graph.gather(model.embedding, tokens)
+
+    monkeypatch.setattr(Model, "_looked_up", plain)
+    np.testing.assert_allclose(
+        found, losses(Run.create(tmp_path / "rows", settings, TEXT, None)), rtol=1e-5
+    )
 
 
 def test_resuming_continues_to_the_bit(tmp_path: Path) -> None:

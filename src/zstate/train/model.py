@@ -131,15 +131,16 @@ class Model:
     def recurrent(
         self, k: int, x: Tensor, start: list[Tensor], mask: Tensor | None, training: bool = False
     ) -> dict[str, Tensor]:
-        """Layer k over x [T,N,I] from a state: its results by name."""
+        """Layer k over x [T,N,I], or x [T,N,G·H] already projected, from a state: its results by
+        name."""
         g, layer, cell = self.graph, self.layers[k], self.settings.cell
         weights: dict[str, Any] = {
             "recurrent_weight": layer.recurrent_weight,
-            "input_weight": layer.input_weight,
-            "bias": layer.bias,
             "init_state": start[0],
             "mask": mask,
         }
+        if x.shape[-1] == layer.input_weight.shape[1]:
+            weights |= {"input_weight": layer.input_weight, "bias": layer.bias}
         if cell == "lstm":
             d = LSTMDescriptor(produce_cell=True, training=training)
             found = g.lstm(x, init_cell=start[1], descriptor=d, **weights)
@@ -152,6 +153,20 @@ class Model:
             found = g.single_gate_rnn(x, descriptor=d3, **weights)
         return {tensor.name.rpartition(":")[2]: tensor for tensor in found}
 
+    def _looked_up(self, tokens: Tensor) -> Tensor:
+        """The first layer's input for tokens [T,N]: [T,N,G·H] projected, or [T,N,E].
+
+        A character's row of W x + b is the same wherever it stands. Where there are more tokens
+        than characters, projecting the table and looking rows up in the result is less work than
+        projecting what was looked up; and so are their gradients.
+        """
+        g, first = self.graph, self.layers[0]
+        steps, batch = (size or 0 for size in tokens.shape)
+        if steps * batch <= self.characters:
+            return g.gather(self.embedding, tokens)
+        table = self.embedding @ g.transpose(first.input_weight, [1, 0]) + first.bias  # [V,G·H]
+        return g.gather(table, tokens)
+
     def forward(
         self,
         tokens: Tensor,
@@ -161,7 +176,7 @@ class Model:
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits [T·N,V] of tokens [T,N], and the assigns that carry the last state on."""
         g, hidden = self.graph, self.settings.hidden
-        x = g.gather(self.embedding, tokens)  # [T,N,E]
+        x = self._looked_up(tokens)
         steps, batch = (size or 0 for size in tokens.shape)
         assigns = []
         for k, (variables, mask) in enumerate(zip(carries, masks, strict=True)):
