@@ -129,17 +129,23 @@ class Model:
         ]
 
     def recurrent(
-        self, k: int, x: Tensor, start: list[Tensor], mask: Tensor | None, training: bool = False
+        self,
+        k: int,
+        x: Tensor,
+        start: list[Tensor],
+        mask: Tensor | None,
+        *,
+        projected: bool = False,
+        training: bool = False,
     ) -> dict[str, Tensor]:
-        """Layer k over x [T,N,I], or x [T,N,G·H] already projected, from a state: its results by
-        name."""
+        """Layer k over x [T,N,I], or [T,N,G·H] if ``projected``, from a state: results by name."""
         g, layer, cell = self.graph, self.layers[k], self.settings.cell
         weights: dict[str, Any] = {
             "recurrent_weight": layer.recurrent_weight,
             "init_state": start[0],
             "mask": mask,
         }
-        if x.shape[-1] == layer.input_weight.shape[1]:
+        if not projected:
             weights |= {"input_weight": layer.input_weight, "bias": layer.bias}
         if cell == "lstm":
             d = LSTMDescriptor(produce_cell=True, training=training)
@@ -153,8 +159,8 @@ class Model:
             found = g.single_gate_rnn(x, descriptor=d3, **weights)
         return {tensor.name.rpartition(":")[2]: tensor for tensor in found}
 
-    def _looked_up(self, tokens: Tensor) -> Tensor:
-        """The first layer's input for tokens [T,N]: [T,N,G·H] projected, or [T,N,E].
+    def _looked_up(self, tokens: Tensor) -> tuple[Tensor, bool]:
+        """The first layer's input for tokens [T,N], and whether it is projected: [T,N,G·H], not E.
 
         A character's row of W x + b is the same wherever it stands. Where there are more tokens
         than characters, projecting the table and looking rows up in the result is less work than
@@ -163,9 +169,9 @@ class Model:
         g, first = self.graph, self.layers[0]
         steps, batch = (size or 0 for size in tokens.shape)
         if steps * batch <= self.characters:
-            return g.gather(self.embedding, tokens)
+            return g.gather(self.embedding, tokens), False
         table = self.embedding @ g.transpose(first.input_weight, [1, 0]) + first.bias  # [V,G·H]
-        return g.gather(table, tokens)
+        return g.gather(table, tokens), True
 
     def forward(
         self,
@@ -176,11 +182,12 @@ class Model:
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits [T·N,V] of tokens [T,N], and the assigns that carry the last state on."""
         g, hidden = self.graph, self.settings.hidden
-        x = self._looked_up(tokens)
+        x, projected = self._looked_up(tokens)
         steps, batch = (size or 0 for size in tokens.shape)
         assigns = []
         for k, (variables, mask) in enumerate(zip(carries, masks, strict=True)):
-            found = self.recurrent(k, x, [v * keep for v in variables], mask)
+            start = [variable * keep for variable in variables]
+            found = self.recurrent(k, x, start, mask, projected=projected and k == 0)
             x = found["state"]
             for variable, part in zip(variables, ("state", "cell"), strict=False):
                 last = g.slice_tensor(found[part], 0, steps - 1, 1)
