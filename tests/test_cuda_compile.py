@@ -14,7 +14,8 @@ pytest.importorskip("cuda.core")
 
 from zstate.backends.cuda import compiler  # noqa: E402
 from zstate.backends.cuda.options import Options, constants  # noqa: E402
-from zstate.backends.cuda.planner import Chip, Plan, Problem, plans  # noqa: E402
+from zstate.backends.cuda.plan import Chip, Plan, Problem  # noqa: E402
+from zstate.backends.cuda.planner import plans  # noqa: E402
 
 try:
     nvrtc.nvrtcVersion()

@@ -20,7 +20,8 @@ import zstate as zs
 import zstate.torch
 from zstate import layout, verify
 from zstate.backends.cuda import compiler, engine, launch, plain
-from zstate.backends.cuda.planner import Chip, Plan, Problem, plans
+from zstate.backends.cuda.plan import Chip, Plan, Problem
+from zstate.backends.cuda.planner import plans
 from zstate.descriptors import Activation, AnyDescriptor
 from zstate.errors import BackendError
 

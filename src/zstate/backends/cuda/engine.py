@@ -11,7 +11,8 @@ from ...layout import Layout
 from . import plain
 from .launch import Kernel, chip_of, prepare
 from .options import Options
-from .planner import Problem, plans
+from .plan import Problem
+from .planner import plans
 from .tensors import TensorCall
 
 Tensor = torch.Tensor

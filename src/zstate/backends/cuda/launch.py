@@ -12,7 +12,8 @@ import torch
 from ...errors import BackendError
 from .compiler import machine_code
 from .options import Options, constants
-from .planner import BLOCK, CLUSTER, GRID, Chip, Plan, Problem, plans
+from .plan import BLOCK, CLUSTER, GRID, Chip, Plan, Problem
+from .planner import plans
 
 driver: Any
 try:
