@@ -13,8 +13,9 @@ nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
 pytest.importorskip("cuda.core")
 
 from zstate.backends.cuda import compiler  # noqa: E402
-from zstate.backends.cuda.options import Options, constants  # noqa: E402
-from zstate.backends.cuda.planner import Chip, Plan, Problem, plans  # noqa: E402
+from zstate.backends.cuda.options import Options, constants, product_constants  # noqa: E402
+from zstate.backends.cuda.plan import Chip, Plan, Problem  # noqa: E402
+from zstate.backends.cuda.planner import plans  # noqa: E402
 
 try:
     nvrtc.nvrtcVersion()
@@ -100,6 +101,14 @@ def test_many_plans_expect_no_spills() -> None:
     asked = [(architecture, asked) for architecture, asked, _ in grid()]
     tight = [plans(each, CHIPS[architecture])[0].may_spill for architecture, each in asked]
     assert sum(tight) < 2 / 3 * len(tight)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "tf32"])
+@pytest.mark.parametrize("architecture", CHIPS)
+def test_the_products_compile(architecture: str, kind: str) -> None:
+    log, text = io.StringIO(), compiler.source(product_constants(kind), compiler.PRODUCTS)
+    assert compiler.compile_text(text, architecture, log)[:4] == b"\x7fELF"
+    assert "0 bytes spill stores" in log.getvalue()
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])

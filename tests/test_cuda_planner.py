@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from zstate.backends.cuda import planner
-from zstate.backends.cuda.planner import BLOCK, CLUSTER, GRID, Chip, Problem, plans
+from zstate.backends.cuda.plan import BLOCK, CLUSTER, GRID, Chip, Problem
+from zstate.backends.cuda.planner import plans
 
 A100 = Chip(108, 166912, (8, 0))
 L4 = Chip(58, 101376, (8, 9))

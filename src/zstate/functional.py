@@ -26,6 +26,8 @@ from .operations import (
 )
 from .types import Array
 
+_on_torch: Any = None  # zstate.torch's run(), once it was needed: to ask every time costs as much
+
 
 def run(
     operation: Operation,
@@ -36,9 +38,10 @@ def run(
     """Check a call, hand it to a backend, and put the results in the published order."""
     # First of all, since torch.compile follows a call on its tensors into here.
     if type(tensors[0]) is not np.ndarray and is_torch_tensor(tensors[0]):
-        from .torch.operators import run as run_on_torch
-
-        return run_on_torch(operation, tensors, descriptor, backend)
+        global _on_torch
+        if _on_torch is None:
+            from .torch.operators import run as _on_torch
+        return cast(ops.AnyResult, _on_torch(operation, tensors, descriptor, backend))
     if backend is None:
         known = native.repeat(operation, tensors, descriptor)
         if known is not None:

@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     _REASON = str(error)
 if _REASON is not None:
-    collect_ignore = ["test_engine.py", "test_bench.py"]
+    collect_ignore = ["test_engine.py", "test_products.py", "test_bench.py"]
 
 
 @pytest.fixture(autouse=True)

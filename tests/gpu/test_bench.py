@@ -27,6 +27,12 @@ def test_a_run_writes_json_and_a_chart(tmp_path: Path) -> None:
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_the_modules_are_right_too(cell: str) -> None:
+    found = gpu.measure(Row(cell, 5, 3, 16, states=False), "float32", True, 0, modules=True)
+    assert set(found.timings) == {"zstate", "zstate graph", "torch", "torch graph"}
+
+
 def test_what_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = gpu._calls
 

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ import zstate as zs
 import zstate.torch
 from zstate import layout, verify
 from zstate.backends.cuda import compiler, engine, launch, plain
-from zstate.backends.cuda.planner import Chip, Plan, Problem, plans
+from zstate.backends.cuda.plan import Chip, Plan, Problem
+from zstate.backends.cuda.planner import plans
 from zstate.descriptors import Activation, AnyDescriptor
 from zstate.errors import BackendError
 
@@ -135,6 +137,22 @@ def test_at_random(seed: int) -> None:
         rng.choice(["float32", *(["tf32"] if hidden > 1 else []), "bfloat16", "float16"]),
         seed,
     )
+
+
+@pytest.mark.parametrize("seed", range(STRESS // 10))
+def test_at_random_in_whole_pieces(seed: int) -> None:
+    """Sizes whose products are made in one launch."""
+    rng = random.Random(seed)
+    _, case = rng.choice(CASES)
+    size = (rng.randint(1, 12), rng.choice([1, 3, 16, 70]), rng.choice([8, 24, 64]))
+    left_out = frozenset(name for name in OPTIONAL if rng.random() < 0.3) | case.without
+    kinds = dict.fromkeys(case.descriptor.activation_fields, Activation.TANH)  # nothing overflows
+    descriptor = replace(case.descriptor, **kinds, bidirectional=rng.random() < 0.5)
+    if case.descriptor.__class__.__name__ == "GRUDescriptor":
+        descriptor = replace(descriptor, reset_after=rng.random() < 0.5)
+    sizes = (*size, rng.choice([8, 40, 64, 136, 256]))
+    kind = rng.choice(["tf32", "bfloat16", "float16"])
+    check(replace(case, descriptor=descriptor, without=left_out, sizes=sizes, extra={}), kind, seed)
 
 
 OPTIONAL = (
@@ -325,10 +343,10 @@ def listed(result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
-# racecheck does not follow st.async, which a cluster's blocks exchange by: it runs over one block
-# and over the whole grid.
-@pytest.mark.parametrize(("tool", "modes"), [("memcheck", "012"), ("racecheck", "02")])
-def test_the_sanitizer_finds_nothing(tool: str, modes: str) -> None:
+# racecheck does not follow st.async, which a cluster's blocks exchange by: of a cluster it sees the
+# accesses inside each block.
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing(tool: str) -> None:
     program = shutil.which("compute-sanitizer")
     if program is None:
         pytest.skip("compute-sanitizer is not installed")
@@ -337,7 +355,7 @@ def test_the_sanitizer_finds_nothing(tool: str, modes: str) -> None:
         [
             *(program, "--tool", tool, "--error-exitcode", "9"),
             *(["--report-api-errors", "no"] if tool == "memcheck" else []),
-            *(sys.executable, str(small), modes),
+            *(sys.executable, str(small), "012"),
         ],
         capture_output=True,
         text=True,
@@ -345,6 +363,85 @@ def test_the_sanitizer_finds_nothing(tool: str, modes: str) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "calls ran" in done.stdout
+
+
+def test_a_repeated_call_sees_who_else_has_a_say() -> None:
+    """Calls like one before take a short way: not under autocast, autograd or a transform."""
+    case = a_case("lstm", (6, 4, 16, 24))
+    fed = inputs(case, torch.float32)
+    names = ("source", "recurrent_weight", "input_weight", "bias")
+    x, R, W, b = (fed[name] for name in names)
+
+    def call() -> torch.Tensor:
+        return zs.lstm(x, R, input_weight=W, bias=b).state
+
+    first = call()
+    assert torch.equal(call(), first)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert call().dtype == torch.bfloat16
+    moved = torch.func.vmap(lambda x: zs.lstm(x, R, input_weight=W, bias=b).state)(x.unsqueeze(0))
+    assert harness.error(moved[0], first) < 1e-6
+    W.requires_grad_(True)
+    recorded = call()
+    assert recorded.requires_grad
+    with torch.no_grad():
+        assert not call().requires_grad
+    directions = torch.randn(3, *recorded.shape, device="cuda")
+    (batched,) = torch.autograd.grad(
+        recorded, W, directions, is_grads_batched=True, retain_graph=True
+    )
+    for one, direction in zip(batched, directions, strict=True):
+        (alone,) = torch.autograd.grad(recorded, W, direction, retain_graph=True)
+        assert harness.error(one, alone) < 1e-5
+
+
+def test_in_a_thread_that_never_called_cuda() -> None:
+    """As autograd's are: neither known programs nor new ones may count on a current context."""
+    known, new = (
+        a_case("single_gate_rnn", (9, 5, 16, 40)),
+        a_case("single_gate_rnn", (8, 5, 16, 40)),
+    )
+    fed, more = inputs(known, torch.bfloat16), inputs(new, torch.bfloat16)
+    harness.run_both(known, fed, "bfloat16", engine)
+    torch.cuda.synchronize()
+    done: list[str] = []
+
+    def work(case: verify.Case, tensors: dict[str, torch.Tensor]) -> None:
+        harness.run_both(case, tensors, "bfloat16", engine)
+        done.append(case.title)
+
+    for case, tensors in ((known, fed), (new, more)):
+        thread = threading.Thread(target=work, args=(case, tensors))
+        thread.start()
+        thread.join()
+    torch.cuda.synchronize()
+    assert len(done) == 2
+
+
+def test_from_several_threads() -> None:
+    """The same program on one stream each; the arguments of a launch are not mixed up."""
+    case = a_case("gru", (9, 5, 16, 40))
+    fed = [inputs(case, torch.bfloat16) for _ in range(4)]
+    for place, tensors in enumerate(fed):
+        tensors["source"] = tensors["source"] + place
+    wanted = [harness.run_both(case, tensors, "bfloat16", engine) for tensors in fed]
+    torch.cuda.synchronize()
+    wrong: list[str] = []
+
+    def work(place: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                found = harness.run_both(case, fed[place], "bfloat16", engine)
+                torch.cuda.current_stream().synchronize()
+                for one, other in zip(wanted[place], found, strict=True):
+                    wrong.extend(name for name in one if not torch.equal(one[name], other[name]))
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(fed))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_float64_goes_through_the_plain_path() -> None:

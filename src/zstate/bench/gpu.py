@@ -75,21 +75,25 @@ def make_tensors(row: Row, dtype: torch.dtype, seed: int) -> Data:
     )
 
 
-def _calls(row: Row, data: Data, training: bool) -> dict[str, Call]:
-    """Everybody that takes part."""
-    ours = contenders.zstate_calls("cuda")(row, data, training, 1)
-    assert ours is not None
-    layer = getattr(torch.nn, row.cell)
-    return {"zstate": ours, "torch": contenders.layer_calls(layer, row, data, training)}
+def _calls(row: Row, data: Data, training: bool, modules: bool) -> dict[str, Call]:
+    """Everybody that takes part; zstate by its functions, or by its modules."""
+    theirs = contenders.layer_calls(getattr(torch.nn, row.cell), row, data, training)
+    if modules:
+        from .. import torch as own
+
+        ours = contenders.layer_calls(getattr(own, row.cell), row, data, training)
+    else:
+        ours = contenders.zstate_calls("cuda")(row, data, training, 1)  # type: ignore[assignment]
+    return {"zstate": ours, "torch": theirs}
 
 
-def measure(row: Row, kind: str, training: bool, seed: int) -> Measured:
+def measure(row: Row, kind: str, training: bool, seed: int, modules: bool = False) -> Measured:
     """Check, then time, one row in one type."""
     found = Measured(row, training, type=kind)
-    found.errors, is_right = check(row, kind, training, seed)
+    found.errors, is_right = check(row, kind, training, seed, modules)
     if not is_right:
         return found
-    for name, call in _calls(row, make_tensors(row, TYPES[kind], seed), training).items():
+    for name, call in _calls(row, make_tensors(row, TYPES[kind], seed), training, modules).items():
         for _ in range(2):
             call()
         found.timings[name] = timed(call)
@@ -99,7 +103,9 @@ def measure(row: Row, kind: str, training: bool, seed: int) -> Measured:
     return found
 
 
-def check(row: Row, kind: str, training: bool, seed: int) -> tuple[dict[str, float], bool]:
+def check(
+    row: Row, kind: str, training: bool, seed: int, modules: bool
+) -> tuple[dict[str, float], bool]:
     """The largest error of each contender, and whether every result of zstate is within bounds."""
     few = replace(row, T=min(row.T, _CHECKED_STEPS))
     data = make_tensors(few, TYPES[kind], seed)
@@ -108,7 +114,7 @@ def check(row: Row, kind: str, training: bool, seed: int) -> tuple[dict[str, flo
     assert exact is not None
     wanted = exact()
     found = {}
-    for name, call in _calls(few, data, training).items():
+    for name, call in _calls(few, data, training, modules).items():
         results = zip(call(), wanted, strict=True)
         found[name] = [relative_error(result, right) for result, right in results]
     pairs = zip(found["zstate"], found["torch"], strict=True)
@@ -160,7 +166,7 @@ def graphed(call: Call) -> torch.cuda.CUDAGraph:
 
 
 def measure_all(
-    rows: list[Row], kinds: list[str], modes: list[bool], seed: int
+    rows: list[Row], kinds: list[str], modes: list[bool], seed: int, modules: bool
 ) -> Iterator[Measured]:
     """Every row in every type and mode. float32 means TF32, for everybody."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
@@ -169,7 +175,7 @@ def measure_all(
         for kind in kinds:
             for row in rows:
                 for training in modes:
-                    yield measure(row, kind, training, seed)
+                    yield measure(row, kind, training, seed, modules)
                 gc.collect()
                 torch.cuda.empty_cache()
     finally:

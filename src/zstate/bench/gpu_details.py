@@ -14,7 +14,8 @@ import torch
 from .. import functional
 from ..backends.cuda import launch
 from ..backends.cuda.options import Options
-from ..backends.cuda.planner import Problem, plans
+from ..backends.cuda.plan import Problem
+from ..backends.cuda.planner import plans
 from ..descriptors import Activation, LSTMDescriptor
 from . import contenders
 from .gpu import graphed, make_tensors, timed

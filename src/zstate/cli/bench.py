@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--through",
         choices=list(contenders.THROUGH),
         default="numpy",
-        help="zstate's functions on NumPy arrays, or its modules on torch tensors",
+        help="zstate's functions (on a GPU, on torch tensors), or its modules on torch tensors",
     )
     parser.add_argument("--block", type=float, default=0.5, help="seconds a block")
     parser.add_argument("--rounds", type=int, default=3)
@@ -117,7 +117,8 @@ def _run_on_gpu(console: Console, rows: list[Row], options: argparse.Namespace) 
         raise BackendError(f"[bench] --device cuda: {reason}")
     console.print(f"{gpu.machine()}\nµs a step; float32 means TF32", highlight=False)
     measured = []
-    for each in gpu.measure_all(rows, kinds, _MODES[options.mode], options.seed):
+    modes, modules = _MODES[options.mode], options.through == "torch"
+    for each in gpu.measure_all(rows, kinds, modes, options.seed, modules):
         measured.append(each)
         console.print(report.line(each), highlight=False, soft_wrap=True)
     report.summary(console, measured)

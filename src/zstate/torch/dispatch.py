@@ -30,6 +30,11 @@ def is_forward_derivative() -> bool:
     return forward_ad._current_level >= 0
 
 
+def is_watched() -> bool:
+    """Whether a mode, a transform or autocast on a GPU is switched on."""
+    return bool(_modes()) or is_transformed() or torch.is_autocast_enabled("cuda")
+
+
 def needs_gradient(tensors: Tensors) -> bool:
     """Whether autograd records what happens to these tensors."""
     if not torch.is_grad_enabled():

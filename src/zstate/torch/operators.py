@@ -33,7 +33,7 @@ from .dispatch import (
 )
 from .options import decode, encode, text_of
 from .routes import ROUTES, pulled
-from .tensors import compute
+from .tensors import compute, repeat
 
 _LIBRARY = torch.library.Library("zstate", "DEF")
 _OPERATORS: dict[str, Any] = {}
@@ -60,9 +60,14 @@ def run(
         descriptor = _DEFAULTS[operation.cell.name]
     else:
         check_descriptor(operation, descriptor)
+    compiling = torch.compiler.is_compiling()
+    if not compiling and (backend is None or type(backend) is str):
+        known = repeat(operation, tensors, descriptor, backend)
+        if known is not None:
+            return operation.result(*known)  # type: ignore[arg-type]
     tensors = cast(tensors)
     needs = needs_gradient(tensors)
-    if not needs and not torch.compiler.is_compiling() and is_plain(tensors):
+    if not needs and not compiling and is_plain(tensors):
         return operation.result(*compute(operation, tensors, descriptor, backend))  # type: ignore[arg-type]
     results = apply(operation, tensors, descriptor, needs, backend)
     wanted: list[Tensor | None]

@@ -1,7 +1,8 @@
 """The CUDA backend: persistent scans for every cell and option, on torch CUDA tensors.
 
 ``planner`` chooses a way over the chip, ``compiler`` makes the machine code, ``launch`` runs it,
-``engine`` puts torch's matrix products around it. torch and cuda-core are imported on first use.
+``engine`` puts matrix products (``products``) around it and remembers the steps of every kind of
+call (``program``). torch and cuda-core are imported on first use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...layout import Call, Layout
 
 if TYPE_CHECKING:
+    from .engine import Runner
     from .tensors import TensorCall
 
 name = "cuda"
@@ -34,6 +36,16 @@ def unavailable() -> str | None:
 def refuses(layout: Layout) -> str | None:
     """Why the backend cannot serve such a call: it serves them all, on CUDA tensors."""
     return None
+
+
+def runner(layout: Layout) -> Runner:
+    """What does calls of one signature: inputs in their order to results in theirs.
+
+    forward() and backward() are the same with names.
+    """
+    from . import engine
+
+    return engine.runner(layout)
 
 
 def forward(call: Call) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TextIO
 
 HERE = Path(__file__).parent
-_TEXTS = ("activations.h", "cells.h", "machine.cuh", "shape.cuh", "scan.cu")
+SCAN = ("machine.cuh", "shape.cuh", "scan.cu")
+PRODUCTS = ("machine.cuh", "products.cu")
 _INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 _DIGEST = 32
 
@@ -39,11 +40,11 @@ def _text(name: str) -> str:
     return _INCLUDE.sub("", text).replace("#pragma once", "")
 
 
-def source(constants: str) -> str:
+def source(constants: str, texts: tuple[str, ...] = SCAN) -> str:
     """The whole text of a specialisation; it includes nothing."""
     # The constants name themselves with letters that the shared headers use for other things.
     shared = _text("activations.h") + _text("cells.h")
-    return shared + constants + "".join(_text(name) for name in _TEXTS[2:])
+    return shared + constants + "".join(_text(name) for name in texts)
 
 
 def cache_folder() -> Path:
@@ -103,9 +104,8 @@ def compile_text(text: str, architecture: str, log: TextIO | None = None) -> byt
     return bytes(Program(text, "c++", options).compile("cubin", logs=log).code)
 
 
-def machine_code(constants: str, architecture: str) -> bytes:
+def machine_code(text: str, architecture: str) -> bytes:
     """The machine code of a specialisation, from the cache where it is there."""
-    text = source(constants)
     key = hashlib.sha256("\0".join((text, architecture, _version())).encode()).hexdigest()
     path = cache_folder() / "cuda" / f"{key}.cubin"
     code = load(path)

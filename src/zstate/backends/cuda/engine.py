@@ -1,17 +1,21 @@
-"""Project → scan → contract on CUDA tensors: torch's products around one launch of the scan."""
+"""Project → scan → contract on CUDA tensors: matrix products around one launch of the scan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from ...layout import Layout
+from ...layout import Call, Layout
 from . import plain
-from .launch import Kernel, chip_of, prepare
+from .frame import MASK, Asked, Frame, Shape, Slots, Step
+from .launch import Kernel, chip_of, enter, launched_products, prepare
 from .options import Options
-from .planner import Problem, plans
+from .plan import Problem
+from .planner import plans
+from .products import Operand, Product, are_small, by_torch
+from .program import Program, Tensors
 from .tensors import TensorCall
 
 Tensor = torch.Tensor
@@ -28,198 +32,56 @@ class Sizes(NamedTuple):
     G: int
 
 
-class Prepared(NamedTuple):
-    """What calls of one signature share: looked up once it was made."""
-
-    kernel: Kernel
-    sizes: Sizes
-    shapes: dict[str, tuple[int, ...]]  # of the forward results
-    sums: dict[str, int]  # numbers in each gradient that is a sum over time and batch
-    names: tuple[str, ...]  # of the results
-    mask: tuple[int, ...]  # the mask's full shape
-
-
 def sizes(layout: Layout) -> Sizes:
     return Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
 
 
-def _on_device(
-    function: Callable[[TensorCall, Prepared], dict[str, Tensor]], call: TensorCall, ready: Prepared
-) -> dict[str, Tensor]:
-    """Call with the tensors' device as the current one; usually it is."""
-    device = ready.kernel.device
-    if device.index == torch.cuda.current_device():
-        return function(call, ready)
-    with torch.cuda.device(device):
-        return function(call, ready)
-
-
 def forward(call: TensorCall) -> dict[str, Tensor]:
     """The forward operation: its results by name. Nothing is recorded for gradients."""
-    ready = _prepared(call)
-    return plain.forward(call) if ready is None else _on_device(_forward, call, ready)
+    found = zip(call.layout.operation.result._fields, runner(call.layout)(call.values), strict=True)
+    return {name: tensor for name, tensor in found if tensor is not None}
 
 
-def backward(call: TensorCall) -> dict[str, Tensor]:
-    """The gradient operation: the gradient of every input that was passed, by name."""
-    ready = _prepared(call)
-    return plain.backward(call) if ready is None else _on_device(_backward, call, ready)
+# The gradient operation: the gradient of every input that was passed, by name.
+backward = forward
 
 
-def _forward(call: TensorCall, ready: Prepared) -> dict[str, Tensor]:
-    like: Tensor = call.required("source")
-    results = {name: like.new_empty(shape) for name, shape in ready.shapes.items()}
-    ready.kernel(
-        ready.sizes.T,
-        weight=_forward_weight(call, ready),
-        gates_x=project(call, ready.sizes),
-        state=results["state"],
-        cell=results.get("cell"),
-        saved=results.get("training_state"),
-        **_common(call, ready),
-    )
-    return results
-
-
-def _backward(call: TensorCall, ready: Prepared) -> dict[str, Tensor]:
-    layout, z, tensors = call.layout, ready.sizes, call.tensors
-    source: Tensor = call.required("source")
-    gates = source.new_empty(z.T * z.N, z.D * z.G * z.H)
-    left = source.new_empty(z.T * z.N, z.D * z.H)
-    left_reset = None
-    if layout.cell_kind.name == "gru":
-        left_reset = torch.empty_like(gates if _resets_after(layout) else left)
-    sums = _Sums(ready, source)
-    results: dict[str, Tensor] = {
-        name: source.new_empty(z.N, z.D * z.H)
-        for name in ("init_state", "init_cell")
-        if name in layout.present
-    }
-    unreset, first_unreset = _unreset(call, ready)
-    ready.kernel(
-        z.T,
-        weight=_backward_weight(call, ready),
-        saved=_taken(tensors["z_state"]),
-        cell=_taken(tensors.get("cell_output_fwd")),
-        state=_taken(tensors.get("output_fwd")),
-        d_state=_taken(tensors["source_gradient"]),
-        d_last=_taken(tensors.get("state_gradient")),
-        d_cell=_taken(tensors.get("cell_gradient")),
-        unreset=first_unreset,
-        d_gates=gates,
-        left=left,
-        left_reset=left_reset,
-        d_state0=results.get("init_state"),
-        d_cell0=results.get("init_cell"),
-        **_common(call, ready),
-        **sums.arguments,
-    )
-    del unreset  # lives until here
-    results.update(sums.results())
-    turned = gates.t()  # [D·G·H,T·N]
-    results["recurrent_weight"] = _weight_gradient(layout, z, turned, left, left_reset)
-    results["source"] = gates
-    weight = tensors["input_weight"]
-    if weight is not None:
-        results["source"] = gates.mm(weight)
-        results["input_weight"] = turned.mm(source.reshape(z.T * z.N, z.I))
-    return {name: _shaped(results[name], call.required(name).shape) for name in ready.names}
-
-
-def _shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
-    return tensor if tensor.shape == shape else tensor.view(shape)
-
-
-def _resets_after(layout: Layout) -> bool:
-    return getattr(layout.descriptor, "reset_after", False)
-
-
-def project(call: TensorCall, z: Sizes) -> Tensor:
-    """x[t]W^T + b for all t, [T·N,D·G·H]; a source without a weight is projected already."""
-    source: Tensor = call.required("source")
-    weight, bias = call.tensors["input_weight"], call.tensors["bias"]
-    if weight is None:
-        projected = source if bias is None else source + bias
-        return _required(_taken(projected))
-    return _linear(source.reshape(z.T * z.N, z.I), weight, bias)
-
-
-def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What torch's linear() does, with less around it."""
-    return rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
-
-
-def _weight_gradient(
-    layout: Layout, z: Sizes, gates: Tensor, left: Tensor, left_reset: Tensor | None
-) -> Tensor:
-    """dR [D,G·H,H] from the gates' gradients [D·G·H,T·N] and what stood in front of R [T·N,D·H]."""
-    after = _resets_after(layout)
-    if left_reset is not None and after:
-        gates = left_reset.t()  # of the products with R
-    if z.D == 1 and (left_reset is None or after):
-        return gates.mm(left)
-    found = gates.new_empty(z.D, z.G * z.H, z.H)
-    for d in range(z.D):
-        rows = gates[d * z.G * z.H : (d + 1) * z.G * z.H]
-        window = slice(d * z.H, (d + 1) * z.H)
-        if left_reset is None or after:
-            torch.mm(rows, left[:, window], out=found[d])
-            continue
-        # The candidate's gate is the last in either gate order, and has a left factor of its own.
-        split = 2 * z.H
-        torch.mm(rows[:split], left[:, window], out=found[d, :split])
-        torch.mm(rows[split:], left_reset[:, window], out=found[d, split:])
+def runner(layout: Layout) -> Runner:
+    """What calls of one signature are made with."""
+    found: Runner | None = layout.cache.get("cuda")
+    if found is None:
+        found = layout.cache["cuda"] = Runner(layout)
     return found
 
 
-class _Sums:
-    """Gradients that are sums over time and batch: the scan leaves one a group of rows."""
+class Runner:
+    """Calls of one layout: inputs in the operation's order to results in the published order."""
 
-    def __init__(self, ready: Prepared, like: Tensor) -> None:
-        self._widths, self._dtype = ready.sums, like.dtype
-        self._found: Tensor | None = None
-        self.arguments: dict[str, int] = {}
-        if not self._widths:
-            return
-        groups, total = ready.kernel.plan.tile_groups(ready.sizes.N), sum(self._widths.values())
-        kind = like.dtype if groups == 1 else torch.float32
-        self._found = torch.empty((groups, total), dtype=kind, device=like.device)
-        place, self.arguments["sum_stride"] = self._found.data_ptr(), total
-        for name, width in self._widths.items():
-            self.arguments[_SUM_NAMES[name]] = place
-            place += width * self._found.element_size()
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._programs: dict[object, Callable[[Tensors], Tensors]] = {}
+        self._is_float32 = layout.dtype == "float32"
+        self._mask = layout.operation.inputs.index("mask") if "mask" in layout.present else None
+        # Nothing else than the layout, which is that of one device, decides on the program.
+        self._one = not self._is_float32 and self._mask is None
+        self._only: Callable[[Tensors], Tensors] | None = None
 
-    def results(self) -> dict[str, Tensor]:
-        if self._found is None:
-            return {}
-        found = self._found[0] if len(self._found) == 1 else self._found.sum(0).to(self._dtype)
-        if len(self._widths) == 1:
-            return dict.fromkeys(self._widths, found)
-        parts = torch.split_with_sizes(found, list(self._widths.values()))
-        return dict(zip(self._widths, parts, strict=True))
+    def __call__(self, inputs: Tensors) -> Tensors:
+        return self._chosen(inputs)(inputs) if self._only is None else self._only(inputs)
 
-
-_SUM_NAMES = {"bias": "bias_sum", "peephole": "peephole_sum", "secondary_bias": "bias2_sum"}
+    def _chosen(self, inputs: Tensors) -> Callable[[Tensors], Tensors]:
+        exact = self._is_float32 and not torch.backends.cuda.matmul.allow_tf32
+        in_pairs = self._mask is not None and _in_pairs(inputs[self._mask])
+        key = (inputs[0].device, exact, in_pairs)  # type: ignore[union-attr]
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = _program(self._layout, inputs, *key)
+        if self._one:
+            self._only = program
+        return program
 
 
-def _common(call: TensorCall, ready: Prepared) -> dict[str, Any]:
-    """The arguments that both directions of time share."""
-    tensors = call.tensors
-    found: dict[str, Any] = {
-        "peephole": _taken(tensors.get("peephole")),
-        "bias2": _taken(tensors.get("secondary_bias")),
-        "state0": _taken(tensors["init_state"]),
-        "cell0": _taken(tensors.get("init_cell")),
-    }
-    mask = tensors["mask"]
-    if mask is not None:
-        full = mask.expand(ready.mask)
-        found["mask"] = full
-        found["mask_t"], found["mask_n"], found["mask_h"] = full.stride()
-    return found
-
-
-def _mask_in_pairs(mask: Tensor | None) -> bool:
+def _in_pairs(mask: Tensor | None) -> bool:
     """Whether two neighbouring units of a mask can be loaded at once."""
     if mask is None or not mask.ndim or mask.shape[-1] == 1:
         return False
@@ -228,96 +90,328 @@ def _mask_in_pairs(mask: Tensor | None) -> bool:
     return last == 1 and aligned and all(stride % 2 == 0 for stride in others)
 
 
-def _forward_weight(call: TensorCall, ready: Prepared) -> Tensor:
-    """[D,G,HP,HP]: the caller's own where nothing has to be padded."""
-    z, padded = ready.sizes, ready.kernel.plan.padded
-    weight: Tensor = call.required("recurrent_weight")
-    if padded == z.H:
-        return _required(_taken(weight))
-    found = weight.new_zeros(z.D, z.G, padded, padded)
-    found[:, :, : z.H, : z.H] = weight.reshape(z.D, z.G, z.H, z.H)
-    return found
-
-
-def _backward_weight(call: TensorCall, ready: Prepared) -> Tensor:
-    """[D,HP,G,HP]: transposed, so that the backward product reads along its rows too."""
-    z, padded = ready.sizes, ready.kernel.plan.padded
-    weight: Tensor = call.required("recurrent_weight")
-    if padded == z.H and z.D == 1:
-        return weight.t().contiguous()
-    turned = weight.reshape(z.D, z.G, z.H, z.H).permute(0, 3, 1, 2)
-    if padded == z.H:
-        return turned.contiguous()
-    found = weight.new_zeros(z.D, padded, z.G, padded)
-    found[:, : z.H, :, : z.H] = turned
-    return found
-
-
-def _unreset(call: TensorCall, ready: Prepared) -> tuple[Tensor | None, int | None]:
-    """What reset_after multiplies by r, for all t in one product; zState does not keep it.
-
-    Returns the tensor and the address of its first step, which may be one that is never read.
-    """
-    layout, z = call.layout, ready.sizes
-    if not _resets_after(layout):
-        return None, None
-    state: Tensor = call.required("output_fwd")
-    first, mask, bias = (call.tensors[n] for n in ("init_state", "mask", "secondary_bias"))
-    weight: Tensor = call.required("recurrent_weight")
-    if z.D == 1 and first is None and mask is None:
-        # The scan knows what comes of no state at all: it reads from the second step on.
-        rest = _linear(state[:-1].reshape(-1, z.H), weight[2 * z.H :], bias)
-        return rest, rest.data_ptr() - z.N * z.H * rest.element_size()
-    weight = weight.reshape(z.D, z.G, z.H, z.H)[:, 2]
-    found = state.new_empty(z.T, z.N, z.D, z.H)
-    for d in range(z.D):
-        window = slice(d * z.H, (d + 1) * z.H) if z.D == 2 else slice(None)
-        # In the order of the output; the second direction goes the other way.
-        before, rest = (state[:-1], found[1:, :, d]) if d == 0 else (state[1:], found[:-1, :, d])
-        begin = found[0 if d == 0 else -1, :, d]
-        before = before[:, :, window]
-        h0 = None if first is None else first[:, window]
-        if mask is not None:
-            full = mask.expand(ready.mask)[:, :, window]
-            full = full.flip(0) if z.D == 1 and layout.descriptor.reverse else full
-            before = before * (full[1:] if d == 0 else full[:-1])
-            h0 = None if h0 is None else h0 * full[0 if d == 0 else -1]
-        own = None if bias is None else bias[window]
-        rest.copy_(_linear(before.reshape(-1, z.H), weight[d], own).view(rest.shape))
-        if h0 is not None:
-            begin.copy_(_linear(h0, weight[d], own))
-    return found, found.data_ptr()
-
-
-def _is_exact(layout: Layout) -> bool:
-    return layout.dtype == "float32" and not torch.backends.cuda.matmul.allow_tf32
-
-
-def _prepared(call: TensorCall) -> Prepared | None:
-    """What calls like this one share, made where it is not there yet; None: the plain path."""
-    layout = call.layout
-    device = call.required("source").device
-    key = (device, _is_exact(layout), _mask_in_pairs(call.tensors["mask"]))
-    known: dict[object, Prepared | None] = layout.cache.setdefault("cuda", {})
-    if key not in known:
-        known[key] = _prepare(call, *key)
-    return known[key]
-
-
-def _prepare(
-    call: TensorCall, device: torch.device, exact: bool, mask_pairs: bool
-) -> Prepared | None:
-    layout, z = call.layout, sizes(call.layout)
+def _program(
+    layout: Layout, inputs: Tensors, device: torch.device, exact: bool, mask_pairs: bool
+) -> Callable[[Tensors], Tensors]:
+    """The steps of such calls; a loop of torch operations where there is nothing to launch."""
+    problem, z = _problem(layout, exact), sizes(layout)
     # Full float32 may not fit on a chip with few multiprocessors at all.
-    problem = _problem(layout, exact)
     if layout.dtype == "float64" or not (z.T and z.N) or not plans(problem, chip_of(device)):
-        return None
-    names = layout.result_names()
-    shapes = {} if layout.operation.is_gradient else {n: layout.shape(n) for n in names}
-    widths = {"bias": z.G, "peephole": 4, "secondary_bias": 1}
-    sums = {name: z.D * width * z.H for name, width in widths.items() if name in names}
-    kernel = prepare(problem, _options(call, mask_pairs), device)
-    return Prepared(kernel, z, shapes, sums, names, layout.shape("mask"))
+        return lambda tensors: _plain(layout, tensors)
+    shapes = {
+        name: tuple(tensor.shape)
+        for name, tensor in zip(layout.operation.inputs, inputs, strict=True)
+        if tensor is not None
+    }
+    enter(device.index)
+    kernel = prepare(problem, _options(layout, shapes, mask_pairs), device)
+    source = inputs[0]
+    assert source is not None
+    builder = _Backward if layout.operation.is_gradient else _Forward
+    return builder(layout, kernel, shapes, source.dtype).program()
+
+
+def _plain(layout: Layout, tensors: Tensors) -> Tensors:
+    run = plain.backward if layout.operation.is_gradient else plain.forward
+    found = run(Call(layout, tensors))  # type: ignore[arg-type]
+    return tuple(found.get(name) for name in layout.operation.result._fields)
+
+
+class _Builder:
+    """What the two directions of time share. Steps are bound when all of them are known."""
+
+    def __init__(
+        self, layout: Layout, kernel: Kernel, shapes: dict[str, Shape], dtype: torch.dtype
+    ) -> None:
+        self.layout, self.kernel, self.dtype = layout, kernel, dtype
+        self.z, self.shapes = sizes(layout), dict(shapes)
+        self.names = layout.result_names()
+        read = [n for n in layout.operation.inputs if n in layout.present and self.reads(n)]
+        self.slots = Slots(read, [self.result(name) for name in self.names])
+        self.steps: list[Callable[[], Step]] = []
+
+    def reads(self, name: str) -> bool:
+        """Whether a step reads an input; the mask is read as it lies."""
+        return name != "mask"
+
+    def result(self, name: str) -> str:
+        """A result's name among all tensors of the call."""
+        return name
+
+    def given(self, name: str) -> str | None:
+        """An input's name, if it was passed."""
+        return name if name in self.layout.present else None
+
+    def program(self) -> Program:
+        self.build()
+        self.shapes |= {
+            self.result(name): self.shapes[name]
+            if self.layout.operation.is_gradient
+            else self.layout.shape(name)
+            for name in self.names
+        }
+        fields = self.layout.operation.result._fields
+        return Program(
+            self.slots,
+            self.layout.operation.inputs,
+            self.shapes,
+            [self.result(name) if name in self.names else None for name in fields],
+            self.layout.shape("mask") if self.given("mask") else None,
+            self.kernel.device,
+            self.dtype,
+            self.steps,
+        )
+
+    def build(self) -> None:
+        raise NotImplementedError
+
+    def multiply(self, products: list[Product]) -> None:
+        """A step of products."""
+        products = [each for each in products if each.m and each.n]
+        if not products:
+            return
+        kind, device = self.kernel.problem.type, self.kernel.device
+        if are_small(products, kind, chip_of(device).multiprocessors):
+            self.steps.append(launched_products(products, self.slots, kind, device))
+        else:
+            self.by_torch(by_torch(products, self.slots))
+
+    def by_torch(self, step: Step) -> None:
+        """A step of torch operations."""
+        self.steps.append(lambda: step)
+
+    def scan(self, **tensors: str | Asked | None) -> None:
+        """The step of the scan; tensors are named as in launch.FIELDS."""
+        tensors |= {
+            "weight": self.weight(),
+            "peephole": self.given("peephole"),
+            "bias2": self.given("secondary_bias"),
+            "state0": self.given("init_state"),
+            "cell0": self.given("init_cell"),
+        }
+        addresses = {
+            field: self.slots.ask(name) if name is None or isinstance(name, str) else name
+            for field, name in tensors.items()
+        }
+        if self.given("mask"):
+            addresses |= {name: (name, 0) for name in MASK}
+        self.steps.append(self.kernel.step(self.slots, self.z.T, addresses))
+
+    def weight(self) -> str:
+        """The recurrent weight as the scan reads it: the caller's own, where it is read once."""
+        z, plan, gradient = self.z, self.kernel.plan, self.layout.operation.is_gradient
+        if plan.holds_all(self.kernel.problem) or (plan.padded == z.H and not gradient):
+            return "recurrent_weight"
+        size = plan.padded
+        shape = (z.D, size, z.G, size) if gradient else (z.D, z.G, size, size)
+        name = self.slots.part("weight", shape, self.dtype)
+
+        def copy(frame: Frame) -> None:
+            weight = self.slots.tensor(frame, "recurrent_weight").reshape(z.D, z.G, z.H, z.H)
+            padded = self.slots.tensor(frame, name)
+            if size != z.H:
+                padded.zero_()
+            if gradient:  # turned, so that the backward product reads along its rows too
+                padded[:, : z.H, :, : z.H] = weight.permute(0, 3, 1, 2)
+            else:
+                padded[:, :, : z.H, : z.H] = weight
+
+        self.by_torch(copy)
+        return name
+
+
+class _Forward(_Builder):
+    """Project, scan."""
+
+    def build(self) -> None:
+        made = {name: name if name in self.names else None for name in ("cell", "training_state")}
+        self.scan(
+            gates_x=self.project(),
+            state="state",
+            cell=made["cell"],
+            saved=made["training_state"],
+        )
+
+    def project(self) -> str:
+        """x[t]W^T + b for all t, [T·N,D·G·H]; a source without a weight is projected already.
+
+        The scan may write zState over it: each number is read and written by one thread, and in
+        the same place, unless input and output go in different orders.
+        """
+        z, bias = self.z, self.given("bias")
+        if not self.given("input_weight") and bias is None:
+            return "source"
+        wide, name = z.D * z.G * z.H, "training_state"
+        if name not in self.names or (self.layout.descriptor.reverse and z.D == 1):
+            name = self.slots.part("gates", (z.T, z.N, wide), self.dtype)
+        if self.given("input_weight"):
+            operands = Operand(name, wide), Operand("source", z.I), Operand("input_weight", z.I)
+            added = None if bias is None else Operand("bias", wide)
+            self.multiply([Product("nt", *operands, z.T * z.N, wide, z.I, added)])
+        else:
+            self.by_torch(lambda frame: self._add_bias(frame, name))
+        return name
+
+    def _add_bias(self, frame: Frame, to: str) -> None:
+        source, bias, gates = (self.slots.tensor(frame, name) for name in ("source", "bias", to))
+        torch.add(source, bias, out=gates)
+
+
+class _Backward(_Builder):
+    """Scan, contract."""
+
+    def __init__(
+        self, layout: Layout, kernel: Kernel, shapes: dict[str, Shape], dtype: torch.dtype
+    ) -> None:
+        super().__init__(layout, kernel, shapes, dtype)
+        self.resets_after = getattr(layout.descriptor, "reset_after", False)
+        self.wide = self.z.D * self.z.G * self.z.H
+
+    def reads(self, name: str) -> bool:
+        needless = {"mask", "bias", *(() if self.given("input_weight") else ("source",))}
+        return name not in needless
+
+    def result(self, name: str) -> str:
+        return f"gradient of {name}"
+
+    def gradient(self, name: str) -> str | None:
+        return self.result(name) if name in self.names else None
+
+    def build(self) -> None:
+        z, part = self.z, self.slots.part
+        gates = self.result("source")  # already projected: the gates' gradient is the source's
+        if self.given("input_weight"):
+            gates = part("gates", (z.T * z.N, self.wide), self.dtype)
+        left = part("left", (z.T * z.N, z.D * z.H), self.dtype)
+        left_reset = None
+        if self.layout.cell_kind.name == "gru":
+            width = self.wide if self.resets_after else z.D * z.H
+            left_reset = part("left_reset", (z.T * z.N, width), self.dtype)
+        sums = self.sums()
+        self.scan(
+            saved="z_state",
+            cell=self.given("cell_output_fwd"),
+            state=self.given("output_fwd"),
+            d_state="source_gradient",
+            d_last=self.given("state_gradient"),
+            d_cell=self.given("cell_gradient"),
+            unreset=self.unreset(),
+            d_gates=gates,
+            left=left,
+            left_reset=left_reset,
+            d_state0=self.gradient("init_state"),
+            d_cell0=self.gradient("init_cell"),
+            **sums.addresses,
+        )
+        self.multiply([*self.contractions(gates, left, left_reset), *sums.products])
+
+    def contractions(self, gates: str, left: str, left_reset: str | None) -> list[Product]:
+        """dx [T·N,I], dW [D·G·H,I] and dR [D,G·H,H] from the gates' gradients [T·N,D·G·H]."""
+        z, wide, rows = self.z, self.wide, self.z.T * self.z.N
+        found = []
+        if self.given("input_weight"):
+            dg, x, w = Operand(gates, wide), Operand("source", z.I), Operand("input_weight", z.I)
+            dx, dw = (Operand(self.result(name), z.I) for name in ("source", "input_weight"))
+            found.append(Product("nn", dx, dg, w, rows, z.I, wide))
+            found.append(Product("tn", dw, dg, x, wide, z.I, rows))
+        # What stood in front of R, and which gates' products it was a factor of.
+        parts = [(gates, left, 0, z.G * z.H)]
+        if left_reset is not None and self.resets_after:
+            parts = [(left_reset, left, 0, z.G * z.H)]
+        elif left_reset is not None:
+            # The candidate's gate is the last in either gate order, and has a factor of its own.
+            parts = [(gates, left, 0, 2 * z.H), (gates, left_reset, 2 * z.H, z.H)]
+        for d in range(z.D):
+            for products, factor, first, count in parts:
+                row = d * z.G * z.H + first
+                out = Operand(self.result("recurrent_weight"), z.H, row * z.H)
+                operands = Operand(products, wide, row), Operand(factor, z.D * z.H, d * z.H)
+                found.append(Product("tn", out, *operands, count, z.H, rows))
+        return found
+
+    def sums(self) -> _Sums:
+        """Gradients that are sums over time and batch: the scan leaves one a group of rows."""
+        z, slots = self.z, self.slots
+        per_unit = {"bias": z.G, "peephole": 4, "secondary_bias": 1}
+        widths = {name: z.D * n * z.H for name, n in per_unit.items() if name in self.names}
+        groups, total = self.kernel.plan.tile_groups(z.N), sum(widths.values())
+        if groups == 1:
+            return _Sums({_SUM_FIELDS[name]: self.result(name) for name in widths}, [])
+        found = _Sums({"sum_stride": slots.constant(total)}, [])
+        if widths:
+            slots.part("sums", (groups, total), torch.float32)
+        begin = 0
+        for name, width in widths.items():
+            found.addresses[_SUM_FIELDS[name]] = slots.ask("sums", begin * 4)
+            out, sums = Operand(self.result(name), width), Operand("sums", total, begin)
+            found.products.append(Product("sum", out, sums, None, 1, width, groups))
+            begin += width
+        return found
+
+    def unreset(self) -> str | None:
+        """What reset_after multiplies by r, for all t in one product; zState does not keep it.
+
+        [T,N,D·H]; without an initial state the scan knows that of the first step.
+        """
+        z = self.z
+        if not self.resets_after:
+            return None
+        name = self.slots.part("unreset", (z.T, z.N, z.D * z.H), self.dtype)
+        if self.given("mask"):
+            self.by_torch(self._unreset_masked)
+            return name
+        wide, step, last = z.D * z.H, z.N * z.D * z.H, (z.T - 1) * z.N * z.D * z.H
+        products = []
+        for d in range(z.D):
+            # In the order of the output; the second direction goes the other way.
+            begin, after, before = (0, step, 0) if d == 0 else (last, 0, step)
+            own = d * z.H
+            weight = Operand("recurrent_weight", z.H, (d * z.G + 2) * z.H * z.H)
+            bias = Operand("secondary_bias", wide, own) if self.given("secondary_bias") else None
+            out, states = (
+                Operand(name, wide, after + own),
+                Operand("output_fwd", wide, before + own),
+            )
+            rows = (z.T - 1) * z.N
+            products.append(Product("nt", out, states, weight, rows, z.H, z.H, bias))
+            if self.given("init_state"):
+                out, states = Operand(name, wide, begin + own), Operand("init_state", wide, own)
+                products.append(Product("nt", out, states, weight, z.N, z.H, z.H, bias))
+        self.multiply(products)
+        return name
+
+    def _unreset_masked(self, frame: Frame) -> None:
+        z, slots = self.z, self.slots
+        state, found = (slots.tensor(frame, name) for name in ("output_fwd", "unreset"))
+        weight = slots.tensor(frame, "recurrent_weight").reshape(z.D, z.G, z.H, z.H)[:, 2]
+        first, bias = (
+            slots.tensor(frame, name) if self.given(name) else None
+            for name in ("init_state", "secondary_bias")
+        )
+        assert frame.mask is not None
+        for d in range(z.D):
+            own = slice(d * z.H, (d + 1) * z.H)
+            mask = frame.mask[:, :, own]
+            mask = mask.flip(0) if z.D == 1 and self.layout.descriptor.reverse else mask
+            early, late = (slice(None, -1), slice(1, None))
+            before, after = (early, late) if d == 0 else (late, early)
+            begin = 0 if d == 0 else -1
+            added = None if bias is None else bias[own]
+            rows = (state[before, :, own] * mask[after]).reshape(-1, z.H)
+            linear = torch.nn.functional.linear
+            found[after, :, own] = linear(rows, weight[d], added).view(-1, z.N, z.H)
+            if first is not None:
+                found[begin, :, own] = linear(first[:, own] * mask[begin], weight[d], added)
+
+
+_SUM_FIELDS = {"bias": "bias_sum", "peephole": "peephole_sum", "secondary_bias": "bias2_sum"}
+
+
+class _Sums(NamedTuple):
+    """Where the scan leaves sums over time and batch, and how the groups' become one."""
+
+    addresses: dict[str, str | Asked | None]
+    products: list[Product]
 
 
 def _problem(layout: Layout, exact: bool) -> Problem:
@@ -341,16 +435,11 @@ def _optional_registers(layout: Layout) -> int:
     return 2 * ("mask" in layout.present) + 8 * sums * ("peephole" in layout.present)
 
 
-def _options(call: TensorCall, mask_pairs: bool) -> Options:
-    layout, present = call.layout, call.layout.present
-    descriptor, names = layout.descriptor, layout.result_names()
+def _options(layout: Layout, shapes: dict[str, Shape], mask_pairs: bool) -> Options:
+    present, descriptor, names = layout.present, layout.descriptor, layout.result_names()
     gradient = layout.operation.is_gradient
-    cell_gradient = call.tensors.get("cell_gradient")
-    every = (
-        cell_gradient is not None
-        and cell_gradient.ndim == 3
-        and cell_gradient.shape[0] == layout.size[0]
-    )
+    of_cell = shapes.get("cell_gradient")
+    every = of_cell is not None and len(of_cell) == 3 and of_cell[0] == layout.size[0]
     return Options(
         slots=layout.slots,
         activations=tuple(int(kind) for kind in descriptor.activations),
@@ -365,23 +454,10 @@ def _options(call: TensorCall, mask_pairs: bool) -> Options:
         save_cell="cell" in names,
         save_gates="training_state" in names,
         last_state="state_gradient" in present,
-        last_cell=cell_gradient is not None and not every,
+        last_cell=of_cell is not None and not every,
         every_cell=every,
         want_left=gradient,
         sum_bias=gradient and "bias" in present,
         sum_peephole=gradient and "peephole" in present,
         sum_bias2=gradient and "secondary_bias" in present,
     )
-
-
-def _taken(tensor: Tensor | None) -> Tensor | None:
-    """A tensor as the kernel reads it: contiguous, and aligned for 16-byte loads."""
-    if tensor is None:
-        return None
-    tensor = tensor.contiguous()
-    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
-
-
-def _required(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .planner import Plan, Problem
+from .plan import Plan, Problem
+from .products import MOST_JOBS, SHARED
 
 _CELLS = {"single_gate_rnn": 0, "lstm": 1, "gru": 2}
 _TYPES = {"bfloat16": 0, "float16": 1, "tf32": 2, "float32": 3}
@@ -68,6 +69,7 @@ def constants(problem: Problem, options: Options, plan: Plan, debug: bool = Fals
         "FLIP_Z": options.flip_z,
         "HAS_MASK": options.mask,
         "MASK_PAIRS": options.mask_pairs,
+        "AS_IS": plan.holds_all(problem),
         "ONE_GROUP": problem.backward and plan.tile_groups(problem.batch) == 1,
         "HAS_PEEPHOLE": options.peephole,
         "HAS_BIAS2": options.bias2,
@@ -84,8 +86,18 @@ def constants(problem: Problem, options: Options, plan: Plan, debug: bool = Fals
         "SUM_BIAS2": options.sum_bias2,
         "DEBUG": debug,
     }
+    # The preprocessor cannot see a constexpr, and only one of the two directions is included.
+    return _written(integers, switches) + f"#define BACKWARD_TEXT {int(problem.backward)}\n"
+
+
+def product_constants(kind: str) -> str:
+    """The text in front of the products'."""
+    # Their rows are whole pieces of 16 bytes, so that pairs of numbers are whole words.
+    integers = {"TYPE": _TYPES[kind], "H": 2, "MOST_JOBS": MOST_JOBS, "SHARED": SHARED}
+    return _written(integers, {"DEBUG": False})
+
+
+def _written(integers: dict[str, int], switches: dict[str, bool]) -> str:
     lines = [f"constexpr int {name} = {value};" for name, value in integers.items()]
     lines += [f"constexpr bool {name} = {str(on).lower()};" for name, on in switches.items()]
-    # The preprocessor cannot see a constexpr, and only one of the two directions is included.
-    lines.append(f"#define BACKWARD_TEXT {int(problem.backward)}")
     return "\n".join(lines) + "\n"

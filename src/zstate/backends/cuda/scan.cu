@@ -63,6 +63,10 @@ ZS_DEVICE Pair take_mask(const Arguments& a, const Where& w, i64 s) {
 #endif
 
 template <int N> struct Number { static constexpr int value = N; };
+template <bool First, class X, class Y> ZS_DEVICE auto& pick(X& x, Y& y) {
+  if constexpr (First) return x;
+  else return y;
+}
 
 extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char shared[];
@@ -95,6 +99,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     const i64 row = BACKWARD ? unit * G + slot(in_gate) : static_cast<i64>(slot(gate)) * HP + unit;
     const Stored* from = a.weight + static_cast<i64>(d) * G * HP * HP + row * HP + (block % kGateK) * kBlockK;
     return reinterpret_cast<const uint4*>(from) + quarter;
+  };
+  // The same 16 bytes; where the weight is the caller's own, turned round and padded on the way.
+  auto weight_from = [&](auto phase, int tile_column, int block) {
+    if constexpr (!AS_IS || (!BACKWARD && HP == H)) return *weight_at(phase, tile_column, block);
+    using Ph = Phase<decltype(phase)::value>;
+    constexpr int count = 16 / kBytes;
+    const int unit = rank * UH + (wn * kUnitBlocks + tile_column / Ph::NG) * 8 + column, k = (block % kGateK) * kBlockK + quarter * count;
+    const int gate = slot(Ph::first + (BACKWARD ? block / kGateK : tile_column % Ph::NG));
+    const Stored* from = a.weight + (static_cast<i64>(d) * G + gate) * H * H + (BACKWARD ? static_cast<i64>(k) * H + unit : static_cast<i64>(unit) * H + k);
+    union { Stored value[count]; uint4 all; } found;
+#pragma unroll
+    for (int e = 0; e < count; ++e) found.value[e] = unit < H && k + e < H ? __ldg(from + e * (BACKWARD ? H : 1)) : Stored{};
+    return found.all;
   };
   auto where = [&](int p, int tile) {
     Where w;
@@ -146,20 +163,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
 #pragma unroll
       for (int n = 0; n < Ph::NT; ++n) {
         const int block = wk * Ph::KB + k;
-        held[k][n] = block < Ph::blocks ? weight_words(*weight_at(phase, n, block)) : make_uint4(0, 0, 0, 0);
+        held[k][n] = block < Ph::blocks ? weight_words(weight_from(phase, n, block)) : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll 4
     for (int k = 0; k < Ph::KS; ++k)
 #pragma unroll
       for (int n = 0; n < Ph::NT; ++n) {
         const int block = wk * Ph::KB + Ph::KR + k;
-        stored[(k * Ph::NT + n) * 32] = block < Ph::blocks ? weight_words(*weight_at(phase, n, block)) : make_uint4(0, 0, 0, 0);
+        stored[(k * Ph::NT + n) * 32] = block < Ph::blocks ? weight_words(weight_from(phase, n, block)) : make_uint4(0, 0, 0, 0);
       }
   };
   hold(Number<0>{}, held0);
   if constexpr (kTwoPhases) hold(Number<1>{}, held1);
 
   // ---- the product of one tile; leaves one partial sum a warp in shared memory
+  uint4 ahead[kAhead ? Phase<0>::CH : 1][kHalves];  // the first chunk of the next tile's operand
   auto multiply = [&](auto phase, auto& held, int tile, i64 index, float* sum, auto& acc) {
     constexpr int P = decltype(phase)::value;
     using Ph = Phase<P>;
@@ -227,12 +245,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     constexpr int CH = Ph::CH;
     constexpr int on_chip = Ph::KR + Ph::KS;
     const bool upper_row = RV >= 8 || column < RV;
-    auto gather = [&](int first, uint4 (&x)[CH][kHalves]) {
+    auto gather = [&](int first, uint4 (&x)[CH][kHalves], bool asked) {
+      if (!asked) {
 #pragma unroll
-      for (int k = 0; k < CH; ++k)
+        for (int k = 0; k < CH; ++k)
 #pragma unroll
-        for (int h = 0; h < kHalves; ++h)
-          x[k][h] = first + k < blocks && upper_row ? load(first + k, column + h * 8) : make_uint4(0, 0, 0, 0);
+          for (int h = 0; h < kHalves; ++h)
+            x[k][h] = first + k < blocks && upper_row ? load(first + k, column + h * 8) : make_uint4(0, 0, 0, 0);
+      }
       if constexpr (MODE == kGrid) {
         // Look again at all that is missing together: a look takes as long as the way to L2.
         Patience patience;
@@ -273,8 +293,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     constexpr int held_end = Ph::KR == 0 ? 0 : CH < on_chip ? CH : on_chip;
     constexpr int stored_end = on_chip < Ph::KB ? held_end + (on_chip - held_end) / CH * CH : Ph::KB;
     if constexpr (held_end > 0) {
-      uint4 x[CH][kHalves];
-      gather(0, x);
+      uint4 fresh[CH][kHalves];
+      auto& x = pick<kAhead>(ahead, fresh);
+      gather(0, x, kAhead);
 #pragma unroll
       for (int k = 0; k < held_end; ++k) {
         if (k >= blocks) break;
@@ -284,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
 #pragma unroll 1
     for (int first = held_end; first < stored_end && first < blocks; first += CH) {
       uint4 x[CH][kHalves];
-      gather(first, x);
+      gather(first, x, false);
 #pragma unroll
       for (int k = 0; k < CH; ++k) {
         if (first + k >= blocks || (stored_end % CH != held_end % CH && first + k >= stored_end)) break;
@@ -303,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
 #pragma unroll 1
       for (int first = stored_end; first < blocks; first += CH) {
         uint4 x[CH][kHalves];
-        gather(first, x);
+        gather(first, x, false);
 #pragma unroll
         for (int k = 0; k < CH; ++k) {
           if (first + k >= blocks) break;
@@ -466,6 +487,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
     }
 
   // ---- every step
+  // All of a warp's k-blocks, or the first of them, of a tile of 16 rows.
+  auto look_ahead = [&](int tile, i64 index) {
+    if (index >= a.T) return;
+    const char* rows = exchange_at(Number<0>{}, tile, index) + wk * Phase<0>::KB * RV * 64 + quarter * 16;
+#pragma unroll
+    for (int k = 0; k < Phase<0>::CH; ++k)
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) ahead[k][h] = load_relaxed(rows + (k * RV + column + h * 8) * 64);
+  };
+  if constexpr (kAhead) look_ahead(0, 0);
   int turn = 0;
   auto work = [&](auto phase, auto& held, int tile, i64 index) {
     constexpr int P = decltype(phase)::value;
@@ -515,6 +546,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, RESIDENT) scan(const __gr
       };
       consume<P>(a, w, index, Inputs(in[p]), constants[p], total, state, hand_on, sums[p]);
     }
+    if constexpr (kAhead) look_ahead(tile + 1 < MT ? tile + 1 : 0, tile + 1 < MT ? index : index + 1);
   };
 #pragma unroll 1
   for (i64 index = 0; index < a.T; ++index) {

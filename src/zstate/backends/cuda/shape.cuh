@@ -47,6 +47,11 @@ template <int P> struct Phase {
   static constexpr int weight_bytes = WK * WN * KS * NT * 512;
 };
 
+// Several tiles in turn, exchanged through L2: what the next tile needs was handed on a while ago and is asked for before its turn.
+// A turn of an LSTM that saves its gates is long enough for that (8% faster at H = 1024); others would look too early, and again.
+constexpr bool kAhead = MODE == kGrid && MT > 1 && CELL == kLstm && SAVE_Z && kIsHalf && RV == 16 && KR0 > 0 && AS_IS &&
+                        Phase<0>::CH <= 4 && Phase<0>::blocks % WK == 0;
+
 constexpr int kColumns = (kTwoPhases ? (BACKWARD ? 1 : 2) : (BACKWARD ? 1 : G)) * UH;
 constexpr int kSumStride = (kColumns / 8 | 1) * 8;  // an odd multiple of 8: no bank conflicts
 constexpr int kStates = CELL == kRnn ? 0 : CELL == kLstm ? 1 : kTwoPhases ? (BACKWARD ? 4 : 2) : 1;
@@ -77,7 +82,7 @@ struct Arguments {
   i64 step;                    // values in a step of [N,D,H]
   i64 first_group;             // tile groups of earlier launches
   i64 mask_t, mask_n, mask_h;  // strides, 0 where the mask is broadcast
-  const Stored* weight;        // forward [D,G,HP,HP], backward [D,HP,G,HP]
+  const Stored* weight;        // [D,G,H,H] AS_IS, the caller's own; else forward [D,G,HP,HP], backward [D,HP,G,HP]
   const Stored* mask;
   const Stored* peephole;      // [D,4,H]
   const Stored* bias2;         // [D,H]

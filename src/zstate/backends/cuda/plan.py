@@ -1,0 +1,147 @@
+"""What a plan is made from and what it says: a device, a problem, and one way over the chip.
+
+A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of up
+to 32 rows; groups are independent. Its blocks exchange the operand of every product
+
+- inside one block, through shared memory (small H),
+- inside a cluster, through distributed shared memory (Hopper and newer),
+- over the whole grid, through L2, all blocks resident at once (large H, older chips).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+BLOCK, CLUSTER, GRID = 0, 1, 2
+TILE = 16  # rows of one matrix instruction: the least that a tile has
+MOST_TILES = 16  # of one block: bounds its state in shared memory
+THREAD_REGISTERS = 255
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the planner has to know of a device."""
+
+    multiprocessors: int
+    shared_bytes: int  # a block may have
+    capability: tuple[int, int]
+
+    @property
+    def has_clusters(self) -> bool:
+        return self.capability[0] >= 9 and self.capability[0] != 12
+
+    def clusters(self, blocks: int) -> int:
+        """How many clusters are resident at once, one block a multiprocessor: an estimate.
+
+        A cluster lies inside one group of 16 or 18 multiprocessors, some of which are switched off.
+        """
+        return max(
+            1, self.multiprocessors // blocks - (1 if blocks > 4 else 3 if blocks > 1 else 0)
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What of a call decides the plan."""
+
+    cell: str  # single_gate_rnn, lstm or gru
+    backward: bool
+    reset_after: bool
+    type: str  # bfloat16, float16, tf32 or float32
+    hidden: int
+    batch: int
+    directions: int
+    optional: int = 0  # registers that the options of a call take for each pair of units
+
+    @property
+    def gates(self) -> int:
+        return {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[self.cell]
+
+    @property
+    def value_bytes(self) -> int:
+        return 2 if self.type in ("bfloat16", "float16") else 4
+
+    @property
+    def phases(self) -> list[tuple[int, int]]:
+        """For each product of a step: gates that go in, gates that come out."""
+        if self.cell == "gru" and not self.reset_after:
+            return [(1, 1), (2, 1)] if self.backward else [(1, 2), (1, 1)]
+        return [(self.gates, 1)] if self.backward else [(1, self.gates)]
+
+    @property
+    def states(self) -> int:
+        """Values that a unit of a row keeps from phase to phase."""
+        if self.cell == "gru":
+            return 1 if self.reset_after else 4 if self.backward else 2
+        return 1 if self.cell == "lstm" else 0
+
+
+class Plan(NamedTuple):
+    """One way over the chip. ``held`` and ``stored``: k-blocks a warp, by phase."""
+
+    mode: int
+    blocks: int  # of a group
+    units: int  # of a block
+    padded: int  # H, rounded up to blocks · units
+    rows: int  # of a tile; for a small batch only as many of the 16 as are there at all
+    tiles: int  # of a group
+    groups: int  # of one launch, all directions
+    launches: int  # one after the other, where the chip cannot hold all groups at once
+    warps_k: int
+    warps_n: int
+    chunk: int  # k-blocks of the operand that are loaded together
+    held: tuple[int, ...]  # in registers
+    stored: tuple[int, ...]  # in shared memory; the rest is read from L2 at every step
+    shared: int  # bytes of shared memory
+    resident: int  # blocks that one multiprocessor has to hold at once
+    spare: int  # registers of a thread that are left, by estimate
+    microseconds: float  # of a step, by the model
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_k * self.warps_n
+
+    @property
+    def tile_rows(self) -> int:
+        return max(TILE, self.rows)
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether the compiler may run out of registers; the estimate of their number is rough."""
+        return self.spare < 56
+
+    def holds_all(self, problem: Problem) -> bool:
+        """Whether the weight comes onto the chip once: nothing of it is read at every step."""
+        deep, wide = warp_parts(problem, self.padded, self.units, self.warps_k, self.warps_n)
+        return not streamed(deep, wide, self.held, self.stored)
+
+    def tile_groups(self, batch: int) -> int:
+        """Groups of one direction, over all launches."""
+        return -(-batch // (self.tile_rows * self.tiles))
+
+
+def is_direct(problem: Problem, rows: int, warps_k: int) -> bool:
+    """Whether a warp keeps its sums in registers: it has all of K, and up to eight rows."""
+    return warps_k == 1 and rows <= 8 and problem.type != "float32"
+
+
+def warp_parts(
+    problem: Problem, padded: int, units: int, warps_k: int, warps_n: int
+) -> tuple[list[int], list[int]]:
+    """K-blocks and column tiles of a warp, by phase."""
+    gate_k = padded * problem.value_bytes // 64
+    deep = [-(-into * gate_k // warps_k) for into, _ in problem.phases]
+    wide = [units // 8 // warps_n * out for _, out in problem.phases]
+    return deep, wide
+
+
+def streamed(
+    deep: Sequence[int], wide: Sequence[int], held: Sequence[int], stored: Sequence[int]
+) -> int:
+    """Column tiles times k-blocks that a warp reads from L2 at every step."""
+    return sum(
+        (depth - kept - count) * width
+        for depth, width, kept, count in zip(deep, wide, held, stored, strict=True)
+    )

@@ -1,0 +1,156 @@
+"""The matrix products around a scan: torch's own, or, where they are small, all in one launch.
+
+A call of cuBLAS costs the host ten microseconds, even where the product takes four. Small products
+are made together by one launch of products.cu, which costs it three.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .frame import Asked, Frame, Slots, Step
+
+Tensor = torch.Tensor
+SIDE, THREADS, SHARED = 64, 256, 65536  # of a block: its tile, threads, bytes of shared memory
+MOST_JOBS = 8
+MOST_WORDS = 1 + 13 * MOST_JOBS
+# Microseconds on an H200: a launch, one step of a block over K; a product by cuBLAS.
+_LAUNCH, _LIBRARY = 2.5, 5.0
+_STEP = {"bfloat16": 0.4, "float16": 0.4, "tf32": 0.6}
+KINDS = {"nt": 0, "nn": 1, "tn": 2, "sum": 3}
+
+
+class Operand(NamedTuple):
+    """A matrix inside a tensor: its first number, and how far apart its rows are."""
+
+    name: str
+    stride: int
+    begin: int = 0
+
+
+class Product(NamedTuple):
+    """out [m,n] = left·right + bias.
+
+    ``nt``: left [m,k] and right [n,k], transposed; ``nn``: left [m,k] and right [k,n]; ``tn``: left
+    [k,m], transposed, and right [k,n]; ``sum``: out [n], the sum of the k rows of left, in float32.
+    """
+
+    kind: str
+    out: Operand
+    left: Operand
+    right: Operand | None
+    m: int
+    n: int
+    k: int
+    bias: Operand | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Of a launch: one a tile, or, for a sum, one for so many numbers."""
+        if self.kind == "sum":
+            return -(-self.n // THREADS)
+        return -(-self.n // SIDE) * -(-self.m // SIDE)
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Rows and columns of each matrix as they lie."""
+        left = (self.m, self.k) if self.kind in ("nt", "nn") else (self.k, self.m)
+        right = (self.n, self.k) if self.kind == "nt" else (self.k, self.n)
+        return {"out": (self.m, self.n), "left": left, "right": right}
+
+    def in_pieces(self, count: int) -> bool:
+        """Whether rows consist of whole pieces of so many numbers, each in its place."""
+        if self.kind == "sum":
+            return True
+        shapes = self.shapes()
+        matrices = {"out": self.out, "left": self.left, "right": self.right}
+        return all(
+            matrix is not None
+            and not (matrix.stride % count or matrix.begin % count or shapes[name][1] % count)
+            for name, matrix in matrices.items()
+        )
+
+
+def are_small(products: list[Product], kind: str, multiprocessors: int) -> bool:
+    """Whether one launch of our own can make these, and as fast as cuBLAS."""
+    if kind not in _STEP or len(products) > MOST_JOBS:
+        return False
+    count = 4 if kind == "tf32" else 8
+    if not all(product.in_pieces(count) for product in products):
+        return False
+    return launch_time(products, kind, multiprocessors) <= _LIBRARY * len(products) + 1
+
+
+def launch_time(products: list[Product], kind: str, multiprocessors: int) -> float:
+    """Microseconds of a launch that makes all of them: its longest sum, or all of its work."""
+    deep = 8 * (4 if kind == "tf32" else 8)  # numbers of K in a step
+    steps = [0 if each.kind == "sum" else -(-each.k // deep) for each in products]
+    work = sum(each.blocks * count for each, count in zip(products, steps, strict=True))
+    return _LAUNCH + _STEP[kind] * max([*steps, work / multiprocessors])
+
+
+class Jobs(NamedTuple):
+    """The arguments of a launch, as numbers to be asked for, and its blocks."""
+
+    words: list[Asked]
+    blocks: int
+
+
+def jobs(products: list[Product], slots: Slots, item_bytes: int) -> Jobs:
+    """The words of ``Jobs`` in products.cu."""
+
+    def address(operand: Operand | None, size: int = item_bytes) -> Asked:
+        name, begin = (None, 0) if operand is None else (operand.name, operand.begin)
+        return slots.ask(name, begin * size)
+
+    found: list[Asked] = [slots.constant(len(products))]
+    first = 0
+    for each in products:
+        is_sum = each.kind == "sum"
+        columns = -(-each.n // (THREADS if is_sum else SIDE))
+        found += [
+            address(each.left, 4 if is_sum else item_bytes),
+            *(address(operand) for operand in (each.right, each.bias, each.out)),
+        ]
+        strides = (0 if each.right is None else each.right.stride, each.out.stride)
+        numbers = (each.m, each.n, each.k, each.left.stride, *strides, KINDS[each.kind])
+        found += [slots.constant(number) for number in (*numbers, first, columns)]
+        first += each.blocks
+    return Jobs(found, first)
+
+
+def by_torch(products: list[Product], slots: Slots) -> Step:
+    """The same by torch's products, one after the other."""
+
+    def matrix(frame: Frame, operand: Operand, shape: tuple[int, int]) -> Tensor:
+        tensor = slots.tensor(frame, operand.name)
+        begin = tensor.storage_offset() + operand.begin
+        return tensor.as_strided(shape, (operand.stride, 1), begin)
+
+    def run(frame: Frame) -> None:
+        for each in products:
+            shapes = each.shapes()
+            if each.kind == "sum":
+                out = slots.tensor(frame, each.out.name)
+                out.view(-1).copy_(matrix(frame, each.left, (each.k, each.n)).sum(0))
+                continue
+            assert each.right is not None
+            out, left, right = (
+                matrix(frame, operand, shapes[name])
+                for name, operand in (
+                    ("out", each.out),
+                    ("left", each.left),
+                    ("right", each.right),
+                )
+            )
+            left = left.t() if each.kind == "tn" else left
+            right = right.t() if each.kind == "nt" else right
+            if each.bias is None:
+                torch.mm(left, right, out=out)
+            else:
+                bias = slots.tensor(frame, each.bias.name)
+                bias = bias.view(-1)[each.bias.begin : each.bias.begin + each.n]
+                torch.addmm(bias, left, right, out=out)
+
+    return run

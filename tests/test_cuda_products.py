@@ -1,0 +1,106 @@
+"""The matrix products around the scan, on the CPU: which are made together, with which words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zstate.backends.cuda.frame import Frame, Slots
+from zstate.backends.cuda.products import KINDS, Operand, Product, are_small, by_torch, jobs
+
+
+def contraction(T: int, N: int, H: int, gates: int = 4) -> list[Product]:
+    """dx, dW and dR of a layer with I = H."""
+    rows, wide = T * N, gates * H
+    dg, x, h, w = (
+        Operand(name, width) for name, width in (("dg", wide), ("x", H), ("h", H), ("w", H))
+    )
+    return [
+        Product("nn", Operand("dx", H), dg, w, rows, H, wide),
+        Product("tn", Operand("dw", H), dg, x, wide, H, rows),
+        Product("tn", Operand("dr", H), dg, h, wide, H, rows),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("products", "kind", "small"),
+    [
+        (contraction(64, 16, 256), "bfloat16", True),
+        (contraction(64, 16, 256, 1), "float16", True),
+        (contraction(64, 16, 256), "tf32", False),  # twice the steps over K
+        (contraction(16, 4, 64), "tf32", True),
+        (contraction(256, 16, 256), "bfloat16", False),
+        (contraction(256, 64, 1024), "bfloat16", False),
+        (contraction(64, 16, 256), "float32", False),  # no matrix instruction for it
+        (contraction(7, 3, 20), "bfloat16", False),  # rows of 40 bytes
+        (contraction(7, 3, 20), "tf32", True),
+    ],
+)
+def test_which_products_are_made_in_one_launch(
+    products: list[Product], kind: str, small: bool
+) -> None:
+    assert are_small(products, kind, multiprocessors=132) == small
+
+
+def test_windows_must_begin_at_a_piece() -> None:
+    product = contraction(8, 8, 64)[0]
+    assert product.in_pieces(8)
+    assert not product._replace(left=Operand("dg", 256, 4)).in_pieces(8)
+    assert not product._replace(out=Operand("dx", 68)).in_pieces(8)
+
+
+def frame(tensors: dict[str, torch.Tensor]) -> Frame:
+    return Frame([], list(tensors.values()), None, None, 0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["nt", "nn", "tn"])
+def test_products_by_torch(kind: str, bias: bool) -> None:
+    """Windows of larger matrices; what lies beside the result stays."""
+    torch.manual_seed(0)
+    tensors = {name: torch.randn(9, 10).double() for name in ("left", "right", "out", "bias")}
+    before = tensors["out"].clone()
+    m, n, k = 4, 3, 5
+    product = Product(
+        kind,
+        *(Operand("out", 10, 21), Operand("left", 10, 12), Operand("right", 10, 3)),
+        *(m, n, k),
+        Operand("bias", 10, 2) if bias else None,
+    )
+    by_torch([product], Slots(list(tensors), []))(frame(tensors))
+    left = tensors["left"][1 : 1 + (k if kind == "tn" else m), 2 : 2 + (m if kind == "tn" else k)]
+    right = tensors["right"][: n if kind == "nt" else k, 3 : 3 + (k if kind == "nt" else n)]
+    wanted = (left.t() if kind == "tn" else left) @ (right.t() if kind == "nt" else right)
+    before[2 : 2 + m, 1 : 1 + n] = wanted + (tensors["bias"].view(-1)[2 : 2 + n] if bias else 0)
+    assert torch.allclose(tensors["out"], before, rtol=0, atol=1e-14)
+
+
+def test_a_sum_by_torch() -> None:
+    tensors = {"sums": torch.randn(3, 10), "out": torch.empty(2, 2)}
+    product = Product("sum", Operand("out", 4), Operand("sums", 10, 5), None, 1, 4, 3)
+    by_torch([product], Slots(list(tensors), []))(frame(tensors))
+    assert torch.equal(tensors["out"].view(-1), tensors["sums"][:, 5:9].sum(0))
+
+
+def test_the_words_of_a_launch() -> None:
+    names = ["dg", "w", "dx", "dw", "dr", "x", "h", "sums", "total"]
+    slots = Slots(names, [])
+    second = contraction(8, 16, 128)[2]._replace(bias=Operand("x", 1, 3))
+    total = Product("sum", Operand("total", 300), Operand("sums", 400, 100), None, 1, 300, 5)
+    asked, blocks = jobs([contraction(8, 16, 128)[0], second, total], slots, item_bytes=2)
+    numbers = [1_000_000 * (place + 1) for place in range(len(names))]
+    numbers += [numbers[slots.place((name, 0))] + begin for name, begin in slots.inside]
+    numbers += list(slots.constants)
+    count, *words = [numbers[slots.place(each)] for each in asked]
+    found = [words[begin : begin + 13] for begin in range(0, len(words), 13)]
+    at = dict(zip(names, numbers, strict=False))
+    assert count == len(found) == 3
+    # a, b, bias, c; m, n, k; their strides; kind; the first block, tiles side by side
+    nn, tn, plus = KINDS["nn"], KINDS["tn"], KINDS["sum"]
+    assert found[0] == [at["dg"], at["w"], 0, at["dx"], 128, 128, 512, 512, 128, 128, nn, 0, 2]
+    assert found[1] == [
+        *(at["dg"], at["h"], at["x"] + 6, at["dr"]),
+        *(512, 128, 128, 512, 128, 128, tn, 4, 2),
+    ]
+    assert found[2] == [at["sums"] + 400, 0, 0, at["total"], 1, 300, 5, 400, 0, 300, plus, 20, 2]
+    assert blocks == 22

@@ -1,0 +1,252 @@
+"""The steps of a call around a scan that is pretended, on the CPU: memory, arguments, products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, layout, verify
+from zstate.backends.cuda import engine, program
+from zstate.backends.cuda.frame import MASK, Asked, Frame, Slots, Step
+from zstate.backends.cuda.plan import GRID, Chip, Plan, Problem
+from zstate.backends.cuda.planner import plans
+from zstate.descriptors import AnyDescriptor
+from zstate.layout import Call, bind
+from zstate.operations import OPERATIONS
+
+CHIP = Chip(132, 232448, (9, 0))
+T, N, I, H = 5, 18, 6, 10
+
+
+class PretendedScan:
+    """Keeps what it was asked to read and write, and fills what it would have written."""
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.problem, self.plan, self.device = problem, plan, torch.device("cpu")
+        self.read: dict[str, torch.Tensor] = {}  # before it wrote anything
+        self.seen: dict[str, torch.Tensor] = {}
+        self.addresses: dict[str, int] = {}
+
+    def step(self, slots: Slots, steps: int, addresses: dict[str, Asked]) -> Callable[[], Step]:
+        assert steps == T
+        written = ("d_gates", "left", "left_reset", "state", "cell", "saved")
+
+        def run(frame: Frame) -> None:
+            tensors = {f: asked[0] for f, asked in addresses.items() if not isinstance(asked, int)}
+            tensors = {f: name for f, name in tensors.items() if name not in MASK}
+            self.read = {f: slots.tensor(frame, name).clone() for f, name in tensors.items()}
+            for name in {n for f, n in tensors.items() if f in written or f.endswith("_sum")}:
+                if name not in slots.inputs:
+                    tensor = slots.tensor(frame, name)
+                    tensor.copy_(torch.randn(tensor.shape))
+            self.seen = {f: slots.tensor(frame, name).clone() for f, name in tensors.items()}
+            self.addresses = {
+                f: frame.numbers[slots.place(asked)] for f, asked in addresses.items()
+            }
+
+        return lambda: run
+
+
+@pytest.fixture
+def scan(monkeypatch: pytest.MonkeyPatch) -> list[PretendedScan]:
+    """The engine on the CPU; the scans that it prepared."""
+    made: list[PretendedScan] = []
+
+    def prepare(problem: Problem, options: Any, device: Any) -> Any:
+        made.append(PretendedScan(problem, plans(problem, CHIP)[0]))
+        return made[-1]
+
+    monkeypatch.setattr(engine, "prepare", prepare)
+    monkeypatch.setattr(engine, "chip_of", lambda device: CHIP)
+    monkeypatch.setattr(engine, "are_small", lambda *_: False)
+    monkeypatch.setattr(engine, "enter", lambda index: None)
+    monkeypatch.setattr(program, "enter", lambda index: None)
+    monkeypatch.setattr(program, "_current_device", lambda: None)
+    monkeypatch.setattr(program, "current_stream", lambda index: 0)
+    monkeypatch.setattr(layout, "_LAYOUTS", {})  # where programs are kept
+    return made
+
+
+def make_call(operation: str, descriptor: AnyDescriptor, **others: torch.Tensor | None) -> Call:
+    """A call with all inputs that matter here."""
+    op = OPERATIONS[operation]
+    gates = len(op.cell.gates)
+    D = 2 if descriptor.bidirectional else 1
+    shapes = {
+        "source": (T, N, I),
+        "recurrent_weight": (gates * H, H) if D == 1 else (2, gates * H, H),
+        "input_weight": (D * gates * H, I),
+        "bias": (D * gates * H,),
+        "z_state": (T, N, D * gates * H),
+        **dict.fromkeys(("source_gradient", "cell_output_fwd", "output_fwd"), (T, N, D * H)),
+    }
+    if getattr(descriptor, "reset_after", False):
+        shapes["secondary_bias"] = (D * H,)
+    given: dict[str, Any] = {name: torch.randn(shape) for name, shape in shapes.items()}
+    given |= others
+    return bind(op, tuple(given.get(name) for name in op.inputs), descriptor)
+
+
+def run(call: Call) -> dict[str, torch.Tensor]:
+    return engine.forward(call)  # type: ignore[arg-type]
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.allclose(found, wanted.view(found.shape), rtol=1e-4, atol=1e-4)
+
+
+def by_name(call: Call) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in call.tensors.items() if tensor is not None}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_scan_reads_the_projected_source(scan: list[PretendedScan], reverse: bool) -> None:
+    call = make_call("lstm", LSTMDescriptor(training=True, reverse=reverse))
+    found, given = run(call), by_name(call)
+    (only,) = scan
+    wanted = given["source"] @ given["input_weight"].t() + given["bias"]
+    assert close(only.read["gates_x"], wanted)
+    # zState takes the projected source's place, where both lie in the same order.
+    assert (only.addresses["gates_x"] == only.addresses["saved"]) == (not reverse)
+    assert only.addresses["weight"] == given["recurrent_weight"].data_ptr()
+    assert list(found) == ["state", "cell", "training_state"]
+    assert found["training_state"].shape == (T, N, 4 * H)
+    for name, field in (("state", "state"), ("cell", "cell"), ("training_state", "saved")):
+        assert torch.equal(found[name], only.seen[field])
+    again = run(call)  # new results, the same program
+    assert again["state"].data_ptr() != found["state"].data_ptr()
+    assert len(scan) == 1
+
+
+def test_a_projected_source_gets_its_bias(scan: list[PretendedScan]) -> None:
+    source, bias = torch.randn(T, N, H), torch.randn(H)
+    descriptor = SingleGateRNNDescriptor()
+    call = make_call("single_gate_rnn", descriptor, source=source, bias=bias, input_weight=None)
+    run(call)
+    assert close(scan[0].seen["gates_x"], source + bias)
+    plain = make_call("single_gate_rnn", descriptor, source=source, bias=None, input_weight=None)
+    run(plain)
+    assert scan[1].addresses["gates_x"] == source.data_ptr()
+
+
+def test_inputs_as_they_lie(scan: list[PretendedScan]) -> None:
+    """What is spread out or not aligned is copied; a mask is read where it is."""
+    spread = torch.randn(T, N, I, 2)[..., 0]
+    odd = torch.randn(H * H + 1)[1:].view(H, H)
+    mask = torch.rand(T, 1, H)[:, :, :1]
+    descriptor = SingleGateRNNDescriptor()
+    call = make_call("single_gate_rnn", descriptor, source=spread, recurrent_weight=odd, mask=mask)
+    run(call)
+    (only,) = scan
+    assert torch.equal(only.seen["weight"], odd)
+    assert only.addresses["weight"] % 16 == 0 != odd.data_ptr() % 16
+    assert close(
+        only.seen["gates_x"], spread @ by_name(call)["input_weight"].t() + by_name(call)["bias"]
+    )
+    strides = [only.addresses[name] for name in ("mask", "mask_t", "mask_n", "mask_h")]
+    assert strides == [mask.data_ptr(), H, 0, 0]
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize(
+    ("operation", "kind", "options"),
+    [
+        ("single_gate_rnn", SingleGateRNNDescriptor, {}),
+        ("lstm", LSTMDescriptor, {}),
+        ("gru", GRUDescriptor, {}),
+        ("gru", GRUDescriptor, {"reset_after": True}),
+    ],
+)
+def test_the_contraction(
+    scan: list[PretendedScan], operation: str, kind: Any, options: dict[str, bool], both: bool
+) -> None:
+    """dx, dW and dR are products of what the scan has left, and sums are sums over its groups."""
+    call = make_call(f"{operation}_gradients", kind(bidirectional=both, **options))
+    found, given = run(call), by_name(call)
+    (only,) = scan
+    seen, D = only.seen, 2 if both else 1
+    rows = T * N
+    gates = seen["d_gates"].view(rows, D, -1)
+    products = seen["left_reset"].view(rows, D, -1) if options else gates
+    left = seen["left"].view(rows, D, H)
+    assert close(found["source"], gates.reshape(rows, -1) @ given["input_weight"])
+    wanted = gates.reshape(rows, -1).t() @ given["source"].view(rows, I)
+    assert close(found["input_weight"], wanted)
+    recurrent = torch.einsum("rdg,rdh->dgh", products, left)
+    if operation == "gru" and not options:
+        reset = torch.einsum("rdg,rdh->dgh", gates, seen["left_reset"].view(rows, D, H))
+        recurrent = torch.cat([recurrent[:, : 2 * H], reset[:, 2 * H :]], 1)
+    assert close(found["recurrent_weight"], recurrent)
+    if only.plan.tile_groups(N) > 1:
+        sums, width = seen["bias_sum"], found["bias"].numel()
+        assert only.addresses["sum_stride"] == sums.shape[1]
+        assert close(found["bias"], sums[:, :width].sum(0))
+    else:
+        assert torch.equal(found["bias"], seen["bias_sum"])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_what_the_reset_multiplies(
+    scan: list[PretendedScan], both: bool, started: bool, masked: bool
+) -> None:
+    D = 2 if both else 1
+    more: dict[str, torch.Tensor] = {}
+    if started:
+        more["init_state"] = torch.randn(N, D * H)
+    if masked:
+        more["mask"] = torch.rand(T, N, D * H)
+    descriptor = GRUDescriptor(bidirectional=both, reset_after=True)
+    call = make_call("gru_gradients", descriptor, **more)
+    run(call)
+    given = by_name(call)
+    weight = given["recurrent_weight"].view(D, 3, H, H)[:, 2]
+    unreset = scan[0].seen["unreset"].view(T, N, D, H)
+    mask = more.get("mask", torch.ones(T, N, D * H)).view(T, N, D, H)
+    state = given["output_fwd"].view(T, N, D, H)
+    first = more.get("init_state", torch.zeros(N, D * H)).view(N, D, H)
+    for d in range(D):
+        for t in range(T):
+            before = t - 1 if d == 0 else t + 1
+            if not 0 <= before < T and not started:
+                continue  # the scan knows it
+            h = state[before, :, d] if 0 <= before < T else first[:, d]
+            wanted = (h * mask[t, :, d]) @ weight[d].t() + given["secondary_bias"].view(D, H)[d]
+            assert close(unreset[t, :, d], wanted)
+
+
+def test_a_streamed_weight_is_copied(
+    scan: list[PretendedScan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "holds_all", lambda plan, problem: False)
+    call = make_call("lstm_gradients", LSTMDescriptor())
+    run(call)
+    (only,) = scan
+    padded = only.plan.padded
+    turned = by_name(call)["recurrent_weight"].view(4, H, H).permute(2, 0, 1)
+    wanted = torch.zeros(1, padded, 4, padded)
+    wanted[0, :H, :, :H] = turned
+    assert torch.equal(only.seen["weight"], wanted)
+
+
+def test_which_plans_hold_the_weight() -> None:
+    small = Problem("lstm", False, False, "bfloat16", 256, 16, 1)
+    large = Problem("lstm", True, False, "tf32", 2048, 32, 1)
+    assert plans(small, CHIP)[0].holds_all(small)
+    best = plans(large, CHIP)[0]
+    assert best.mode == GRID
+    assert not best.holds_all(large)
+
+
+def test_nothing_to_scan_goes_the_plain_way(scan: list[PretendedScan]) -> None:
+    case = verify.Case("empty", LSTMDescriptor(training=True), sizes=(0, 3, 4, 8))
+    arrays = verify.make_inputs(case, 0)
+    op = OPERATIONS["lstm"]
+    given = [arrays.get(name) for name in op.inputs]
+    tensors = tuple(None if array is None else torch.from_numpy(array) for array in given)
+    assert run(bind(op, tensors, case.descriptor))["state"].shape == (0, 3, 8)
+    assert not scan
