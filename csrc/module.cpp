@@ -25,6 +25,7 @@
 // plan.run(values) -> result: a tuple of arrays with any strides, None where the plan has none.
 // remember(operation, values, descriptor, plan): such a call may go to this plan.
 // repeat(operation, values, descriptor) -> result, or None if no plan is remembered for such a call.
+// repeat_tensors(operation, tensors, descriptor), use_torch(...): the same on PyTorch's tensors; see tensors.h.
 //
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 //
@@ -52,6 +53,7 @@
 #include "blocks.h"
 #include "plan.h"
 #include "results.h"
+#include "tensors.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -210,6 +212,7 @@ NB_MODULE(_native, m) {
       .def("run", &Plan::run);
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
+  zstate::bind_tensors(m);
   m.def("product", &zstate::product);
   m.attr("interface") = 5;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });

@@ -75,6 +75,22 @@ def repeat(
     return result
 
 
+def use_torch(types: tuple[type, ...], to_dlpack: Any, from_numpy: Any) -> None:
+    """How ``repeat_tensors`` knows plain tensors, reads one (a DLPack capsule), and makes one."""
+    if not _REASON:
+        _native.use_torch(types, to_dlpack, from_numpy)
+
+
+def repeat_tensors(
+    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
+) -> AnyResult | None:
+    """``repeat`` on plain torch tensors on the CPU; the results are tensors as well."""
+    found: AnyResult | None = (
+        None if _REASON else _native.repeat_tensors(operation, tensors, descriptor)
+    )
+    return found
+
+
 def remember(call: Call, descriptor: AnyDescriptor | None) -> None:
     """Let calls that look like this one, which was served, be repeated; ``descriptor`` as given."""
     plan = call.layout.cache.get("native")

@@ -13,8 +13,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from ..errors import OptionError, ShapeError, refusal
 from . import packed
-from .directions import WHOLE, Hidden, Sequences, run_layer
+from .directions import run_layer
+from .joint import Hidden
 from .lengths import Padded, check_lengths
+from .sequences import WHOLE, Sequences
 
 if TYPE_CHECKING:
     from .recurrent import Recurrent

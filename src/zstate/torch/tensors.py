@@ -7,38 +7,20 @@ those tensors travel as their bits.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..backends import Backend, choose, native
+from ..backends import choose, native
 from ..descriptors import AnyDescriptor
 from ..layout import Call, Layout, bind
 from ..operations import Operation
 from ..types import Array, float_dtype
 from .dispatch import PLAIN_TYPES
 
-
-class _Known(NamedTuple):
-    """What calls of one signature share."""
-
-    layout: Layout
-    backend: Backend
-    on_cpu: bool
-    kind: np.dtype[Any] | None  # of the views of bfloat16 tensors; None: their bits
-
-
-_KNOWN: dict[tuple[object, ...], _Known] = {}
-_MOST_KNOWN = 4096  # then start anew: a bound, not a policy
-_in_numpy = {torch.float32, torch.float64, torch.float16}.__contains__
-
-
-def _known(layout: Layout, backend: Backend) -> _Known:
-    # The native engine takes the bits of 16-bit types as they are.
-    kind = None if backend is native else float_dtype(layout.dtype)
-    return _Known(layout, backend, backend.device == "cpu", kind)
+native.use_torch(PLAIN_TYPES, torch.to_dlpack, torch.from_numpy)  # type: ignore[attr-defined]
 
 
 def compute(
@@ -48,14 +30,15 @@ def compute(
     backend: str | None,
 ) -> tuple[Tensor | None, ...]:
     """One operation on tensors, its results in order; nothing is recorded for gradients."""
-    # A call of one step costs little more than what is done here.
-    first = tensors[0]
-    if backend is None and isinstance(first, Tensor) and first.is_cpu and _in_numpy(first.dtype):
-        found = _repeated(operation, tensors, descriptor)
-        if found is not None:
-            return found
-    known = _look_up(operation, tensors, descriptor, backend)
-    layout, chosen, on_cpu, kind = known
+    if backend is None:
+        known: Any = native.repeat_tensors(operation, tensors, descriptor)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+    layout = bind(operation, tensors, descriptor).layout
+    chosen = choose(layout, backend)
+    on_cpu = chosen.device == "cpu"
+    # The native engine takes the bits of 16-bit types as they are.
+    kind = None if chosen is native else float_dtype(layout.dtype)
     values: Any = _arrays(layout, tensors, kind) if on_cpu else tensors
     call = Call(layout, values)
     results: dict[str, Any] = (
@@ -65,46 +48,8 @@ def compute(
         native.remember(call, descriptor)
     if on_cpu:
         results = _tensors(layout, results)
-    return tuple([results.get(name) for name in operation.result._fields])
-
-
-def _repeated(
-    operation: Operation, tensors: tuple[Tensor | None, ...], descriptor: AnyDescriptor | None
-) -> tuple[Tensor | None, ...] | None:
-    """The results of a call that looks like one before, or None."""
-    try:
-        arrays = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
-    except (RuntimeError, TypeError, AttributeError, BufferError):
-        return None  # not all are on the CPU, or tensors at all: refused by name
-    found: Any = native.repeat(operation, arrays, descriptor)
-    if found is None:
-        return None
-    return tuple([None if array is None else torch.from_numpy(array) for array in found])
-
-
-def _look_up(
-    operation: Operation,
-    tensors: tuple[Tensor | None, ...],
-    descriptor: AnyDescriptor | None,
-    backend: str | None,
-) -> _Known:
-    """What is known of such calls; checked when it is the first."""
-    key: list[object] = [operation, descriptor, backend]
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        elif type(tensor) in PLAIN_TYPES or isinstance(tensor, Tensor):
-            key += (tensor.shape, tensor.dtype, tensor.device)
-        else:
-            bind(operation, tensors, descriptor)  # refuses it
-    signature = tuple(key)
-    known = _KNOWN.get(signature)
-    if known is None:
-        layout = bind(operation, tensors, descriptor).layout
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[signature] = _known(layout, choose(layout, backend))
-    return known
+    found: Any = operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]
+    return found  # type: ignore[no-any-return]
 
 
 # What has a row for every step of every sequence, as native.packed takes it.
