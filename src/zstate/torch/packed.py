@@ -91,11 +91,58 @@ def from_lengths(lengths: Tensor) -> tuple[Packed, Order] | None:
     order = np.argsort(-known, kind="stable")[: np.count_nonzero(known)]
     if not len(order):
         return None
-    sizes = (known[:, None] > np.arange(int(known.max()))).sum(0)
-    rows = [step * len(known) + order[:size] for step, size in enumerate(sizes)]
-    return Packed(tuple(sizes.tolist())), Order(
-        torch.from_numpy(order), torch.from_numpy(np.concatenate(rows))
+    there = np.arange(known[order[0]])[:, None] < known[order]  # [T,N']
+    steps, places = np.nonzero(there)
+    return Packed(tuple(there.sum(1).tolist())), Order(
+        torch.from_numpy(order), torch.from_numpy(steps * len(known) + order[places])
     )
+
+
+def pack(padded: Tensor, order: Order) -> Tensor:
+    """[M,F] from [T,N,F]."""
+    found: Tensor = _Pack.apply(padded.flatten(0, 1), order.rows)
+    return found
+
+
+def unpack(data: Tensor, order: Order, steps: int, batch: int) -> Tensor:
+    """[T,N,F] from [M,F], with zeros in the padding."""
+    found: Tensor = _Unpack.apply(data, order.rows, steps * batch)
+    return found.view(steps, batch, data.shape[1])
+
+
+def _spread(data: Tensor, rows: Tensor, count: int) -> Tensor:
+    """[count,F] with ``data`` in some of its rows and zeros in the others."""
+    zeros = data.new_zeros(count, data.shape[1])
+    # In place there is no second copy; with somebody watching, that is not for us to say.
+    if torch.is_grad_enabled() or is_batched(data):
+        return zeros.index_copy(0, rows, data)
+    return zeros.index_copy_(0, rows, data)
+
+
+class _Pack(torch.autograd.Function):
+    """Some rows of [K,F]. torch's own derivative adds where setting is enough."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, rows: Tensor) -> Tensor:
+        ctx.rows, ctx.count = rows, len(source)
+        return source.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _spread(gradient, ctx.rows, ctx.count), None
+
+
+class _Unpack(torch.autograd.Function):
+    """The same the other way round. torch's own derivative copies what is set before it is set."""
+
+    @staticmethod
+    def forward(ctx: Any, data: Tensor, rows: Tensor, count: int) -> Tensor:
+        ctx.rows = rows
+        return _spread(data, rows, count)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.index_select(0, ctx.rows), None, None
 
 
 class _Recorded(torch.autograd.Function):
