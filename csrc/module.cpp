@@ -214,7 +214,7 @@ NB_MODULE(_native, m) {
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
   zstate::bind_tensors(m);
   m.def("product", &zstate::product);
-  m.attr("interface") = 5;  // grows with every change that backends/native.py must know of
+  m.attr("interface") = 6;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);
