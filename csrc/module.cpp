@@ -26,6 +26,7 @@
 // remember(operation, values, descriptor, plan): such a call may go to this plan.
 // repeat(operation, values, descriptor) -> result, or None if no plan is remembered for such a call.
 // repeat_tensors(operation, tensors, descriptor), use_torch(...): the same on PyTorch's tensors; see tensors.h.
+// take_rows(array, rows), put_rows(array, rows, T, N): between padded and packed sequences; see rows.h.
 //
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 //
@@ -53,6 +54,7 @@
 #include "blocks.h"
 #include "plan.h"
 #include "results.h"
+#include "rows.h"
 #include "tensors.h"
 #include "threads.h"
 
@@ -213,6 +215,7 @@ NB_MODULE(_native, m) {
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
   zstate::bind_tensors(m);
+  zstate::bind_rows(m);
   m.def("product", &zstate::product);
   m.attr("interface") = 6;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });

@@ -2,6 +2,8 @@
 #include "tensors.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL zstate_numpy_api
+#define NO_IMPORT_ARRAY
 #include <numpy/arrayobject.h>
 
 #include <cstdint>
@@ -131,7 +133,6 @@ nb::object repeat_tensors(nb::handle operation, nb::handle tensors, nb::handle d
 }  // namespace
 
 void bind_tensors(nb::module_& m) {
-  if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
   m.def("use_torch", &use_torch);
   m.def("repeat_tensors", &repeat_tensors, nb::arg().none(), nb::arg().none(), nb::arg().none());
 }

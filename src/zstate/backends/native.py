@@ -108,6 +108,18 @@ def product(a: Array, b: Array) -> Array:
     return np.matmul(a, b) if found is None else found
 
 
+def take_rows(padded: Array, rows: Array) -> Array:
+    """[M,F]: the rows of [T,N,F] with these numbers, counted through its first two axes."""
+    found: Array = _native.take_rows(padded, rows)
+    return found
+
+
+def put_rows(packed: Array, rows: Array, steps: int, batch: int) -> Array:
+    """[T,N,F] with the rows of [M,F] in these places and zeros in all others."""
+    found: Array = _native.put_rows(packed, rows, steps, batch)
+    return found
+
+
 def packed(call: Call, sizes: tuple[int, ...]) -> dict[str, Array]:
     """A call on sequences of different lengths, longest first; sizes[t] of them have a step t.
 

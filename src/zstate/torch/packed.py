@@ -19,10 +19,20 @@ from ..backends import native
 from ..descriptors import AnyDescriptor
 from ..operations import Operation
 from . import operators
-from .dispatch import Results, Tensors, cast, is_batched, is_plain, is_transformed, needs_gradient
+from .dispatch import (
+    Results,
+    Tensors,
+    are_plain,
+    cast,
+    is_batched,
+    is_plain,
+    is_transformed,
+    is_watched,
+    needs_gradient,
+)
 from .options import decode, text_of
 from .routes import ROUTES, pulled
-from .tensors import compute_packed
+from .tensors import compute_packed, put_rows, take_rows
 
 
 class Packed:
@@ -100,49 +110,60 @@ def from_lengths(lengths: Tensor) -> tuple[Packed, Order] | None:
 
 def pack(padded: Tensor, order: Order) -> Tensor:
     """[M,F] from [T,N,F]."""
-    found: Tensor = _Pack.apply(padded.flatten(0, 1), order.rows)
+    found: Tensor = _Pack.apply(padded, order.rows)
     return found
 
 
 def unpack(data: Tensor, order: Order, steps: int, batch: int) -> Tensor:
     """[T,N,F] from [M,F], with zeros in the padding."""
-    found: Tensor = _Unpack.apply(data, order.rows, steps * batch)
-    return found.view(steps, batch, data.shape[1])
+    found: Tensor = _Unpack.apply(data, order.rows, steps, batch)
+    return found
 
 
-def _spread(data: Tensor, rows: Tensor, count: int) -> Tensor:
-    """[count,F] with ``data`` in some of its rows and zeros in the others."""
-    zeros = data.new_zeros(count, data.shape[1])
-    # In place there is no second copy; with somebody watching, that is not for us to say.
-    if torch.is_grad_enabled() or is_batched(data):
-        return zeros.index_copy(0, rows, data)
-    return zeros.index_copy_(0, rows, data)
+def _take(padded: Tensor, rows: Tensor) -> Tensor:
+    if _is_ours(padded):
+        return take_rows(padded, rows)
+    steps, batch, width = padded.shape
+    return padded.reshape(steps * batch, width).index_select(0, rows)
+
+
+def _put(data: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
+    if _is_ours(data):
+        return put_rows(data, rows, steps, batch)
+    zeros = data.new_zeros(steps * batch, data.shape[1])
+    return zeros.index_copy(0, rows, data).view(steps, batch, data.shape[1])
+
+
+def _is_ours(tensor: Tensor) -> bool:
+    """Whether nobody wants to see how rows are moved: to differentiate it, or several at once."""
+    plain = not torch.is_grad_enabled() and not is_watched() and are_plain((tensor,))
+    return plain and not is_batched(tensor)
 
 
 class _Pack(torch.autograd.Function):
-    """Some rows of [K,F]. torch's own derivative adds where setting is enough."""
+    """Rows of padded sequences. torch's own derivative adds where setting is enough."""
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, rows: Tensor) -> Tensor:
-        ctx.rows, ctx.count = rows, len(source)
-        return source.index_select(0, rows)
+    def forward(ctx: Any, padded: Tensor, rows: Tensor) -> Tensor:
+        ctx.rows, ctx.size = rows, padded.shape[:2]
+        return _take(padded, rows)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _spread(gradient, ctx.rows, ctx.count), None
+        return _put(gradient, ctx.rows, *ctx.size), None
 
 
 class _Unpack(torch.autograd.Function):
     """The same the other way round. torch's own derivative copies what is set before it is set."""
 
     @staticmethod
-    def forward(ctx: Any, data: Tensor, rows: Tensor, count: int) -> Tensor:
+    def forward(ctx: Any, data: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
         ctx.rows = rows
-        return _spread(data, rows, count)
+        return _put(data, rows, steps, batch)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient.index_select(0, ctx.rows), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _take(gradient, ctx.rows), None, None, None
 
 
 class _Recorded(torch.autograd.Function):

@@ -7,6 +7,7 @@ those tensors travel as their bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,25 @@ def compute_packed(
     call = Call(layout, _arrays(layout, tensors, None))
     results = _tensors(layout, native.packed(call, sizes))
     return tuple([results.get(name) for name in operation.result._fields])
+
+
+def take_rows(padded: Tensor, rows: Tensor) -> Tensor:
+    """[M,F]: the rows of a CPU tensor [T,N,F] with these numbers, counted through both axes."""
+    return _by_bits(padded, lambda array: native.take_rows(array, rows.numpy()))
+
+
+def put_rows(packed: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
+    """[T,N,F] with the rows of [M,F] in these places and zeros in all others."""
+    return _by_bits(packed, lambda array: native.put_rows(array, rows.numpy(), steps, batch))
+
+
+def _by_bits(tensor: Tensor, move: Callable[[Array], Array]) -> Tensor:
+    """What moves whole rows does not care for their type."""
+    if tensor.stride(-1) != 1:
+        tensor = tensor.contiguous()
+    if tensor.dtype != torch.bfloat16:
+        return torch.from_numpy(move(_view(tensor)))
+    return torch.from_numpy(move(_view(tensor.view(torch.int16)))).view(torch.bfloat16)
 
 
 def _arrays(
