@@ -148,8 +148,9 @@ class _Recorded(torch.autograd.Function):
         needed = ctx.needs_input_grad[1:]
         if all([gradient is None for gradient in incoming]):  # noqa: C419, faster
             return (None,) * (1 + len(needed))
-        results = ctx.saved_tensors[: len(module.operation.result._fields)]
-        rest = ctx.saved_tensors[len(results) :]
+        saved = ctx.saved_tensors  # once: a checkpoint computes them again
+        results = saved[: len(module.operation.result._fields)]
+        rest = saved[len(results) :]
         tensors, joined = rest[: len(needed)], rest[len(needed) :]
         # Somebody wants gradients of these gradients, several at once, or to watch.
         if torch.is_grad_enabled() or is_watched() or not are_plain(incoming) or _several(incoming):

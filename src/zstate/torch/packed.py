@@ -188,7 +188,8 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         operation: Operation = ctx.operation
         count = len(operation.inputs)
-        tensors, results = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # once: a checkpoint computes them again
+        tensors, results = saved[:count], saved[count:]
         needed = ctx.needs_input_grad[3:]
         if all(gradient is None for gradient in incoming):
             return (None,) * (count + 3)
