@@ -99,15 +99,18 @@ def _outputs(
     module: Recurrent, results: Any, initial: Hidden, sequences: Sequences, recorded: bool
 ) -> Tensors:
     """What a layer gives; ``recorded``: somebody may keep the operation's results."""
-    steps = results[: module.states]
-    if module.bidirectional:
-        ends = [_ends_of_both(*pair, sequences) for pair in zip(steps, initial, strict=True)]
-    else:
-        ends = [_end(*pair, sequences) for pair in zip(steps, initial, strict=True)]
-        # Cells that nobody else sees are their own last step when there is one step.
-        if module.states == 2 and not recorded and not module.returns_cells and len(steps[1]) == 1:
-            ends[1] = steps[1]
-    return steps[0], steps[1] if module.returns_cells else None, *ends
+    end = _ends_of_both if module.bidirectional else _end
+    state = results[0]
+    last = end(state, initial[0], sequences)
+    if module.states == 1:
+        return state, None, last
+    cells = results[1]
+    if module.returns_cells:
+        return state, cells, last, end(cells, initial[1], sequences)
+    # Cells that nobody else sees are their own last step when there is one step.
+    if not recorded and not module.bidirectional and cells.shape[0] == 1:
+        return state, None, last, cells
+    return state, None, last, end(cells, initial[1], sequences)
 
 
 def _end(steps: Tensor, first: Tensor | None, sequences: Sequences) -> Tensor:

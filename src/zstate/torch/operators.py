@@ -63,7 +63,8 @@ def run(
     tensors = cast(tensors)
     needs = needs_gradient(tensors)
     if not needs and not torch.compiler.is_compiling() and is_plain(tensors):
-        return operation.result(*compute(operation, tensors, descriptor, backend))  # type: ignore[arg-type]
+        found: Any = compute(operation, tensors, descriptor, backend)
+        return found  # type: ignore[no-any-return]
     results = apply(operation, tensors, descriptor, needs, backend)
     wanted: list[Tensor | None]
     if operation.is_gradient:
