@@ -89,8 +89,8 @@ struct BackwardOp {
     } else {
       row_scratch = arena.take<E>(threads * kRowsScratch<R>);
       outer_scratch = arena.take<E>(threads * kOuterScratch<R>);
-      outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.rows()) *
-                              (ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>)) * kPanel<R>);
+      const i64 panels = (gru_before ? 2 : 1) * ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>);
+      outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.rows()) * panels * kPanel<R>);
     }
     if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_rows() * p.I);
     dR = gradient(arena, in.d_recurrent, p.D * GH * H);
@@ -181,42 +181,56 @@ struct BackwardOp {
 
   // dR, dW, db, db2 and dp of one direction.
   void contract_weights(const Team& team, int d) {
-    const i64 gates = p.cell == zstate::Cell::kGru ? 2 : p.G;  // those whose dR and dW share an operand
-    outer(team, d, 0, gates * H, true, true, false, db ? db + d * GH : nullptr);
-    if (gates < p.G) {
-      outer(team, d, 2 * H, GH, true, false, false, db ? db + d * GH + 2 * H : nullptr);
-      outer(team, d, 2 * H, GH, false, true, true, db2 ? db2 + d * H : nullptr);
+    const Contraction c = contraction(d);
+    if (c.band_count > 0) multiply(team, d, c);
+    if (no_history()) {
+      const Range mine = share(team, GH * H);
+      std::memset(dR + d * GH * H + mine.begin, 0,
+                  sizeof(R) * static_cast<std::size_t>(mine.end - mine.begin));
     }
     if (dp) contract_peephole(team, d);
   }
+  bool no_history() const { return p.T == 1 && !in.init_state; }  // then dR is zero: do not compute it
 
-  // Rows [m_begin, m_end) of dW and dR. `candidate`: the o gate of a GRU, whose recurrent operand carries the
-  // reset gate.
-  void outer(const Team& team, int d, i64 m_begin, i64 m_end, bool input, bool recurrent, bool candidate,
-             R* sums) {
-    const bool no_history = p.T == 1 && !in.init_state;  // then dR is zero: do not compute it
-    OuterPart<R> parts[2];
-    bool is_input[2] = {false, false};
-    int count = 0;
-    if (input && dW) {
-      is_input[count] = true;
-      parts[count++] = {p.I, dW + d * GH * p.I, p.I};
+  // What the gradients of one direction's weights are products of: the gates' gradient by bands of gates, and
+  // as parts what W and R multiplied.
+  struct Contraction {
+    OuterPart<R> part[3];
+    OuterBand<R> bands[3];
+    int parts = 0, band_count = 0;
+    int input = -1, reset = -1;  // which part is x, and which is h[t-1] with the reset gate
+    int scaled = -1;             // the band of a gates' gradient with the reset gate
+  };
+  Contraction contraction(int d) {
+    Contraction c;
+    const auto part = [&](i64 columns, R* to) {
+      c.part[c.parts] = {columns, to, columns};
+      return c.parts++;
+    };
+    const auto band = [&](i64 begin, i64 end, unsigned parts, R* sums) {
+      if (parts || sums) c.bands[c.band_count++] = {begin, end, parts, sums};
+    };
+    unsigned x = 0, h = 0, reset_h = 0;
+    if (dW) x = 1u << (c.input = part(p.I, dW + d * GH * p.I));
+    if (!no_history()) h = 1u << part(H, dR + d * GH * H);
+    // The o gate of a GRU: R's operand carries the reset gate, which stands behind the product or before it.
+    const i64 alike = p.cell == zstate::Cell::kGru ? 2 * H : GH;
+    band(0, alike, x | h, db ? db + d * GH : nullptr);
+    if (alike == GH) return c;
+    if (gru_before && h) reset_h = 1u << (c.reset = part(H, dR + d * GH * H));
+    band(2 * H, GH, x | reset_h, db ? db + d * GH + 2 * H : nullptr);
+    if (gru_after) {
+      c.scaled = c.band_count;
+      band(2 * H, GH, h, db2 ? db2 + d * H : nullptr);
     }
-    if (recurrent && no_history) {
-      const Range mine = share(team, m_end - m_begin);
-      std::memset(dR + (d * GH + m_begin + mine.begin) * H, 0,
-                  sizeof(R) * static_cast<std::size_t>((mine.end - mine.begin) * H));
-    } else if (recurrent) {
-      parts[count++] = {H, dR + d * GH * H, H};
-    }
-    if (count == 0 && !sums) return;
-    const bool scale_a = candidate && gru_after, scale_b = candidate && gru_before;
-    const auto load_a = [&](i64 k, i64 m0, i64 m, R* dst) {
+    return c;
+  }
+
+  void multiply(const Team& team, int d, const Contraction& c) {
+    const auto load_a = [&](int band, i64 k, i64 m0, i64 m, R* dst) {
       const auto [s, n] = place_of(p, d, k);
       const R* row = cell.dgates[d].at(s, n) + m0;
-      if (!scale_a) {
-        return copy_row_part(row, dst, m, 6 * cell.dgates[d].row);
-      }
+      if (band != c.scaled) return copy_row_part(row, dst, m, 6 * cell.dgates[d].row);
       for (i64 i = 0; i < m; i += L) {
         const int lanes = lanes_at<R>(i, m);
         Io<R>::store_n(dst + i, Io<R>::load_n(row + i, lanes) * cell.gate(d, s, n, m0 - 2 * H + i, lanes, 1),
@@ -226,38 +240,42 @@ struct BackwardOp {
     const auto load_b = [&](int part, i64 k, i64 j, int lanes) -> Vec<R> {
       if (lanes == 0) return Vec<R>{};
       const auto [s, n] = place_of(p, d, k);
-      if (is_input[part]) return Io<S>::load_n(x[d].at(s, n) + j, lanes);
+      if (part == c.input) return Io<S>::load_n(x[d].at(s, n) + j, lanes);
       const Vec<R> before = cell.masked_before(d, s, n, j, lanes);
-      return scale_b ? before * cell.gate(d, s, n, j, lanes, 1) : before;
+      return part == c.reset ? before * cell.gate(d, s, n, j, lanes, 1) : before;
     };
     if (direct) {
-      const Range mine = share(team, m_end - m_begin);
-      outer_directly(m_begin + mine.begin, m_begin + mine.end, parts, count, load_a, load_b,
-                     sums ? sums + mine.begin : nullptr, direct_scratch + team.rank * direct_size());
+      for (int band = 0; band < c.band_count; ++band)
+        outer_directly(team, c, band, load_a, load_b, direct_scratch + team.rank * direct_size());
       return;
     }
-    multiply_outer(team, p.rows(), m_begin, m_end, parts, count, load_a, load_b, sums, outer_b,
+    multiply_outer(team, p.rows(), c.bands, c.band_count, c.part, c.parts, load_a, load_b, outer_b,
                    outer_scratch + team.rank * kOuterScratch<R>);
     team.barrier();  // the next call packs into the same shared scratch
   }
 
-  // Rows [begin, end) of the parts, for so few steps that nothing is worth packing.
+  // One band, for so few steps that nothing is worth packing.
   template <class LoadA, class LoadB>
-  void outer_directly(i64 begin, i64 end, const OuterPart<R>* parts, int count, const LoadA& load_a,
-                      const LoadB& load_b, R* sums, R* scratch) {
+  void outer_directly(const Team& team, const Contraction& c, int band, const LoadA& load_a,
+                      const LoadB& load_b, R* scratch) {
+    const auto [first, last, has, band_sums] = c.bands[band];
+    const Range mine = share(team, last - first);
+    const i64 begin = first + mine.begin, rows = mine.end - mine.begin;
+    R* sums = band_sums ? band_sums + mine.begin : nullptr;
     const i64 K = p.T * p.N, lda = round_up(GH, L), ldb = round_up(max_of(p.I, H), L);
     R *a = scratch, *b = scratch + K * lda;
-    for (i64 k = 0; k < K; ++k) load_a(k, begin, end - begin, a + k * lda);
-    for (i64 m = 0; m < end - begin && sums; ++m) {
+    for (i64 k = 0; k < K; ++k) load_a(band, k, begin, rows, a + k * lda);
+    for (i64 m = 0; m < rows && sums; ++m) {
       sums[m] = 0;
       for (i64 k = 0; k < K; ++k) sums[m] += a[k * lda + m];
     }
-    for (int i = 0; i < count; ++i) {
-      const OuterPart<R>& part = parts[i];
+    for (int i = 0; i < c.parts; ++i) {
+      if (!(has >> i & 1)) continue;
+      const OuterPart<R>& part = c.part[i];
       for (i64 k = 0; k < K; ++k)
         for (i64 j = 0; j < part.columns; j += L)
           Io<R>::store(b + k * ldb + j, load_b(i, k, j, lanes_at<R>(j, part.columns)));
-      outer_rows(K, a, lda, end - begin, b, ldb, part.columns, part.c + begin * part.ldc, part.ldc);
+      outer_rows(K, a, lda, rows, b, ldb, part.columns, part.c + begin * part.ldc, part.ldc);
     }
   }
 

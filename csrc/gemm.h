@@ -99,12 +99,20 @@ inline constexpr i64 kOuterRows = 32 * kRows;
 template <class R>
 inline constexpr i64 kOuterScratch = kOuterDepth * kOuterRows + 2 * kOuterRows;
 
-// One of the matrices that share A: columns of B and the C they go to.
+// One of the matrices B: its columns, and the C they go to.
 template <class R>
 struct OuterPart {
   i64 columns = 0;
   R* c = nullptr;
   i64 ldc = 0;
+};
+// Rows [begin, end) of C, which have an A of their own, for the parts whose bits are set; and, if wanted,
+// what that A adds up to over k.
+template <class R>
+struct OuterBand {
+  i64 begin = 0, end = 0;
+  unsigned parts = 0;
+  R* sums = nullptr;
 };
 template <class R>
 i64 outer_panels(const OuterPart<R>* parts, int count) {
@@ -160,71 +168,79 @@ void pack_outer_a(const LoadA& load_a, i64 k0, i64 depth, i64 K, i64 m0, i64 m, 
   }
 }
 
-// C_part[m, columns] = sum over k in [0, K) of A[k, m]·B_part[k, columns] for every part, and sums[m -
-// m_begin] = sum of A[k, m]. load_a(k, m0, m, dst) and load_b(part, k, column, lanes) read the operands.
-// `b_scratch` holds two blocks of kOuterDepth × all panels and is shared; `scratch` is this member's own. C
-// must not be read before the next barrier.
-template <class E, class R, class LoadA, class LoadB>
-void multiply_outer(const Team& team, i64 K, i64 m_begin, i64 m_end, const OuterPart<R>* parts,
-                    int part_count, const LoadA& load_a, const LoadB& load_b, R* sums, E* b_scratch,
-                    E* scratch) {
+// Rows [k0, k0 + depth) of every B in panels; every member packs some rows.
+template <class E, class R, class LoadB>
+void pack_outer_b(const Team& team, i64 k0, i64 depth, i64 K, const OuterPart<R>* parts, int part_count,
+                  const LoadB& load_b, E* b) {
   constexpr i64 P = kPanel<R>;
-  constexpr int L = Simd<R>::lanes;
-  const i64 panels = outer_panels(parts, part_count);
-  // Members own whole tiles of rows, so that only the last tile of all is narrow.
-  const Range tiles = share(team, ceil_div(m_end - m_begin, kRows));
-  const Range mine{m_begin + tiles.begin * kRows, min_of(m_end, m_begin + tiles.end * kRows)};
-  int half = 0;
-  for (i64 k0 = 0; k0 < K; k0 += kOuterDepth, half ^= 1) {
-    const i64 depth = depth_of<E>(min_of(kOuterDepth, K - k0));
-    E* b = b_scratch + half * panels * P * kOuterDepth;
-    const Range my_k = share(team, depth);
-    for (i64 k = my_k.begin; k < my_k.end; ++k) {
-      i64 panel = 0;
-      for (int i = 0; i < part_count; ++i) {
-        const i64 part_panels = ceil_div(parts[i].columns, P);
-        for (i64 j = 0; j < part_panels * P; j += L) {
-          const auto load = [&](i64 at) { return load_b(i, k0 + at, j, lanes_at<R>(j, parts[i].columns)); };
-          store_bits(b + (panel + j / P) * depth * P + k * P + j % P,
-                     Operand<E>::load_across(load, k, K - k0));
-        }
-        panel += part_panels;
+  const Range mine = share(team, depth);
+  for (i64 k = mine.begin; k < mine.end; ++k) {
+    i64 panel = 0;
+    for (int i = 0; i < part_count; ++i) {
+      const i64 part_panels = ceil_div(parts[i].columns, P);
+      for (i64 j = 0; j < part_panels * P; j += Simd<R>::lanes) {
+        const auto load = [&](i64 at) { return load_b(i, k0 + at, j, lanes_at<R>(j, parts[i].columns)); };
+        store_bits(b + (panel + j / P) * depth * P + k * P + j % P, Operand<E>::load_across(load, k, K - k0));
       }
-    }
-    team.barrier();  // two halves: nobody can be packing the one that somebody still reads
-    for (i64 m = mine.begin; m < mine.end; m += kOuterRows) {
-      const i64 rows = min_of(kOuterRows, mine.end - m);
-      R* row = reinterpret_cast<R*>(scratch + kOuterDepth * kOuterRows);
-      R* own = sums ? sums + (m - m_begin) : nullptr;
-      if (own && k0 == 0) std::memset(own, 0, sizeof(R) * static_cast<std::size_t>(rows));
-      pack_outer_a(load_a, k0, depth, K, m, rows, scratch, own, row);
-      i64 panel = 0;
-      for (int i = 0; i < part_count; ++i) {
-        const OuterPart<R>& part = parts[i];
-        for (i64 j = 0; j < part.columns; j += P, ++panel) {
-          for (i64 r = 0; r < rows; r += kRows) {
-            const int n = static_cast<int>(min_of(kRows, rows - r));
-            const auto product = tile_product_for<E, true>(panel_vectors<R>(part.columns - j), n);
-            R* c = part.c + (m + r) * part.ldc + j;
-            const E* bp = b + panel * depth * P;
-            if (j + P <= part.columns) {
-              product(depth, scratch + r * depth, 0, bp, P, c, part.ldc, k0 > 0);
-            } else {
-              alignas(64) R tile[kRows * P];
-              product(depth, scratch + r * depth, 0, bp, P, tile, P, false);
-              const auto row_of = [&](i64 q) { return part.c + (m + r + q) * part.ldc; };
-              store_tile(tile, row_of, 0, n, j, part.columns, k0 > 0);
-            }
-          }
-        }
-      }
+      panel += part_panels;
     }
   }
-  if (K == 0) {
-    for (i64 m = mine.begin; m < mine.end; ++m) {
-      if (sums) sums[m - m_begin] = 0;
-      for (int i = 0; i < part_count; ++i)
-        std::memset(parts[i].c + m * parts[i].ldc, 0, sizeof(R) * static_cast<std::size_t>(parts[i].columns));
+}
+
+// Rows [m, m + rows) of C_part (+)= A^T·B_part, of packed A and B.
+template <class E, class R>
+void multiply_outer_block(const E* a, i64 depth, i64 m, i64 rows, const E* b, const OuterPart<R>& part,
+                          bool accumulate) {
+  constexpr i64 P = kPanel<R>;
+  for (i64 j = 0; j < part.columns; j += P, b += depth * P)
+    for (i64 r = 0; r < rows; r += kRows) {
+      const int n = static_cast<int>(min_of(kRows, rows - r));
+      const auto product = tile_product_for<E, true>(panel_vectors<R>(part.columns - j), n);
+      R* c = part.c + (m + r) * part.ldc + j;
+      if (j + P <= part.columns) {
+        product(depth, a + r * depth, 0, b, P, c, part.ldc, accumulate);
+      } else {
+        alignas(64) R tile[kRows * P];
+        product(depth, a + r * depth, 0, b, P, tile, P, false);
+        const auto row_of = [&](i64 q) { return part.c + (m + r + q) * part.ldc; };
+        store_tile(tile, row_of, 0, n, j, part.columns, accumulate);
+      }
+    }
+}
+
+// For every band and every part that it has: C_part[m, columns] = sum over k in [0, K) of A_band[k, m]·
+// B_part[k, columns], and sums[m - begin] = sum of A_band[k, m]. load_a(band, k, m0, m, dst) and load_b(part,
+// k, column, lanes) read the operands. `b_scratch` holds two blocks of kOuterDepth × all panels and is
+// shared; `scratch` is this member's own. C must not be read before the next barrier.
+template <class E, class R, class LoadA, class LoadB>
+void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band_count,
+                    const OuterPart<R>* parts, int part_count, const LoadA& load_a, const LoadB& load_b,
+                    E* b_scratch, E* scratch) {
+  const i64 panels = outer_panels(parts, part_count);
+  R* row = reinterpret_cast<R*>(scratch + kOuterDepth * kOuterRows);
+  int half = 0;
+  for (i64 k0 = 0; k0 < K || k0 == 0; k0 += kOuterDepth, half ^= 1) {
+    const i64 depth = depth_of<E>(min_of(kOuterDepth, K - k0));
+    E* b = b_scratch + half * panels * kPanel<R> * kOuterDepth;
+    pack_outer_b(team, k0, depth, K, parts, part_count, load_b, b);
+    team.barrier();  // two halves: nobody can be packing the one that somebody still reads
+    for (int band = 0; band < band_count; ++band) {
+      const auto [begin, end, has, sums] = bands[band];
+      // Members own whole tiles of rows, so that only the last tile of all is narrow.
+      const Range tiles = share(team, ceil_div(end - begin, kRows));
+      const i64 last = min_of(end, begin + tiles.end * kRows);
+      for (i64 m = begin + tiles.begin * kRows; m < last; m += kOuterRows) {
+        const i64 rows = min_of(kOuterRows, last - m);
+        R* own = sums ? sums + (m - begin) : nullptr;
+        if (own && k0 == 0) std::memset(own, 0, sizeof(R) * static_cast<std::size_t>(rows));
+        const auto load = [&](i64 k, i64 m0, i64 count, R* dst) { load_a(band, k, m0, count, dst); };
+        pack_outer_a(load, k0, depth, K, m, rows, scratch, own, row);
+        const E* panel = b;
+        for (int i = 0; i < part_count; ++i) {
+          if (has >> i & 1) multiply_outer_block(scratch, depth, m, rows, panel, parts[i], k0 > 0);
+          panel += ceil_div(parts[i].columns, kPanel<R>) * kPanel<R> * depth;
+        }
+      }
     }
   }
 }

@@ -25,6 +25,9 @@
 // plan.run(values) -> result: a tuple of arrays with any strides, None where the plan has none.
 // remember(operation, values, descriptor, plan): such a call may go to this plan.
 // repeat(operation, values, descriptor) -> result, or None if no plan is remembered for such a call.
+// repeat_tensors(operation, tensors, descriptor), use_torch(...): the same on PyTorch's tensors; see
+// tensors.h. pack_rows(array, rows), unpack_rows(array, rows, T, N): between padded and packed sequences; see
+// padding.h.
 //
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 // soft_max_cross_entropy, soft_max_cross_entropy_gradient, adam, take_rows, add_rows: graph_arrays.h.
@@ -52,8 +55,10 @@
 
 #include "blocks.h"
 #include "graph_arrays.h"
+#include "padding.h"
 #include "plan.h"
 #include "results.h"
+#include "tensors.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -212,13 +217,15 @@ NB_MODULE(_native, m) {
       .def("run", &Plan::run);
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
+  zstate::bind_tensors(m);
+  zstate::bind_padding(m);
   m.def("product", &zstate::product);
   m.def("soft_max_cross_entropy", &zstate::soft_max_cross_entropy);
   m.def("soft_max_cross_entropy_gradient", &zstate::soft_max_cross_entropy_gradient);
   m.def("adam", &zstate::adam);
   m.def("take_rows", &zstate::take_rows);
   m.def("add_rows", &zstate::add_rows);
-  m.attr("interface") = 6;  // grows with every change that backends/native.py must know of
+  m.attr("interface") = 7;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);

@@ -47,14 +47,14 @@ struct ProductOp {
   template <class Left, class Right>
   void multiply_transposed(const Team& team, i64 m, i64 n, R* c, const Left& left, const Right& right) {
     const OuterPart<R> part{n, c, n};
-    const auto load_a = [&](i64 k, i64 first, i64 count, R* dst) {
+    const OuterBand<R> band{0, m, 1};
+    const auto load_a = [&](int, i64 k, i64 first, i64 count, R* dst) {
       std::memcpy(dst, left(k) + first, sizeof(R) * static_cast<std::size_t>(count));
     };
     const auto load_b = [&](int, i64 k, i64 j, int lanes) {
       return lanes == 0 ? Vec<R>{} : Io<R>::load_n(right(k) + j, lanes);
     };
-    R* const no_sums = nullptr;
-    multiply_outer(team, p.length, 0, m, &part, 1, load_a, load_b, no_sums, packed,
+    multiply_outer(team, p.length, &band, 1, &part, 1, load_a, load_b, packed,
                    scratch + team.rank * kOuterScratch<R>);
   }
 

@@ -175,10 +175,18 @@ TileProduct<E> step_kernel(int vectors, int rows, bool single_row) {
 }
 
 // How a team shares the steps. It decides who computes an element, never how.
-enum class Split { kSolo, kUnits, kBatch };
+enum class Split { kSolo, kUnits, kBatch, kDirections };
+
+// Where the cache that all members share holds the packed weights of one direction but not of both.
+inline bool one_direction_at_a_time(const Problem& p, i64 weight_bytes) {
+  return p.D == 2 && weight_bytes >= (i64{16} << 20);
+}
 
 inline Split choose_split(const Team& team, const Problem& p, i64 weight_bytes) {
   if (team.size == 1) return Split::kSolo;
+  // Each member's cache then holds the weights of one direction, and nobody waits for anybody.
+  if (p.D == 2 && team.size == 2 && weight_bytes > 0 && !one_direction_at_a_time(p, weight_bytes))
+    return Split::kDirections;
   // A member that owns the longest sequences would be the last one to end.
   if (p.starts) return p.rows() * p.D * p.G * p.H * p.H < 10000 * p.T ? Split::kSolo : Split::kUnits;
   const i64 rows = p.N / team.size;
@@ -285,15 +293,16 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
 }
 
 // `count` steps from `first`, in the given direction (1 or -1). All members leave together. The two
-// directions of a layer go side by side, or one after the other where the cache holds the weights of one but
-// not of both.
+// directions of a layer go side by side, or one after the other.
 template <class Cell>
 void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
   const Split split = cell.split(team);
   const int D = static_cast<int>(cell.problem.D);
-  const int together = D == 2 && !cell.direct && cell.weight_bytes >= (i64{16} << 20) ? 1 : D;
+  const bool split_up = split == Split::kDirections;
+  const int together = split_up || one_direction_at_a_time(cell.problem, cell.weight_bytes) ? 1 : D;
+  const int begin = split_up ? team.rank : 0, end = split_up ? begin + 1 : D;
   if (split != Split::kSolo || team.rank == 0)
-    for (int d = 0; d < D; d += together)
+    for (int d = begin; d < end; d += together)
       for (i64 i = 0; i < count; ++i)
         for (int index = 0; index < Cell::kStages; ++index) {
           scan_stage(cell, team, split, index, first + i * direction, d, d + together);

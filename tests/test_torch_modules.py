@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import zstate as zs
 import zstate.torch as zt
-from zstate.torch.directions import WHOLE, recurrent_mask
+from zstate.torch.directions import recurrent_mask
+from zstate.torch.sequences import WHOLE
 
 T, N, I, H = 6, 4, 3, 5
 LAYERS = ("RNN", "LSTM", "GRU")

@@ -406,7 +406,7 @@ def bind(
         elif type(tensor) is np.ndarray:
             key += (tensor.shape, tensor.dtype)
         elif is_torch_tensor(tensor):
-            key += (tensor.shape, tensor.dtype, tensor.device)
+            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
         else:
             return Call(_check_arrays(operation, tensors, descriptor), tensors)
     try:

@@ -20,7 +20,7 @@ from ..layout import Call, Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
 
-_INTERFACE = 6  # what this module knows how to call; csrc/module.cpp says what it offers
+_INTERFACE = 7  # what this module knows how to call; csrc/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:
@@ -75,6 +75,22 @@ def repeat(
     return result
 
 
+def use_torch(types: tuple[type, ...], to_dlpack: Any, from_numpy: Any) -> None:
+    """How ``repeat_tensors`` knows plain tensors, reads one (a DLPack capsule), and makes one."""
+    if not _REASON:
+        _native.use_torch(types, to_dlpack, from_numpy)
+
+
+def repeat_tensors(
+    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
+) -> AnyResult | None:
+    """``repeat`` on plain torch tensors on the CPU; the results are tensors as well."""
+    found: AnyResult | None = (
+        None if _REASON else _native.repeat_tensors(operation, tensors, descriptor)
+    )
+    return found
+
+
 def remember(call: Call, descriptor: AnyDescriptor | None) -> None:
     """Let calls that look like this one, which was served, be repeated; ``descriptor`` as given."""
     plan = call.layout.cache.get("native")
@@ -98,6 +114,18 @@ def fused(name: str, *values: Any) -> Any:
     ``name``: one of the functions of csrc/graph_arrays.h, which says what they take and give.
     """
     return None if _REASON else getattr(_native, name)(*values)
+
+
+def pack_rows(padded: Array, rows: Array) -> Array:
+    """[M,F]: the rows of [T,N,F] with these numbers, counted through its first two axes."""
+    found: Array = _native.pack_rows(padded, rows)
+    return found
+
+
+def unpack_rows(packed: Array, rows: Array, steps: int, batch: int) -> Array:
+    """[T,N,F] with the rows of [M,F] in these places and zeros in all others."""
+    found: Array = _native.unpack_rows(packed, rows, steps, batch)
+    return found
 
 
 def packed(call: Call, sizes: tuple[int, ...]) -> dict[str, Array]:

@@ -30,11 +30,6 @@ def is_forward_derivative() -> bool:
     return forward_ad._current_level >= 0
 
 
-def is_watched() -> bool:
-    """Whether a mode, a transform or autocast on a GPU is switched on."""
-    return bool(_modes()) or is_transformed() or torch.is_autocast_enabled("cuda")
-
-
 def needs_gradient(tensors: Tensors) -> bool:
     """Whether autograd records what happens to these tensors."""
     if not torch.is_grad_enabled():
@@ -48,24 +43,39 @@ def is_batched(tensor: Tensor | None) -> bool:
     return isinstance(tensor, Tensor) and torch._C._dispatch_keys(tensor).has(_BATCHED)
 
 
-def is_plain(tensors: Tensors) -> bool:
-    """Whether nobody but autograd may be watching: no subclass, no mode, no transform."""
-    if _modes() or is_transformed():
-        return False
+def is_watched() -> bool:
+    """Whether a mode, a transform or a derivative forwards is under way."""
+    return _modes() > 0 or is_transformed()
+
+
+def are_plain(tensors: Tensors) -> bool:
+    """Whether none of them is of a subclass of Tensor, which may mean anything."""
     for tensor in tensors:
         # Something else than a tensor is refused by the kernel, by name.
         if tensor is not None and type(tensor) not in PLAIN_TYPES and isinstance(tensor, Tensor):
             return False
+    return True
+
+
+def is_plain(tensors: Tensors) -> bool:
+    """Whether nobody but autograd may be watching: no subclass, no mode, no transform."""
     first = tensors[0]
     assert first is not None
+    if is_watched() or not are_plain(tensors):
+        return False
     # Batched gradients come in third, if at all.
     return not is_batched(tensors[2]) and not first.is_meta
+
+
+def is_autocast(device: str) -> bool:
+    """Whether autocast is switched on for a kind of device."""
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def cast(tensors: Tensors) -> Tensors:
     """Autocast's rule: every float tensor but those in float64, where it is switched on."""
     kind = tensors[0].device.type if tensors[0] is not None else "cpu"
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
+    if not is_autocast(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(

@@ -15,7 +15,7 @@ from ..descriptors import Activation
 from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
-from .directions import Hidden
+from .joint import Hidden
 from .parameters import Activations, activation_options
 from .recurrent import Recurrent
 from .stack import run

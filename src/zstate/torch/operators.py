@@ -64,11 +64,11 @@ def run(
     if not compiling and (backend is None or type(backend) is str):
         known = repeat(operation, tensors, descriptor, backend)
         if known is not None:
-            return operation.result(*known)  # type: ignore[arg-type]
+            return known
     tensors = cast(tensors)
     needs = needs_gradient(tensors)
     if not needs and not compiling and is_plain(tensors):
-        return operation.result(*compute(operation, tensors, descriptor, backend))  # type: ignore[arg-type]
+        return compute(operation, tensors, descriptor, backend)
     results = apply(operation, tensors, descriptor, needs, backend)
     wanted: list[Tensor | None]
     if operation.is_gradient:
@@ -113,7 +113,8 @@ def apply(
 def _kernel(operation: Operation, arguments: tuple[Any, ...]) -> Results:
     """The operator on real tensors."""
     *tensors, text, backend = arguments
-    return complete(compute(operation, tuple(tensors), decode(operation, text), backend))
+    found: Any = compute(operation, tuple(tensors), decode(operation, text), backend)
+    return complete(found)
 
 
 def complete(found: Tensors) -> Results:

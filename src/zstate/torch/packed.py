@@ -19,10 +19,20 @@ from ..backends import native
 from ..descriptors import AnyDescriptor
 from ..operations import Operation
 from . import operators
-from .dispatch import Results, Tensors, cast, is_batched, is_plain, is_transformed, needs_gradient
+from .dispatch import (
+    Results,
+    Tensors,
+    are_plain,
+    cast,
+    is_batched,
+    is_plain,
+    is_transformed,
+    is_watched,
+    needs_gradient,
+)
 from .options import decode, text_of
 from .routes import ROUTES, pulled
-from .tensors import compute_packed
+from .tensors import compute_packed, pack_rows, unpack_rows
 
 
 class Packed:
@@ -91,11 +101,69 @@ def from_lengths(lengths: Tensor) -> tuple[Packed, Order] | None:
     order = np.argsort(-known, kind="stable")[: np.count_nonzero(known)]
     if not len(order):
         return None
-    sizes = (known[:, None] > np.arange(int(known.max()))).sum(0)
-    rows = [step * len(known) + order[:size] for step, size in enumerate(sizes)]
-    return Packed(tuple(sizes.tolist())), Order(
-        torch.from_numpy(order), torch.from_numpy(np.concatenate(rows))
+    there = np.arange(known[order[0]])[:, None] < known[order]  # [T,N']
+    steps, places = np.nonzero(there)
+    return Packed(tuple(there.sum(1).tolist())), Order(
+        torch.from_numpy(order), torch.from_numpy(steps * len(known) + order[places])
     )
+
+
+def pack(padded: Tensor, order: Order) -> Tensor:
+    """[M,F] from [T,N,F]."""
+    found: Tensor = _Pack.apply(padded, order.rows)
+    return found
+
+
+def unpack(data: Tensor, order: Order, steps: int, batch: int) -> Tensor:
+    """[T,N,F] from [M,F], with zeros in the padding."""
+    found: Tensor = _Unpack.apply(data, order.rows, steps, batch)
+    return found
+
+
+def _take(padded: Tensor, rows: Tensor) -> Tensor:
+    if _is_ours(padded):
+        return pack_rows(padded, rows)
+    steps, batch, width = padded.shape
+    return padded.reshape(steps * batch, width).index_select(0, rows)
+
+
+def _put(data: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
+    if _is_ours(data):
+        return unpack_rows(data, rows, steps, batch)
+    zeros = data.new_zeros(steps * batch, data.shape[1])
+    return zeros.index_copy(0, rows, data).view(steps, batch, data.shape[1])
+
+
+def _is_ours(tensor: Tensor) -> bool:
+    """Whether nobody wants to see how rows are moved: to differentiate it, or several at once."""
+    plain = not torch.is_grad_enabled() and not is_watched() and are_plain((tensor,))
+    return plain and not is_batched(tensor)
+
+
+class _Pack(torch.autograd.Function):
+    """Rows of padded sequences. torch's own derivative adds where setting is enough."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, rows: Tensor) -> Tensor:
+        ctx.rows, ctx.size = rows, padded.shape[:2]
+        return _take(padded, rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _put(gradient, ctx.rows, *ctx.size), None
+
+
+class _Unpack(torch.autograd.Function):
+    """The same the other way round. torch's own derivative copies what is set before it is set."""
+
+    @staticmethod
+    def forward(ctx: Any, data: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
+        ctx.rows = rows
+        return _put(data, rows, steps, batch)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _take(gradient, ctx.rows), None, None, None
 
 
 class _Recorded(torch.autograd.Function):
@@ -120,7 +188,8 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         operation: Operation = ctx.operation
         count = len(operation.inputs)
-        tensors, results = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # once: a checkpoint computes them again
+        tensors, results = saved[:count], saved[count:]
         needed = ctx.needs_input_grad[3:]
         if all(gradient is None for gradient in incoming):
             return (None,) * (count + 3)

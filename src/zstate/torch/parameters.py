@@ -54,16 +54,16 @@ def reset_parameters(module: torch.nn.Module, hidden_size: int) -> None:
 
 
 def one_bias(
-    ih: Tensor | None, hh: Tensor | None, hidden: int, reset_after: bool
+    ih: Tensor | None, hh: Tensor | None, hidden: int, reset_after: bool, sums: bool = True
 ) -> tuple[Tensor | None, Tensor | None]:
     """bias [G·H] and secondary_bias [H] from torch.nn's two biases [G·H].
 
     Only their sum counts, but for a GRU that resets after the product: there the last H of the
-    second stand inside the reset.
+    second stand inside the reset. Without ``sums``, the bias is right in shape alone.
     """
     if ih is None or hh is None:
         return None, None
     if not reset_after:
-        return ih + hh, None
+        return ih + hh if sums else ih, None
     blend, candidate = hh.split_with_sizes((hh.shape[0] - hidden, hidden))
-    return ih + torch.constant_pad_nd(blend, (0, hidden)), candidate
+    return ih + torch.constant_pad_nd(blend, (0, hidden)) if sums else ih, candidate

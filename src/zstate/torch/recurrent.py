@@ -6,6 +6,7 @@ H hidden_size, P proj_size or H.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ class Weights(NamedTuple):
     """The inputs of the operation that are parameters, of one layer's one or two directions."""
 
     recurrent: Tensor
-    input: Tensor
+    input: Tensor | None  # None: folded into the source
     bias: Tensor | None
     secondary: Tensor | None
     peephole: Tensor | None
@@ -42,6 +43,9 @@ class _Names(NamedTuple):
     bias_hh: str
     peephole: str
     projection: str
+
+
+_EACH = len(_Names._fields)
 
 
 class Recurrent(torch.nn.Module):
@@ -82,7 +86,10 @@ class Recurrent(torch.nn.Module):
         self._check_options()
         kind = DESCRIPTORS[self.operation.cell.name]
         self.one_direction: AnyDescriptor = kind(**options)
-        self.both_directions: AnyDescriptor = kind(bidirectional=True, **options)
+        # Of the operation that does a whole layer, and of its training.
+        self.descriptor: AnyDescriptor = kind(bidirectional=bidirectional, **options)
+        self.trained: AnyDescriptor = replace(self.descriptor, training=True)
+        self.states = 2 if self.operation.cell.has_cell else 1  # h, or h and c
         self._resets_after = bool(options.get("reset_after", False))
         self.returns_cells = False
         self._names = [
@@ -196,38 +203,43 @@ class Recurrent(torch.nn.Module):
                 words.append(f"{name}={value}")
         return ", ".join(words)
 
-    def weights(self, layer: int) -> Weights:
-        """The parameters of a layer as the operation takes them, both directions joined."""
-        if not self.bidirectional:
-            return self.direction_weights(layer, 0)
-        first, second = (self.direction_weights(layer, index) for index in range(2))
-        return Weights(
-            torch.stack([first.recurrent, second.recurrent]),
-            torch.cat([first.input, second.input]),
-            _joined(first.bias, second.bias),
-            _joined(first.secondary, second.secondary),
-            _joined(first.peephole, second.peephole),
-            None,
+    def layer_parameters(self, layer: int) -> tuple[Tensor | None, ...]:
+        """A layer's parameters, those of the second direction behind those of the first."""
+        return sum([self._direction(names) for names in self._names[layer]], ())
+
+    def _direction(self, names: _Names) -> tuple[Tensor | None, ...]:
+        """One direction's parameters in the order of _Names, None for those that it has not."""
+        found = self._found
+        return (
+            found(names.recurrent),
+            found(names.input),
+            found(names.bias_ih) if self.bias else None,
+            found(names.bias_hh) if self.bias else None,
+            found(names.peephole) if self.peephole else None,
+            found(names.projection) if self.proj_size else None,
         )
 
     def direction_weights(self, layer: int, index: int) -> Weights:
         """The parameters of one direction as the operation takes them."""
-        names = self._names[layer][index]
-        bias, secondary = None, None
-        if self.bias:
-            bias, secondary = one_bias(
-                self._found(names.bias_ih),
-                self._found(names.bias_hh),
-                self.hidden_size,
-                self._resets_after,
-            )
+        return self.joined(self._direction(self._names[layer][index]))
+
+    def joined(self, parameters: tuple[Tensor | None, ...], sums: bool = True) -> Weights:
+        """The parameters of one or two directions as the operation takes them; see one_bias."""
+        recurrent, weight, ih, hh, peephole, projection = parameters[:_EACH]
+        assert recurrent is not None and weight is not None
+        bias, secondary = one_bias(ih, hh, self.hidden_size, self._resets_after, sums)
+        first = Weights(recurrent, weight, bias, secondary, peephole, projection)
+        if len(parameters) == _EACH:
+            return first
+        second = self.joined(parameters[_EACH:], sums)
+        assert second.input is not None
         return Weights(
-            self._found(names.recurrent),
-            self._found(names.input),
-            bias,
-            secondary,
-            self._found(names.peephole) if self.peephole else None,
-            self._found(names.projection) if self.proj_size else None,
+            torch.stack([recurrent, second.recurrent]),
+            torch.cat([weight, second.input]),
+            _joined(bias, second.bias),
+            _joined(secondary, second.secondary),
+            _joined(peephole, second.peephole),
+            None,
         )
 
     def _found(self, name: str) -> Tensor:

@@ -16,8 +16,9 @@ class Route(NamedTuple):
     """From a forward operation to its gradient operation and back.
 
     ``takes`` are the places of the gradient operation's inputs among the forward operation's
-    inputs, its results, the gradients of its results, and a None; ``gives`` the places of its
-    results among the forward operation's inputs; ``keeps`` says which forward results it takes.
+    inputs, its results, the gradients of its results, that of the last state, and a None;
+    ``gives`` the places of its results among the forward operation's inputs; ``keeps`` says which
+    forward results it takes.
     """
 
     gradient: Operation
@@ -29,13 +30,15 @@ class Route(NamedTuple):
         """The forward results that the gradient operation takes, None in place of the others."""
         return [r if keep else None for r, keep in zip(results, self.keeps, strict=True)]
 
-    def inputs(self, tensors: Tensors, results: Tensors, incoming: Tensors) -> Tensors:
-        """The gradient operation's inputs; at least one gradient comes in."""
+    def inputs(
+        self, tensors: Tensors, results: Tensors, incoming: Tensors, last: Tensor | None = None
+    ) -> Tensors:
+        """The gradient operation's inputs; at least one gradient of a result comes in."""
         if incoming[0] is None:
             cell = incoming[1]
             assert cell is not None
             incoming = (torch.zeros_like(cell), *incoming[1:])
-        pool = (*tensors, *results, *incoming, None)
+        pool = (*tensors, *results, *incoming, last, None)
         return tuple([pool[place] for place in self.takes])
 
     def by_input(self, found: Tensors, count: int) -> list[Tensor | None]:
@@ -52,6 +55,7 @@ def _route(forward: Operation) -> Route:
     fed_back = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
     fed_back = {name: result for name, result in fed_back.items() if name in gradient.inputs}
     pool = [*forward.inputs, *results, *(f"gradient of {name}" for name in results)]
+    pool.append("state_gradient")
     names = {**fed_back, "source_gradient": "gradient of state"}
     if "cell" in results:
         names["cell_gradient"] = "gradient of cell"

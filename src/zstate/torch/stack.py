@@ -13,8 +13,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from ..errors import OptionError, ShapeError, refusal
 from . import packed
-from .directions import WHOLE, Hidden, Sequences, run_layer
+from .directions import run_layer
+from .joint import Hidden
 from .lengths import Padded, check_lengths
+from .sequences import WHOLE, Sequences
 
 if TYPE_CHECKING:
     from .recurrent import Recurrent
@@ -100,7 +102,7 @@ def _run_unpadded(
 ) -> tuple[Tensor, States, Tensor | None]:
     """[T,N,I] packed, through all layers, and padded again."""
     steps, batch, _ = source.shape
-    data = source.reshape(steps * batch, -1).index_select(0, order.rows)
+    data = packed.pack(source, order)
     firsts = tuple(None if s is None else s.index_select(1, order.sequences) for s in initial)
     output, found, cells = _stack(module, data, firsts, sequences)
     ends = []
@@ -108,12 +110,9 @@ def _run_unpadded(
         # The state of an empty sequence stays the initial one.
         first = end.new_zeros(end.shape[0], batch, end.shape[2]) if state is None else state
         ends.append(first.index_copy(1, order.sequences, end))
-
-    def padded(data: Tensor) -> Tensor:
-        zeros = data.new_zeros(steps * batch, data.shape[1])
-        return zeros.index_copy(0, order.rows, data).view(steps, batch, -1)
-
-    return padded(output), tuple(ends), None if cells is None else padded(cells)
+    output = packed.unpack(output, order, steps, batch)
+    cells = None if cells is None else packed.unpack(cells, order, steps, batch)
+    return output, tuple(ends), cells
 
 
 def _stack(

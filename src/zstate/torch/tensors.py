@@ -8,55 +8,39 @@ those tensors travel as their bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..backends import Backend, choose, cuda, native
+from ..backends import choose, cuda, native
 from ..descriptors import AnyDescriptor
 from ..layout import Call, Layout, bind
-from ..operations import Operation
+from ..operations import AnyResult, Operation
 from ..types import Array, float_dtype
-from .dispatch import PLAIN_TYPES, is_batched, is_watched
+from .dispatch import PLAIN_TYPES, Tensors, is_autocast, is_batched, is_watched
 
+native.use_torch(PLAIN_TYPES, torch.to_dlpack, torch.from_numpy)  # type: ignore[attr-defined]
 
-class _Known(NamedTuple):
-    """What calls of one signature share."""
-
-    layout: Layout
-    backend: Backend
-    on_cpu: bool
-    run: Callable[[tuple[Tensor | None, ...]], tuple[Tensor | None, ...]] | None  # the whole call
-    kind: np.dtype[Any] | None  # of the views of bfloat16 tensors; None: their bits
-
-
-_KNOWN: dict[tuple[object, ...], _Known] = {}
+# What calls on a GPU are made with, by their signature.
+_Runner: TypeAlias = Callable[[Tensors], Tensors]
+_ON_GPU: dict[tuple[object, ...], _Runner] = {}
 _MOST_KNOWN = 4096  # then start anew: a bound, not a policy
-_in_numpy = {torch.float32, torch.float64, torch.float16}.__contains__
-
-
-def _known(layout: Layout, backend: Backend) -> _Known:
-    # The native engine takes the bits of 16-bit types as they are.
-    kind = None if backend is native else float_dtype(layout.dtype)
-    run = cuda.runner(layout) if backend is cuda else None
-    return _Known(layout, backend, backend.device == "cpu", run, kind)
 
 
 def repeat(
-    operation: Operation,
-    tensors: tuple[Tensor | None, ...],
-    descriptor: AnyDescriptor,
-    backend: str | None,
-) -> tuple[Tensor | None, ...] | None:
+    operation: Operation, tensors: Tensors, descriptor: AnyDescriptor, backend: str | None
+) -> AnyResult | None:
     """The results of a call on a GPU that looks like one before, or None.
 
     None too where anybody but the backend has a say in it. One pass over the tensors, since on a
     GPU nothing else of a short call takes as long as what stands in front of it.
     """
     first = tensors[0]
-    if type(first) not in PLAIN_TYPES or not first.is_cuda or is_watched():  # type: ignore[union-attr]
+    if type(first) not in PLAIN_TYPES or not first.is_cuda:  # type: ignore[union-attr]
+        return None
+    if is_watched() or is_autocast("cuda"):
         return None
     recording = torch.is_grad_enabled()
     key: list[object] = [operation, descriptor, backend]
@@ -67,31 +51,60 @@ def repeat(
             key += (tensor.shape, tensor.dtype, tensor.device)
         else:
             return None
-    known = _KNOWN.get(tuple(key))
-    if known is None or known.run is None:
+    run = _ON_GPU.get(tuple(key))
+    if run is None or (operation.is_gradient and is_batched(tensors[2])):
         return None
-    if operation.is_gradient and is_batched(tensors[2]):
-        return None
-    return known.run(tensors)
+    return operation.result(*run(tensors))  # type: ignore[arg-type]
+
+
+def _runner(
+    operation: Operation,
+    tensors: Tensors,
+    descriptor: AnyDescriptor | None,
+    backend: str | None,
+) -> _Runner | None:
+    """What makes such a call on a GPU, checked when it is the first; None: not the CUDA backend."""
+    key: list[object] = [operation, descriptor, backend]
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+        elif isinstance(tensor, Tensor):
+            key += (tensor.shape, tensor.dtype, tensor.device)
+        else:
+            bind(operation, tensors, descriptor)  # refuses it
+    signature = tuple(key)
+    found = _ON_GPU.get(signature)
+    if found is None:
+        layout = bind(operation, tensors, descriptor).layout
+        if choose(layout, backend) is not cuda:
+            return None
+        if len(_ON_GPU) >= _MOST_KNOWN:
+            _ON_GPU.clear()
+        found = _ON_GPU[signature] = cuda.runner(layout)
+    return found
 
 
 def compute(
     operation: Operation,
-    tensors: tuple[Tensor | None, ...],
+    tensors: Tensors,
     descriptor: AnyDescriptor | None,
     backend: str | None,
-) -> tuple[Tensor | None, ...]:
-    """One operation on tensors, its results in order; nothing is recorded for gradients."""
-    # A call of one step costs little more than what is done here.
+) -> AnyResult:
+    """One operation on tensors; nothing is recorded for gradients."""
     first = tensors[0]
-    if backend is None and isinstance(first, Tensor) and first.is_cpu and _in_numpy(first.dtype):
-        found = _repeated(operation, tensors, descriptor)
-        if found is not None:
-            return found
-    known = _look_up(operation, tensors, descriptor, backend)
-    layout, chosen, on_cpu, run, kind = known
-    if run is not None:
-        return run(tensors)
+    if isinstance(first, Tensor) and first.is_cuda:
+        run = _runner(operation, tensors, descriptor, backend)
+        if run is not None:
+            return operation.result(*run(tensors))  # type: ignore[arg-type]
+    elif backend is None:
+        known = native.repeat_tensors(operation, tensors, descriptor)
+        if known is not None:
+            return known
+    layout = bind(operation, tensors, descriptor).layout
+    chosen = choose(layout, backend)
+    on_cpu = chosen.device == "cpu"
+    # The native engine takes the bits of 16-bit types as they are.
+    kind = None if chosen is native else float_dtype(layout.dtype)
     values: Any = _arrays(layout, tensors, kind) if on_cpu else tensors
     call = Call(layout, values)
     results: dict[str, Any] = (
@@ -101,46 +114,7 @@ def compute(
         native.remember(call, descriptor)
     if on_cpu:
         results = _tensors(layout, results)
-    return tuple([results.get(name) for name in operation.result._fields])
-
-
-def _repeated(
-    operation: Operation, tensors: tuple[Tensor | None, ...], descriptor: AnyDescriptor | None
-) -> tuple[Tensor | None, ...] | None:
-    """The results of a call that looks like one before, or None."""
-    try:
-        arrays = tuple([None if tensor is None else _view(tensor) for tensor in tensors])
-    except (RuntimeError, TypeError, AttributeError, BufferError):
-        return None  # not all are on the CPU, or tensors at all: refused by name
-    found: Any = native.repeat(operation, arrays, descriptor)
-    if found is None:
-        return None
-    return tuple([None if array is None else torch.from_numpy(array) for array in found])
-
-
-def _look_up(
-    operation: Operation,
-    tensors: tuple[Tensor | None, ...],
-    descriptor: AnyDescriptor | None,
-    backend: str | None,
-) -> _Known:
-    """What is known of such calls; checked when it is the first."""
-    key: list[object] = [operation, descriptor, backend]
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        elif type(tensor) in PLAIN_TYPES or isinstance(tensor, Tensor):
-            key += (tensor.shape, tensor.dtype, tensor.device)
-        else:
-            bind(operation, tensors, descriptor)  # refuses it
-    signature = tuple(key)
-    known = _KNOWN.get(signature)
-    if known is None:
-        layout = bind(operation, tensors, descriptor).layout
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[signature] = _known(layout, choose(layout, backend))
-    return known
+    return operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]
 
 
 # What has a row for every step of every sequence, as native.packed takes it.
@@ -166,6 +140,25 @@ def compute_packed(
     call = Call(layout, _arrays(layout, tensors, None))
     results = _tensors(layout, native.packed(call, sizes))
     return tuple([results.get(name) for name in operation.result._fields])
+
+
+def pack_rows(padded: Tensor, rows: Tensor) -> Tensor:
+    """[M,F]: the rows of a CPU tensor [T,N,F] with these numbers, counted through both axes."""
+    return _by_bits(padded, lambda array: native.pack_rows(array, rows.numpy()))
+
+
+def unpack_rows(packed: Tensor, rows: Tensor, steps: int, batch: int) -> Tensor:
+    """[T,N,F] with the rows of [M,F] in these places and zeros in all others."""
+    return _by_bits(packed, lambda array: native.unpack_rows(array, rows.numpy(), steps, batch))
+
+
+def _by_bits(tensor: Tensor, move: Callable[[Array], Array]) -> Tensor:
+    """What moves whole rows does not care for their type."""
+    if tensor.stride(-1) != 1:
+        tensor = tensor.contiguous()
+    if tensor.dtype != torch.bfloat16:
+        return torch.from_numpy(move(_view(tensor)))
+    return torch.from_numpy(move(_view(tensor.view(torch.int16)))).view(torch.bfloat16)
 
 
 def _arrays(
