@@ -106,8 +106,8 @@ struct OuterPart {
   R* c = nullptr;
   i64 ldc = 0;
 };
-// Rows [begin, end) of C, which have an A of their own, for the parts whose bits are set; and, if wanted, what
-// that A adds up to over k.
+// Rows [begin, end) of C, which have an A of their own, for the parts whose bits are set; and, if wanted,
+// what that A adds up to over k.
 template <class R>
 struct OuterBand {
   i64 begin = 0, end = 0;
@@ -180,8 +180,7 @@ void pack_outer_b(const Team& team, i64 k0, i64 depth, i64 K, const OuterPart<R>
       const i64 part_panels = ceil_div(parts[i].columns, P);
       for (i64 j = 0; j < part_panels * P; j += Simd<R>::lanes) {
         const auto load = [&](i64 at) { return load_b(i, k0 + at, j, lanes_at<R>(j, parts[i].columns)); };
-        store_bits(b + (panel + j / P) * depth * P + k * P + j % P,
-                   Operand<E>::load_across(load, k, K - k0));
+        store_bits(b + (panel + j / P) * depth * P + k * P + j % P, Operand<E>::load_across(load, k, K - k0));
       }
       panel += part_panels;
     }

@@ -25,8 +25,9 @@
 // plan.run(values) -> result: a tuple of arrays with any strides, None where the plan has none.
 // remember(operation, values, descriptor, plan): such a call may go to this plan.
 // repeat(operation, values, descriptor) -> result, or None if no plan is remembered for such a call.
-// repeat_tensors(operation, tensors, descriptor), use_torch(...): the same on PyTorch's tensors; see tensors.h.
-// take_rows(array, rows), put_rows(array, rows, T, N): between padded and packed sequences; see rows.h.
+// repeat_tensors(operation, tensors, descriptor), use_torch(...): the same on PyTorch's tensors; see
+// tensors.h. take_rows(array, rows), put_rows(array, rows, T, N): between padded and packed sequences; see
+// rows.h.
 //
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 //

@@ -60,7 +60,8 @@ struct Copy {
   static void member(void* context, const Team& team) {
     const Copy& c = *static_cast<const Copy*>(context);
     const auto size = static_cast<std::size_t>(c.bytes);
-    for (i64 i = c.places.count * team.rank / team.size; i < c.places.count * (team.rank + 1) / team.size; ++i) {
+    for (i64 i = c.places.count * team.rank / team.size; i < c.places.count * (team.rank + 1) / team.size;
+         ++i) {
       char *outside = c.place(c.places.data[i]), *inside = c.packed + i * c.row;
       std::memcpy(c.put ? outside : inside, c.put ? inside : outside, size);
     }
@@ -83,9 +84,17 @@ nb::object take_rows(nb::handle padded, nb::handle rows) {
   const i64 shape[2] = {places.count, F};
   nb::object made = new_array(2, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(from)));
   const i64 bytes = F * PyArray_ITEMSIZE(from);
-  Copy copy{places, T, N, bytes, PyArray_BYTES(from),
-            PyArray_BYTES(reinterpret_cast<PyArrayObject*>(made.ptr())), PyArray_STRIDE(from, 0),
-            PyArray_STRIDE(from, 1), bytes, false, {}};
+  Copy copy{places,
+            T,
+            N,
+            bytes,
+            PyArray_BYTES(from),
+            PyArray_BYTES(reinterpret_cast<PyArrayObject*>(made.ptr())),
+            PyArray_STRIDE(from, 0),
+            PyArray_STRIDE(from, 1),
+            bytes,
+            false,
+            {}};
   nb::gil_scoped_release released;
   copy.run();
   return made;
@@ -99,8 +108,16 @@ nb::object put_rows(nb::handle packed, nb::handle rows, i64 T, i64 N) {
   const i64 F = PyArray_DIM(from, 1), shape[3] = {T, N, F};
   nb::object made = new_array(3, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(from)));
   const i64 bytes = F * PyArray_ITEMSIZE(from);
-  Copy copy{places, T, N, bytes, PyArray_BYTES(reinterpret_cast<PyArrayObject*>(made.ptr())),
-            PyArray_BYTES(from), N * bytes, bytes, PyArray_STRIDE(from, 0), true,
+  Copy copy{places,
+            T,
+            N,
+            bytes,
+            PyArray_BYTES(reinterpret_cast<PyArrayObject*>(made.ptr())),
+            PyArray_BYTES(from),
+            N * bytes,
+            bytes,
+            PyArray_STRIDE(from, 0),
+            true,
             std::vector<char>(static_cast<std::size_t>(T * N))};
   for (i64 i = 0; i < places.count; ++i) copy.there[static_cast<std::size_t>(places.data[i])] = 1;
   nb::gil_scoped_release released;

@@ -1,7 +1,7 @@
 // Known calls on PyTorch's tensors, whose memory goes in and comes out as it is.
 //
-// PyTorch is not linked against: its tensors are read through DLPack capsules, which its own functions, handed
-// over by use_torch(), make.
+// PyTorch is not linked against: its tensors are read through DLPack capsules, which its own functions,
+// handed over by use_torch(), make.
 #pragma once
 
 #include <nanobind/nanobind.h>
