@@ -205,7 +205,9 @@ class Recurrent(torch.nn.Module):
 
     def layer_parameters(self, layer: int) -> tuple[Tensor | None, ...]:
         """A layer's parameters, those of the second direction behind those of the first."""
-        return sum([self._direction(names) for names in self._names[layer]], ())
+        first, *others = self._names[layer]
+        found = self._direction(first)
+        return found + self._direction(others[0]) if others else found
 
     def _direction(self, names: _Names) -> tuple[Tensor | None, ...]:
         """One direction's parameters in the order of _Names, None for those that it has not."""
