@@ -7,12 +7,9 @@
 namespace ZS_NAMESPACE {
 
 template <class R>
-struct AdamOp {
-  const zstate::Adam& p;
-  int threads = 1;
-  explicit AdamOp(const zstate::Adam& problem) : p(problem) {}
+struct AdamOp : WithoutScratch<zstate::Adam> {
+  using WithoutScratch::WithoutScratch;
 
-  void lay_out(Arena&) {}
   void run(const Team& team) {
     constexpr int L = Simd<R>::lanes;
     const Range mine = share(team, ceil_div(p.count, L));

@@ -42,12 +42,9 @@ R sum_of(const R* x, i64 count) {
 }
 
 template <class R>
-struct CrossEntropyOp {
-  const zstate::CrossEntropy& p;
-  int threads = 1;
-  explicit CrossEntropyOp(const zstate::CrossEntropy& problem) : p(problem) {}
+struct CrossEntropyOp : WithoutScratch<zstate::CrossEntropy> {
+  using WithoutScratch::WithoutScratch;
 
-  void lay_out(Arena&) {}
   void run(const Team& team) {
     const Range mine = share(team, p.rows);
     for (i64 row = mine.begin; row < mine.end; ++row)
@@ -83,12 +80,9 @@ struct CrossEntropyOp {
 };
 
 template <class R>
-struct CrossEntropyGradientOp {
-  const zstate::CrossEntropyGradient& p;
-  int threads = 1;
-  explicit CrossEntropyGradientOp(const zstate::CrossEntropyGradient& problem) : p(problem) {}
+struct CrossEntropyGradientOp : WithoutScratch<zstate::CrossEntropyGradient> {
+  using WithoutScratch::WithoutScratch;
 
-  void lay_out(Arena&) {}
   void run(const Team& team) {
     constexpr int L = Simd<R>::lanes;
     const Range mine = share(team, p.rows);

@@ -79,10 +79,7 @@ bool read_number(nb::handle value, double& number) {
 // Whole numbers in [0, rows).
 bool are_places(nb::handle value, i64 rows) {
   if (!is_plain(value, NPY_INT64)) return false;
-  const i64* places = static_cast<const i64*>(data(value));
-  bool inside = true;
-  for (npy_intp k = 0; k < size(value); ++k) inside &= places[k] >= 0 && places[k] < rows;
-  return inside;
+  return are_below(static_cast<const i64*>(data(value)), size(value), rows);
 }
 
 }  // namespace

@@ -10,8 +10,17 @@
 #endif
 #include <numpy/arrayobject.h>
 
+#include <cstdint>
+
 namespace zstate {
 
 inline PyArrayObject* as_array(PyObject* value) { return reinterpret_cast<PyArrayObject*>(value); }
+
+// Whether all of these are places in [0, most): what is read or written there relies on it.
+inline bool are_below(const std::int64_t* places, std::int64_t count, std::int64_t most) {
+  bool inside = true;
+  for (std::int64_t k = 0; k < count; ++k) inside &= places[k] >= 0 && places[k] < most;
+  return inside;
+}
 
 }  // namespace zstate

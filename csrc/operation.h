@@ -53,6 +53,15 @@ bool weights_are_far(const Problem& p) {
          (i64{12} << 20);
 }
 
+// An operation that needs no scratch memory, only its problem.
+template <class P>
+struct WithoutScratch {
+  const P& p;
+  int threads = 1;
+  explicit WithoutScratch(const P& problem) : p(problem) {}
+  void lay_out(Arena&) {}
+};
+
 template <class Op>
 void run_member(void* context, const Team& team) {
   static_cast<Op*>(context)->run(team);

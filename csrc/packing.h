@@ -6,15 +6,9 @@
 
 namespace ZS_NAMESPACE {
 
+using zstate::Range;
+using zstate::share;
 using zstate::Team;
-
-struct Range {
-  i64 begin, end;
-};
-// The part of [0, n) that belongs to one member.
-inline Range share(const Team& team, i64 n) {
-  return {n * team.rank / team.size, n * (team.rank + 1) / team.size};
-}
 
 // A register of elements, whatever they are.
 template <class E, class V>
@@ -45,28 +39,30 @@ void pack_straight(E* dst, i64 ldd, const S* src, i64 lds, int columns, i64 K) {
   for (i64 k = 0; k < depth_of<E>(K); ++k) store_bits(dst + k * ldd, Operand<E>::load_across(load, k, K));
 }
 
-// A row-major matrix [rows, K] as the transposed B of a large product: panels of kPanel rows, each
-// [K][kPanel].
-template <class E, class S, class R = RealOf<S>>
-void pack_panels_transposed(const Team& team, E* dst, const S* src, i64 lds, i64 rows, i64 K) {
-  const i64 columns = ceil_div(rows, kPanel<R>) * kPanelVectors;
-  const Range mine = share(team, columns);
+// Calls pack(to, first, lanes) for each register column of panels [K][kPanel] with so many columns; `to` is
+// where the column that starts at `first` goes.
+template <class E, class R, class Pack>
+void pack_panels(const Team& team, E* dst, i64 columns, i64 K, const Pack& pack) {
+  const Range mine = share(team, ceil_div(columns, kPanel<R>) * kPanelVectors);
   for (i64 c = mine.begin; c < mine.end; ++c) {
     const i64 first = c * Simd<R>::lanes;
     E* panel = dst + c / kPanelVectors * kPanel<R> * depth_of<E>(K) + c % kPanelVectors * Simd<R>::lanes;
-    pack_transposed(panel, kPanel<R>, src + min_of(first, rows) * lds, lds, lanes_at<R>(first, rows), K);
+    pack(panel, min_of(first, columns), lanes_at<R>(first, columns));
   }
 }
-// A row-major matrix [K, columns] as B: panels [K][kPanel].
+// A row-major matrix [rows, K] as the transposed B of a large product.
+template <class E, class S, class R = RealOf<S>>
+void pack_panels_transposed(const Team& team, E* dst, const S* src, i64 lds, i64 rows, i64 K) {
+  pack_panels<E, R>(team, dst, rows, K, [&](E* to, i64 first, int lanes) {
+    pack_transposed(to, kPanel<R>, src + first * lds, lds, lanes, K);
+  });
+}
+// A row-major matrix [K, columns] as B.
 template <class E, class S, class R = RealOf<S>>
 void pack_panels_straight(const Team& team, E* dst, const S* src, i64 lds, i64 columns, i64 K) {
-  const i64 vectors = ceil_div(columns, kPanel<R>) * kPanelVectors;
-  const Range mine = share(team, vectors);
-  for (i64 c = mine.begin; c < mine.end; ++c) {
-    const i64 first = c * Simd<R>::lanes;
-    E* panel = dst + c / kPanelVectors * kPanel<R> * depth_of<E>(K) + c % kPanelVectors * Simd<R>::lanes;
-    pack_straight(panel, kPanel<R>, src + min_of(first, columns), lds, lanes_at<R>(first, columns), K);
-  }
+  pack_panels<E, R>(team, dst, columns, K, [&](E* to, i64 first, int lanes) {
+    pack_straight(to, kPanel<R>, src + first, lds, lanes, K);
+  });
 }
 template <class E>
 i64 panels_size(i64 columns, i64 K) {

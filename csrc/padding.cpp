@@ -36,8 +36,7 @@ Places checked_places(nb::handle rows, i64 most) {
   PyArrayObject* array = checked(rows, 1);
   if (PyArray_TYPE(array) != NPY_INT64) throw std::invalid_argument("rows: expected int64");
   const Places places{static_cast<const i64*>(PyArray_DATA(array)), PyArray_DIM(array, 0)};
-  for (i64 i = 0; i < places.count; ++i)
-    if (places.data[i] < 0 || places.data[i] >= most) throw std::invalid_argument("rows: beyond the end");
+  if (!are_below(places.data, places.count, most)) throw std::invalid_argument("rows: beyond the end");
   return places;
 }
 
@@ -56,13 +55,13 @@ struct Copy {
   static void member(void* context, const Team& team) {
     const Copy& c = *static_cast<const Copy*>(context);
     const auto size = static_cast<std::size_t>(c.bytes);
-    for (i64 i = c.places.count * team.rank / team.size; i < c.places.count * (team.rank + 1) / team.size;
-         ++i) {
+    const Range rows = share(team, c.places.count), all = share(team, c.T * c.N);
+    for (i64 i = rows.begin; i < rows.end; ++i) {
       char *outside = c.place(c.places.data[i]), *inside = c.packed + i * c.row;
       std::memcpy(c.put ? outside : inside, c.put ? inside : outside, size);
     }
     if (!c.put) return;
-    for (i64 k = c.T * c.N * team.rank / team.size; k < c.T * c.N * (team.rank + 1) / team.size; ++k)
+    for (i64 k = all.begin; k < all.end; ++k)
       if (!c.there[static_cast<std::size_t>(k)]) std::memset(c.place(k), 0, size);
   }
 
@@ -80,17 +79,17 @@ nb::object pack_rows(nb::handle padded, nb::handle rows) {
   const i64 shape[2] = {places.count, F};
   nb::object made = new_array(2, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(from)));
   const i64 bytes = F * PyArray_ITEMSIZE(from);
-  Copy copy{places,
-            T,
-            N,
-            bytes,
-            PyArray_BYTES(from),
-            PyArray_BYTES(as_array(made.ptr())),
-            PyArray_STRIDE(from, 0),
-            PyArray_STRIDE(from, 1),
-            bytes,
-            false,
-            {}};
+  Copy copy{.places = places,
+            .T = T,
+            .N = N,
+            .bytes = bytes,
+            .padded = PyArray_BYTES(from),
+            .packed = PyArray_BYTES(as_array(made.ptr())),
+            .step = PyArray_STRIDE(from, 0),
+            .sequence = PyArray_STRIDE(from, 1),
+            .row = bytes,
+            .put = false,
+            .there = {}};
   nb::gil_scoped_release released;
   copy.run();
   return made;
@@ -104,17 +103,17 @@ nb::object unpack_rows(nb::handle packed, nb::handle rows, i64 T, i64 N) {
   const i64 F = PyArray_DIM(from, 1), shape[3] = {T, N, F};
   nb::object made = new_array(3, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(from)));
   const i64 bytes = F * PyArray_ITEMSIZE(from);
-  Copy copy{places,
-            T,
-            N,
-            bytes,
-            PyArray_BYTES(as_array(made.ptr())),
-            PyArray_BYTES(from),
-            N * bytes,
-            bytes,
-            PyArray_STRIDE(from, 0),
-            true,
-            std::vector<char>(static_cast<std::size_t>(T * N))};
+  Copy copy{.places = places,
+            .T = T,
+            .N = N,
+            .bytes = bytes,
+            .padded = PyArray_BYTES(as_array(made.ptr())),
+            .packed = PyArray_BYTES(from),
+            .step = N * bytes,
+            .sequence = bytes,
+            .row = PyArray_STRIDE(from, 0),
+            .put = true,
+            .there = std::vector<char>(static_cast<std::size_t>(T * N))};
   for (i64 i = 0; i < places.count; ++i) copy.there[static_cast<std::size_t>(places.data[i])] = 1;
   nb::gil_scoped_release released;
   copy.run();

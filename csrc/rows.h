@@ -7,12 +7,9 @@
 namespace ZS_NAMESPACE {
 
 template <class R>
-struct TakeRowsOp {
-  const zstate::TakeRows& p;
-  int threads = 1;
-  explicit TakeRowsOp(const zstate::TakeRows& problem) : p(problem) {}
+struct TakeRowsOp : WithoutScratch<zstate::TakeRows> {
+  using WithoutScratch::WithoutScratch;
 
-  void lay_out(Arena&) {}
   void run(const Team& team) {
     const Range mine = share(team, p.count);
     for (i64 k = mine.begin; k < mine.end; ++k)
@@ -24,13 +21,10 @@ struct TakeRowsOp {
 
 // Every member has some columns of all rows, so that each sum is taken by one of them, in the order of k.
 template <class R>
-struct AddRowsOp {
+struct AddRowsOp : WithoutScratch<zstate::AddRows> {
   static constexpr int L = Simd<R>::lanes;
-  const zstate::AddRows& p;
-  int threads = 1;
-  explicit AddRowsOp(const zstate::AddRows& problem) : p(problem) {}
+  using WithoutScratch::WithoutScratch;
 
-  void lay_out(Arena&) {}
   void run(const Team& team) {
     const Range vectors = share(team, ceil_div(p.width, L));
     const i64 begin = vectors.begin * L, end = min_of(vectors.end * L, p.width);

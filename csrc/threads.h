@@ -32,6 +32,14 @@ struct Team {
   }
 };
 
+struct Range {
+  std::int64_t begin, end;
+};
+// The part of [0, n) that belongs to one member.
+inline Range share(const Team& team, std::int64_t n) {
+  return {n * team.rank / team.size, n * (team.rank + 1) / team.size};
+}
+
 using TeamFunction = void (*)(void* context, const Team& team);
 
 // Runs `function` on up to `threads` threads. If another call holds the pool, the caller does all the work
