@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import oracle
 import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import zstate as zs
+from tests import oracle
 from zstate.backends import available
 
 Array = NDArray[Any]

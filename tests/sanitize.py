@@ -117,7 +117,7 @@ def call_packed(rng: np.random.Generator) -> None:
 
 def call_graph_ops(rng: np.random.Generator) -> None:
     """One call of each operation for the graph, and of the product; their numbers are tested in
-    test_native_graph.py and test_native_product.py."""
+    native/test_graph.py and native/test_product.py."""
     from zstate.backends import native
 
     dtype = str(rng.choice(["f4", "f8"]))

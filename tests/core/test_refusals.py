@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import (
+
+import zstate as zs
+from tests.cases import (
     ACTIVATION_FIELDS,
     CELLS,
     DESCRIPTORS,
@@ -35,8 +37,6 @@ from cases import (
     make_tensors,
     run_forward,
 )
-
-import zstate as zs
 
 # all different, so that no wrong shape is right by accident
 SIZES = {"T": 7, "N": 3, "I": 2, "H": 5}

@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
-from cases import (
+
+import zstate as zs
+from tests import oracle
+from tests.cases import (
     CELLS,
     DIRECTIONS,
     DTYPES,
@@ -38,8 +40,6 @@ from cases import (
     run_gradients,
     subsets,
 )
-
-import zstate as zs
 
 cells = pytest.mark.parametrize("cell", CELLS)
 directions = pytest.mark.parametrize("direction", DIRECTIONS)

@@ -6,10 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from cases import (
+from hypothesis import given, settings
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils.checkpoint import checkpoint
+
+import zstate as zs
+from tests import oracle
+from tests.cases import (
     CELLS,
     DIRECTIONS,
     FED_BACK,
@@ -27,12 +33,6 @@ from cases import (
     subsets,
     to_torch,
 )
-from hypothesis import given, settings
-from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
-from torch.utils.checkpoint import checkpoint
-
-import zstate as zs
 from zstate.torch import composite, operators
 from zstate.torch.options import decode, encode
 from zstate.torch.routes import ROUTES

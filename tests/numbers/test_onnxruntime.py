@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-import oracle
 import pytest
-from cases import (
+from onnx import TensorProto, helper
+
+from tests import oracle
+from tests.cases import (
     Array,
     Arrays,
     Case,
@@ -28,7 +30,6 @@ from cases import (
     relative_error,
     run_forward,
 )
-from onnx import TensorProto, helper
 
 FLOAT32 = Tolerance(2e-6, 2e-6)
 SIZES = {"T": 5, "N": 3, "I": 4, "H": 6}

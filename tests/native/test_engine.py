@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import oracle
 import pytest
-from cases import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import zstate as zs
+from tests import oracle
+from tests.cases import (
     CELLS,
     DIRECTIONS,
     FLAGS,
@@ -28,10 +32,6 @@ from cases import (
     run_forward,
     run_gradients,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-import zstate as zs
 from zstate.backends import native
 
 pytestmark = pytest.mark.skipif(

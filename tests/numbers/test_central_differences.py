@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
-from cases import (
+
+from tests import oracle
+from tests.cases import (
     ACTIVATION_FIELDS,
     CELLS,
     DEFAULT_ACTIVATIONS,

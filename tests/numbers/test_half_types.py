@@ -12,10 +12,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from cases import (
+
+from tests import oracle
+from tests.cases import (
     BACKENDS,
     CELLS,
     DIRECTIONS,

@@ -12,7 +12,9 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from cases import (
+from hypothesis import given, settings
+
+from tests.cases import (
     ACTIVATION_FIELDS,
     CELLS,
     DIRECTIONS,
@@ -25,7 +27,6 @@ from cases import (
     subsets,
     well_conditioned,
 )
-from hypothesis import given, settings
 
 GROUPS = [
     pytest.param(cell, direction, flags, id="-".join([cell, direction, *sorted(flags)]))

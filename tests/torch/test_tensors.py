@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import (
+from hypothesis import given, settings
+
+import zstate as zs
+from tests.cases import (
     CELLS,
     FED_BACK,
     FORWARD_OPS,
@@ -20,9 +23,6 @@ from cases import (
     make_cotangents,
     make_tensors,
 )
-from hypothesis import given, settings
-
-import zstate as zs
 from zstate.backends import available, native
 from zstate.torch import tensors as torch_tensors
 

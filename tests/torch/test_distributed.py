@@ -17,7 +17,7 @@ from torch import Tensor
 
 import zstate.torch as zt
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 T, N, I, H = 5, 6, 3, 4
 LENGTHS = torch.tensor([5, 1, 3, 4, 2, 5])
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import oracle
 import pytest
 import torch
-from cases import (
+
+from tests import oracle
+from tests.cases import (
     FED_BACK,
     FORWARD_OPS,
     GRADIENT_OPS,
