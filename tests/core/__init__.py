@@ -1,1 +1,1 @@
-"""What the public operations promise: descriptors, decisions, refusals, the package itself."""
+"""What the public operations promise: descriptors, refusals, the package itself."""
