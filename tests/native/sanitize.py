@@ -1,8 +1,9 @@
 """A few thousand random calls of the engine built with sanitizers, checked against the oracle.
 
 Not a pytest module: the address sanitizer must be loaded before Python, so `make sanitize` builds
-the engine with it and runs this script: python tests/sanitize.py MODULE [SECONDS] [SEED].
-A bad access or undefined behaviour ends the process; a wrong number raises.
+the engine with it and runs this script: python tests/native/sanitize.py MODULE [SECONDS] [SEED].
+A bad access or undefined behaviour ends the process; a wrong number raises. It stands in this
+folder because Python looks for modules beside a script first, and tests/ has a folder torch.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def call_packed(rng: np.random.Generator) -> None:
 
 def call_graph_ops(rng: np.random.Generator) -> None:
     """One call of each operation for the graph, and of the product; their numbers are tested in
-    native/test_graph.py and native/test_product.py."""
+    test_graph.py and test_product.py."""
     from zstate.backends import native
 
     dtype = str(rng.choice(["f4", "f8"]))
