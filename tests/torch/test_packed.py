@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -22,7 +21,6 @@ from zstate.layout import DESCRIPTORS, bind
 from zstate.operations import Operation
 from zstate.torch.packed import Packed, from_lengths, one_by_one, serves
 
-ISAS = [] if native.unavailable() else native._native.supported_isas()
 FORWARDS = {
     "rnn": operations.SINGLE_GATE_RNN,
     "lstm": operations.LSTM_FORWARD,
@@ -31,15 +29,9 @@ FORWARDS = {
 # Lengths of many kinds: all equal, all different, ties, one long sequence, a single one.
 BATCHES = [[4, 4, 4], [9, 8, 5, 3, 1], [7, 7, 2, 2, 2, 1, 1], [20, 1, 1], [6], [1, 1]]
 
-pytestmark = pytest.mark.skipif(not ISAS, reason="built without the native engine")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = native._native.isa()
-    native._native.use_isa(request.param)
-    yield request.param
-    native._native.use_isa(before)
+pytestmark = pytest.mark.skipif(
+    native.unavailable() is not None, reason="built without the native engine"
+)
 
 
 def sizes_of(lengths: list[int]) -> tuple[int, ...]:
