@@ -153,6 +153,19 @@ def all_inputs(cell: str, *but: str) -> frozenset[str]:
     return frozenset(OPTIONAL[cell]) - set(but)
 
 
+def full(cell: str, **more: Any) -> Case:
+    """Everything that may come along does; the GRU resets after, so that b2 has a meaning."""
+    found: dict[str, Any] = {
+        "inputs": all_inputs(cell),
+        "flags": frozenset({"reset_after"}) if cell == "gru" else frozenset(),
+        "state_gradient": "flat",
+        "cell_gradient": "flat" if cell == "lstm" else "none",
+        "seed": 21,
+        **more,
+    }
+    return Case(cell, **found)
+
+
 def shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor that the case passes, from the table in the specification."""
     T, N, H, D = case.T, case.N, case.H, case.D

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import zstate as zs
+from tests import cases
 from tests.cases import (
     CELLS,
     FED_BACK,
@@ -17,7 +18,6 @@ from tests.cases import (
     GRADIENT_OPS,
     Arrays,
     Case,
-    all_inputs,
     make_cotangents,
     make_tensors,
     run_forward,
@@ -31,10 +31,7 @@ Shape = tuple[int, ...]
 
 
 def full(cell: str, direction: str = "forward", **more: Any) -> Case:
-    flags = frozenset({"reset_after"}) if cell == "gru" else frozenset()
-    gradients = {"state_gradient": "flat", "cell_gradient": "flat" if cell == "lstm" else "none"}
-    found: dict[str, Any] = {"inputs": all_inputs(cell), **gradients, **SIZES, **more}
-    return Case(cell, direction, flags, seed=31, **found)
+    return cases.full(cell, direction=direction, **{"seed": 31, **SIZES, **more})
 
 
 def arguments(case: Case, kind: str) -> Arrays:

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cases import (
-    CELLS,
-    DIRECTIONS,
-    Array,
-    Tolerance,
-    all_inputs,
-    assert_close,
-)
+from tests.cases import CELLS, DIRECTIONS, Array, Tolerance, all_inputs, assert_close
 from tests.core.calls import KINDS, arguments, call, full
 
 

@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 import zstate as zs
-from tests.cases import (
-    ACTIVATION_FIELDS,
-    CELLS,
-    DESCRIPTORS,
-)
+from tests.cases import ACTIVATION_FIELDS, CELLS, DESCRIPTORS
 from tests.core.calls import KINDS, arguments, call, full, label, refused
 
 

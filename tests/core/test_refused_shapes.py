@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 import zstate as zs
-from tests.cases import (
-    CELLS,
-    Case,
-    all_inputs,
-)
+from tests.cases import CELLS, Case, all_inputs
 from tests.core.calls import ALL, KINDS, SIZES, Shape, arguments, call, full, refused
 
 

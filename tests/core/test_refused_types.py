@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 import zstate as zs
-from tests.cases import (
-    CELLS,
-    DTYPES,
-    FED_BACK,
-    Array,
-)
+from tests.cases import CELLS, DTYPES, FED_BACK, Array
 from tests.core.calls import ALL, KINDS, arguments, full, refused
 
 

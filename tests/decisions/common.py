@@ -14,7 +14,6 @@ from tests.cases import (
     Array,
     Arrays,
     Case,
-    all_inputs,
     assert_close,
     make_cotangents,
     make_tensors,
@@ -24,19 +23,6 @@ from tests.cases import (
 
 cells = pytest.mark.parametrize("cell", CELLS)
 directions = pytest.mark.parametrize("direction", DIRECTIONS)
-
-
-def full(cell: str, **more: Any) -> Case:
-    """Everything that may come along does; the GRU resets after, so that b2 has a meaning."""
-    found: dict[str, Any] = {
-        "inputs": all_inputs(cell),
-        "flags": frozenset({"reset_after"}) if cell == "gru" else frozenset(),
-        "state_gradient": "flat",
-        "cell_gradient": "flat" if cell == "lstm" else "none",
-        "seed": 21,
-        **more,
-    }
-    return Case(cell, **found)
 
 
 def setup(case: Case) -> tuple[Arrays, Arrays, Any, Any]:

@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 
 import zstate as zs
-from tests.cases import (
-    DTYPES,
-    FED_BACK,
-    Array,
-    assert_close,
-)
-from tests.decisions.common import (
-    one,
-)
+from tests.cases import DTYPES, FED_BACK, Array, assert_close
+from tests.decisions.common import one
 
 
 def activated(kind: zs.Activation, values: list[float], **types: Any) -> tuple[Array, Array]:

@@ -13,19 +13,12 @@ from tests.cases import (
     Case,
     all_inputs,
     assert_close,
+    full,
     make_tensors,
     run_forward,
     run_gradients,
 )
-from tests.decisions.common import (
-    assert_same,
-    cells,
-    directions,
-    full,
-    put_last,
-    setup,
-    smooth,
-)
+from tests.decisions.common import assert_same, cells, directions, put_last, setup, smooth
 
 
 def reversed_in_time(case: Case, tensors: Arrays) -> Arrays:

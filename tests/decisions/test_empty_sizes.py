@@ -5,15 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cases import (
-    check_everywhere,
-)
-from tests.decisions.common import (
-    cells,
-    directions,
-    full,
-    setup,
-)
+from tests.cases import check_everywhere, full
+from tests.decisions.common import cells, directions, setup
 
 
 @cells

@@ -10,19 +10,8 @@ import numpy as np
 import pytest
 
 import zstate as zs
-from tests.cases import (
-    all_inputs,
-    assert_close,
-    make_tensors,
-    run_forward,
-)
-from tests.decisions.common import (
-    assert_same,
-    cells,
-    full,
-    one,
-    sigmoid,
-)
+from tests.cases import all_inputs, assert_close, full, make_tensors, run_forward
+from tests.decisions.common import assert_same, cells, one, sigmoid
 
 
 def test_the_single_gate_by_hand() -> None:

@@ -9,21 +9,8 @@ import numpy as np
 import pytest
 
 import zstate as zs
-from tests.cases import (
-    Array,
-    Arrays,
-    Case,
-    assert_close,
-    run_forward,
-    run_gradients,
-)
-from tests.decisions.common import (
-    directions,
-    full,
-    one,
-    setup,
-    sigmoid,
-)
+from tests.cases import Array, Arrays, Case, assert_close, full, run_forward, run_gradients
+from tests.decisions.common import directions, one, setup, sigmoid
 
 
 def reorder(case: Case, tensors: Arrays, order: list[int]) -> Arrays:

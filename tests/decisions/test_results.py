@@ -20,20 +20,14 @@ from tests.cases import (
     assert_close,
     expected_forward,
     expected_gradients,
+    full,
     make_cotangents,
     make_tensors,
     run_forward,
     run_gradients,
     subsets,
 )
-from tests.decisions.common import (
-    assert_same,
-    cells,
-    directions,
-    full,
-    setup,
-    sigmoid,
-)
+from tests.decisions.common import assert_same, cells, directions, setup, sigmoid
 
 
 @directions

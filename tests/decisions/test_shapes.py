@@ -13,19 +13,12 @@ from tests.cases import (
     Case,
     all_inputs,
     check_everywhere,
+    full,
     make_tensors,
     run_forward,
     run_gradients,
 )
-from tests.decisions.common import (
-    assert_same,
-    cells,
-    directions,
-    full,
-    put_last,
-    setup,
-    smooth,
-)
+from tests.decisions.common import assert_same, cells, directions, put_last, setup, smooth
 
 
 def test_peephole_8H_is_the_same_as_2_4H() -> None:
