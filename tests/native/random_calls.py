@@ -6,7 +6,7 @@ repetition are random, compares every result with the reference backend in float
 paths that it took. As a script, it makes many calls in a process of its own and fails if a path was
 never taken:
 
-    python tests/random_calls.py [--isa NAME] [--calls N] [--seconds S] [--seed S]
+    python tests/native/random_calls.py [--isa NAME] [--calls N] [--seconds S] [--seed S]
 
 The tests run it for every instruction set, `make sanitize` under the sanitizers.
 """
