@@ -28,7 +28,7 @@ sanitize: $(VENV)/.dev
 		-DPython_EXECUTABLE=$(abspath $(BIN)/python) -DZSTATE_SANITIZE=ON -DZSTATE_ISAS=$(SANITIZED)
 	$(BIN)/cmake --build build/sanitize > /dev/null
 	LD_PRELOAD=$$($${CXX:-g++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/sanitize.py build/sanitize/_native*.so 60
+		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/native/sanitize.py build/sanitize/_native*.so 60
 
 # On a machine with an NVIDIA GPU; the Python there must have torch and cuda-core. Most of the time goes into compiling
 # specialisations: with pytest-xdist on several cores.

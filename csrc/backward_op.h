@@ -43,6 +43,19 @@ struct BackwardOp {
     gru_before = p.cell == zstate::Cell::kGru && !p.reset_after;
     cell.direct = direct;
     for (int d = 0; d < p.D; ++d) bind(d);
+    mark_paths();
+  }
+
+  void mark_paths() const {
+    mark(direct ? Path::backward_reads_weights_in_place : Path::backward_packs_weights);
+    if (weights_are_far<S>(p)) mark(Path::weights_exceed_cache);
+    if (p.has_input_weight)
+      mark(kSame ? Path::gradient_of_source_in_one : Path::gradient_of_source_in_chunks);
+    else
+      mark(kSame ? Path::gradient_of_gates_is_of_source : Path::gradient_of_gates_copied_to_source);
+    if (needs_recurrent_buffer()) mark(Path::gradient_through_buffer);
+    if (no_history()) mark(Path::no_history);
+    if (!kSame) mark(Path::gradients_converted);
   }
 
   void bind(int d) {
@@ -68,6 +81,8 @@ struct BackwardOp {
     cell.dc0[d] = state_rows<S>(in.d_cell, d, H);
   }
 
+  // What R sees differs from the gates' gradient, or has other elements.
+  bool needs_recurrent_buffer() const { return gru_after || (!Operand<E>::kPlain && !direct); }
   bool gates_are_dx() const { return kSame && !p.has_input_weight; }
   i64 dx_chunk_rows() const { return min_of(max_of(p.rows(), 1), 4 * kRowsBlock); }
 
@@ -78,7 +93,7 @@ struct BackwardOp {
       else
         cell.dgates[d] = dense_rows(p, arena.take<R>(p.rows() * GH), d, GH);
       cell.carry[d] = arena.take<R>(p.N * cell.Hp);
-      if (gru_after || (!Operand<E>::kPlain && !direct)) cell.recurrent[d] = arena.take<E>(2 * p.N * GH);
+      if (needs_recurrent_buffer()) cell.recurrent[d] = arena.take<E>(2 * p.N * GH);
       if (gru_after && !direct) packed_candidate[d] = arena.take<E>(panels_size<E>(H, H));
       if (direct) cell.products[d] = arena.take<R>(p.N * cell.Hp);
       if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));

@@ -1,6 +1,8 @@
 // The blocks that are kept: a short list, oldest first, behind a lock that is held for some nanoseconds.
 #include "blocks.h"
 
+#include "paths.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -159,6 +161,7 @@ std::size_t kept_limit() {
 void* take_block(std::size_t bytes) {
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   char* kept = find_kept(bytes);
+  mark(kept ? Path::block_kept : Path::block_new);
   return kept ? kept : allocate(bytes);
 }
 

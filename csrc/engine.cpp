@@ -24,13 +24,22 @@ extern const zstate::GraphOps kGraphOps;  // graph_engine.cpp
 
 namespace {
 
+template <class Acts>
+void mark_cell(const Problem& p) {
+  constexpr bool any = std::is_same_v<Acts, AnyActivations>;
+  mark(any ? Path::any_activations : Path::usual_activations);
+  if (p.cell == zstate::Cell::kGru) mark(p.reset_after ? Path::reset_after : Path::reset_before);
+}
+
 template <class S, class Cell, class Acts>
 void forward_with(const Problem& p, const ForwardArrays& a, const Acts& acts) {
+  mark_cell<Acts>(p);
   ForwardOp<S, Cell> op(p, a, acts);
   run_operation(op, operation_work(p));
 }
 template <class S, class Cell, class Acts>
 void backward_with(const Problem& p, const BackwardArrays& a, const Acts& acts) {
+  mark_cell<Acts>(p);
   BackwardOp<S, Cell> op(p, a, acts);
   run_operation(op, 2 * operation_work(p));
 }

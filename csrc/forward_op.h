@@ -45,6 +45,18 @@ struct ForwardOp {
     cell.input_is_far =
         kSame && !p.has_input_weight && p.rows() * p.D * GH * static_cast<i64>(sizeof(R)) > (i64{1} << 20);
     for (int d = 0; d < p.D; ++d) bind(d);
+    mark_paths();
+  }
+
+  void mark_paths() const {
+    mark(direct ? Path::forward_reads_weights_in_place : Path::forward_packs_weights);
+    if (cell.far) mark(Path::weights_exceed_cache);
+    if (cell.fused) mark(Path::input_added_per_tile);
+    if (in_place) mark(Path::projects_into_training_state);
+    if (!p.has_input_weight) mark(kSame ? Path::source_used_as_gates : Path::source_converted_to_gates);
+    if (p.has_input_weight && buffers_gates()) mark(Path::projects_into_buffer);
+    if (cell.input_is_far) mark(Path::gates_prefetched);
+    if (chunk < p.T) mark(Path::several_chunks);
   }
 
   // Weights that stay in the second-level caches are best used where they are, step by step, rather than in a

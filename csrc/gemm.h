@@ -21,10 +21,9 @@ inline i64 even_block(i64 n, i64 most) {
 
 // Writes a tile whose rows may lie anywhere and whose last columns may be missing.
 template <class R, class RowOf>
-void store_tile(const R* tile, const RowOf& row_of, i64 row, int rows, i64 column, i64 columns,
-                bool accumulate) {
+void store_tile(const R* tile, const RowOf& row_of, int rows, i64 column, i64 columns, bool accumulate) {
   for (int r = 0; r < rows; ++r) {
-    R* out = row_of(row + r) + column;
+    R* out = row_of(r) + column;
     for (i64 j = 0; j < kPanel<R>; j += Simd<R>::lanes) {
       const int n = lanes_at<R>(column + j, columns);
       if (n == 0) break;
@@ -40,28 +39,44 @@ int panel_vectors(i64 columns) {
   return static_cast<int>(min_of(kPanelVectors, ceil_div(columns, Simd<R>::lanes)));
 }
 
-// One block of rows times every panel in [panels.begin, panels.end).
+// The step between neighbours of `rows[0..count)`, or 0 if they are not evenly spaced.
+template <class R>
+i64 even_step(R* const* rows, int count) {
+  const i64 step = count > 1 ? rows[1] - rows[0] : 1;
+  for (int r = 2; r < count; ++r)
+    if (rows[r] - rows[r - 1] != step) return 0;
+  return step;
+}
+
+// One block of at most kRowsBlock rows times every panel in [panels.begin, panels.end).
 template <class E, class RowOf>
 void multiply_block(const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i64 k0, i64 depth,
                     Range panels, i64 columns, const RowOf& c_row, bool accumulate) {
   using R = typename Operand<E>::Real;
   constexpr i64 P = kPanel<R>;
   const i64 tiles = ceil_div(rows, kRows);
+  // Rows lie anywhere (sequences of different lengths): looked up once for all panels.
+  R* c[kRowsBlock];
+  i64 step[kRowsBlock];  // of each tile's rows
+  for (i64 r = 0; r < rows; ++r) c[r] = c_row(row + r);
+  for (i64 t = 0; t < tiles; ++t) {
+    const i64 r = rows * t / tiles;
+    step[t] = even_step(c + r, static_cast<int>(rows * (t + 1) / tiles - r));
+    mark(step[t] ? Path::tile_in_even_rows : Path::tile_in_scattered_rows);
+  }
   for (i64 p = panels.begin; p < panels.end; ++p) {
     const E* panel = b + (p * K + k0) * P;
+    if ((p + 1) * P > columns) mark(Path::tile_of_narrow_panel);
     for (i64 t = 0; t < tiles; ++t) {
       const i64 r = rows * t / tiles, end = rows * (t + 1) / tiles;
       const int n = static_cast<int>(end - r);
       const auto product = tile_product_for<E, false>(panel_vectors<R>(columns - p * P), n);
-      R* first = c_row(row + r);
-      const i64 ldc = n > 1 ? c_row(row + r + 1) - first : 0;
-      const bool regular = n < 3 || c_row(row + end - 1) - first == (n - 1) * ldc;
-      if (regular && (p + 1) * P <= columns) {
-        product(depth, a + r * lda, lda, panel, P, first + p * P, ldc, accumulate);
+      if (step[t] && (p + 1) * P <= columns) {
+        product(depth, a + r * lda, lda, panel, P, c[r] + p * P, step[t], accumulate);
       } else {
         alignas(64) R tile[kRows * P];
         product(depth, a + r * lda, lda, panel, P, tile, P, false);
-        store_tile(tile, c_row, row + r, n, p * P, columns, accumulate);
+        store_tile(tile, [&](i64 q) { return c[r + q]; }, n, p * P, columns, accumulate);
       }
     }
   }
@@ -76,10 +91,12 @@ void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Lo
   const i64 K = depth_of<E>(length);
   const i64 panels = ceil_div(columns, kPanel<R>);
   const bool by_rows = rows >= 2 * kRows * team.size;
+  mark(by_rows ? Path::rows_shared_by_rows : Path::rows_shared_by_panels);
   const Range mine = by_rows ? share(team, rows) : Range{0, rows};
   const Range my_panels = by_rows ? Range{0, panels} : share(team, panels);
   const i64 depth = even_block(K, kDepthBlock<R>),
             block = even_block(mine.end - mine.begin, kRowsBlock * 3 / 4);
+  if (depth < K) mark(Path::rows_in_several_depths);
   for (i64 row = mine.begin; row < mine.end; row += block) {
     const i64 n = min_of(block, mine.end - row);
     for (i64 k0 = 0; k0 < K || k0 == 0; k0 += depth) {
@@ -203,7 +220,7 @@ void multiply_outer_block(const E* a, i64 depth, i64 m, i64 rows, const E* b, co
         alignas(64) R tile[kRows * P];
         product(depth, a + r * depth, 0, b, P, tile, P, false);
         const auto row_of = [&](i64 q) { return part.c + (m + r + q) * part.ldc; };
-        store_tile(tile, row_of, 0, n, j, part.columns, accumulate);
+        store_tile(tile, row_of, n, j, part.columns, accumulate);
       }
     }
 }
@@ -219,6 +236,7 @@ void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band
   const i64 panels = outer_panels(parts, part_count);
   R* row = reinterpret_cast<R*>(scratch + kOuterDepth * kOuterRows);
   int half = 0;
+  if (K > kOuterDepth) mark(Path::outer_in_several_depths);
   for (i64 k0 = 0; k0 < K || k0 == 0; k0 += kOuterDepth, half ^= 1) {
     const i64 depth = depth_of<E>(min_of(kOuterDepth, K - k0));
     E* b = b_scratch + half * panels * kPanel<R> * kOuterDepth;

@@ -32,6 +32,9 @@
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 // soft_max_cross_entropy, soft_max_cross_entropy_gradient, adam, take_rows, add_rows: graph_arrays.h.
 //
+// paths() -> list[str]: the ways through the engine, paths_taken() -> list[str]: those that calls took since
+// forget_paths(): paths.h.
+//
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
 // set_kept_memory(bytes): the most that is kept between calls, kept_memory() -> bytes that are,
 // use_openmp(GOMP_parallel, omp_get_thread_num, omp_get_num_threads): their addresses; computes on its
@@ -56,6 +59,7 @@
 #include "blocks.h"
 #include "graph_arrays.h"
 #include "padding.h"
+#include "paths.h"
 #include "plan.h"
 #include "results.h"
 #include "tensors.h"
@@ -89,6 +93,8 @@ const Engine* find_engine(const std::string& name, const char* asked_by) {
 std::atomic<const Engine*> g_engine{nullptr};
 
 }  // namespace
+
+std::atomic<bool> g_taken[static_cast<int>(Path::count)];
 
 const Engine& engine() {
   const Engine* chosen = g_engine.load(std::memory_order_acquire);
@@ -188,6 +194,18 @@ void make_plan(Plan* place, const std::string& cell, const std::string& type, i6
   new (place) Plan(std::move(s));
 }
 
+std::vector<std::string> paths(bool taken_only) {
+  static constexpr const char* names[] = {
+#define ZS_NAME(name) #name,
+      ZS_PATHS(ZS_NAME)
+#undef ZS_NAME
+  };
+  std::vector<std::string> list;
+  for (int i = 0; i < static_cast<int>(Path::count); ++i)
+    if (!taken_only || g_taken[i].load()) list.push_back(names[i]);
+  return list;
+}
+
 using Plain = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void apply_activation(int kind, const std::string& type_name, const Plain& in, const Plain& out) {
@@ -225,7 +243,7 @@ NB_MODULE(_native, m) {
   m.def("adam", &zstate::adam);
   m.def("take_rows", &zstate::take_rows);
   m.def("add_rows", &zstate::add_rows);
-  m.attr("interface") = 7;  // grows with every change that backends/native.py must know of
+  m.attr("interface") = 8;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);
@@ -242,4 +260,9 @@ NB_MODULE(_native, m) {
                         reinterpret_cast<decltype(zstate::OpenMp::team_size)>(team_size)});
   });
   m.def("activation", &zstate::apply_activation);
+  m.def("paths", [] { return zstate::paths(false); });
+  m.def("paths_taken", [] { return zstate::paths(true); });
+  m.def("forget_paths", [] {
+    for (auto& taken : zstate::g_taken) taken.store(false);
+  });
 }

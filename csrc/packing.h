@@ -1,11 +1,14 @@
 // Packing: matrices laid out as the kernel reads them. k counts elements.
 #pragma once
 
+#include "paths.h"
 #include "threads.h"
 #include "tile.h"
 
 namespace ZS_NAMESPACE {
 
+using zstate::mark;
+using zstate::Path;
 using zstate::Range;
 using zstate::share;
 using zstate::Team;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "numpy.h"
+#include "paths.h"
 #include "results.h"
 
 namespace zstate {
@@ -106,7 +107,10 @@ class Operands {
       throw std::invalid_argument(tensor.name + ": not the array that the plan was made for");
     PyArrayObject* array = as_array(value);
     const bool mask = tensor.name == "mask";
-    if (!walkable(array, mask)) array = copy(array);
+    if (!walkable(array, mask)) {
+      mark(Path::input_copied);
+      array = copy(array);
+    }
     if (mask) return walk(array, 3);
     Array a = walk(array, axes_of(tensor));
     a.strides[a.rank - 1] = 1;
@@ -206,6 +210,7 @@ void check_problem(const Signature& s) {
 }  // namespace
 
 Plan::Plan(Signature signature) : s_(std::move(signature)) {
+  mark(Path::first_call);
   if (!s_.starts.empty()) {
     s_.problem.starts = s_.starts.data();
     s_.problem.step_of = s_.step_of.data();
@@ -292,6 +297,7 @@ nb::object repeat(nb::handle operation, nb::handle values, nb::handle descriptor
   if (!hash_call(operation, values, descriptor, hash)) return nb::none();
   const Known* known = find_known(operation, values, descriptor, hash);
   if (!known) return nb::none();
+  mark(Path::known_call);
   const nb::object plan = known->plan;  // held: another thread may forget it while this one computes
   return nb::inst_ptr<Plan>(plan)->run(values);
 }

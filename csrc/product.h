@@ -63,6 +63,7 @@ struct ProductOp {
     const auto a_column = [&](i64 k) { return a(0, k); };
     const auto b_row = [&](i64 k) { return b(k, 0); };
     if (swapped()) {
+      mark(Path::product_swapped);
       multiply_transposed(team, p.columns, p.rows, result, b_row, a_column);
       team.barrier();
       const Range mine = share(team, p.rows);
@@ -70,7 +71,11 @@ struct ProductOp {
         for (i64 j = 0; j < p.columns; ++j) c[i * p.columns + j] = result[j * p.rows + i];
       return;
     }
-    if (a_transposed()) return multiply_transposed(team, p.rows, p.columns, c, a_column, b_row);
+    if (a_transposed()) {
+      mark(Path::product_of_transposed_left);
+      return multiply_transposed(team, p.rows, p.columns, c, a_column, b_row);
+    }
+    mark(p.b_strides[1] == 1 ? Path::product_of_straight_operands : Path::product_of_transposed_right);
     if (p.b_strides[1] == 1)
       pack_panels_straight(team, packed, b(0, 0), p.b_strides[0], p.columns, p.length);
     else

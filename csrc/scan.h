@@ -292,11 +292,22 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
   }
 }
 
+template <class Cell>
+void mark_scan(const Cell& cell, Split split) {
+  const Problem& p = cell.problem;
+  constexpr Path splits[] = {Path::split_solo, Path::split_units, Path::split_batch, Path::split_directions};
+  mark(splits[static_cast<int>(split)]);
+  mark(p.starts ? Path::different_lengths : Path::equal_lengths);
+  if (p.N == 1) mark(Path::single_row);
+  if (one_direction_at_a_time(p, cell.weight_bytes)) mark(Path::directions_in_turn);
+}
+
 // `count` steps from `first`, in the given direction (1 or -1). All members leave together. The two
 // directions of a layer go side by side, or one after the other.
 template <class Cell>
 void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
   const Split split = cell.split(team);
+  mark_scan(cell, split);
   const int D = static_cast<int>(cell.problem.D);
   const bool split_up = split == Split::kDirections;
   const int together = split_up || one_direction_at_a_time(cell.problem, cell.weight_bytes) ? 1 : D;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "numpy.h"
+#include "paths.h"
 #include "plan.h"
 
 namespace zstate {
@@ -121,7 +122,10 @@ nb::object repeat_tensors(nb::handle operation, nb::handle tensors, nb::handle d
   const nb::object arrays = views(tensors);
   if (!arrays) return nb::none();
   nb::object result = repeat(operation, arrays, descriptor);
-  if (!result.is_none()) to_tensors(result);
+  if (!result.is_none()) {
+    mark(Path::known_call_on_tensors);
+    to_tensors(result);
+  }
   return result;
 }
 

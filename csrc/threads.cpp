@@ -1,6 +1,8 @@
 // The thread pool and its default size.
 #include "threads.h"
 
+#include "paths.h"
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -254,11 +256,15 @@ void use_openmp(const OpenMp& runtime) {
 }
 
 void run_team(int threads, TeamFunction function, void* context) {
-  if (threads == 1 || g_busy.exchange(true, std::memory_order_acquire)) {
+  const bool alone = threads == 1, busy = !alone && g_busy.exchange(true, std::memory_order_acquire);
+  if (alone || busy) {
+    mark(alone ? Path::one_thread : Path::team_is_busy);
     function(context, Team{});
     return;
   }
-  if (g_uses_openmp.load(std::memory_order_acquire))
+  const bool openmp = g_uses_openmp.load(std::memory_order_acquire);
+  mark(openmp ? Path::team_of_openmp : Path::team_of_pool);
+  if (openmp)
     run_region(threads, function, context);
   else
     pool()->run(threads, function, context);

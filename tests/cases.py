@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import oracle
 import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import zstate as zs
+from tests import oracle
 from zstate.backends import available
 
 Array = NDArray[Any]
@@ -151,6 +151,19 @@ def subsets(names: Iterable[str]) -> list[frozenset[str]]:
 
 def all_inputs(cell: str, *but: str) -> frozenset[str]:
     return frozenset(OPTIONAL[cell]) - set(but)
+
+
+def full(cell: str, **more: Any) -> Case:
+    """Everything that may come along does; the GRU resets after, so that b2 has a meaning."""
+    found: dict[str, Any] = {
+        "inputs": all_inputs(cell),
+        "flags": frozenset({"reset_after"}) if cell == "gru" else frozenset(),
+        "state_gradient": "flat",
+        "cell_gradient": "flat" if cell == "lstm" else "none",
+        "seed": 21,
+        **more,
+    }
+    return Case(cell, **found)
 
 
 def shapes(case: Case) -> dict[str, tuple[int, ...]]:

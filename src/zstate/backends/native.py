@@ -20,7 +20,7 @@ from ..layout import Call, Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
 
-_INTERFACE = 7  # what this module knows how to call; csrc/module.cpp says what it offers
+_INTERFACE = 8  # what this module knows how to call; csrc/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:

@@ -1,0 +1,1 @@
+"""What the public operations promise: descriptors, refusals, the package itself."""

@@ -1,0 +1,1 @@
+"""What of the CUDA backend needs no GPU; tests/gpu has the rest."""

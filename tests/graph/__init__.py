@@ -1,0 +1,1 @@
+"""The graph: its operations, gradients, programs and files."""

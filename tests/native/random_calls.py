@@ -1,0 +1,386 @@
+"""Random calls of the native engine, checked against the reference, that know which ways they took.
+
+Every fast path of the engine marks itself (csrc/paths.h). ``check_random_call`` draws a call whose
+size is meant for one of the paths and whose cell, options, inputs, float type, lengths, threads and
+repetition are random, compares every result with the reference backend in float64, and returns the
+paths that it took. As a script, it makes many calls in a process of its own and fails if a path was
+never taken:
+
+    python tests/native/random_calls.py [--isa NAME] [--calls N] [--seconds S] [--seed S]
+
+The tests run it for every instruction set, `make sanitize` under the sanitizers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import zstate as zs
+from zstate import operations
+from zstate.backends import native
+from zstate.layout import DESCRIPTORS, Call, bind
+from zstate.operations import OPERATIONS, Operation
+from zstate.types import float_dtype
+
+Rng = np.random.Generator
+Arrays = dict[str, Any]
+_FORWARDS = (operations.SINGLE_GATE_RNN, operations.LSTM_FORWARD, operations.GRU_FORWARD)
+# What the gradient operations want back, and which result of the forward operation that is.
+_FED_BACK = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
+_KEEPING = frozenset({"forget_gate_activation", "update_gate_activation"})
+# What has a row per step and sequence.
+_BY_STEP = frozenset({"source", "source_gradient", "cell_gradient", "state", "cell"})
+_BY_STEP |= _FED_BACK.keys() | set(_FED_BACK.values())
+# Largest error over the largest value, of results and of gradients: rounding of sums, then of
+# storage. A misplaced row is wrong by its own size.
+_BOUNDS = {
+    "float64": (1e-11, 1e-10),
+    "float32": (2e-5, 1e-4),
+    "float16": (4e-3, 8e-3),
+    "bfloat16": (3e-2, 6e-2),
+}
+
+# Sizes T, N, I, H (least and most of each) for the paths that depend on them.
+_SIZES: dict[str, tuple[tuple[int, int], ...]] = {
+    "small": ((1, 12), (1, 9), (1, 40), (1, 70)),
+    "few sequences": ((3, 12), (2, 7), (1, 5), (1, 40)),
+    "few rows": ((1, 3), (1, 1), (1, 60), (1, 60)),
+    "one step": ((1, 1), (1, 6), (1, 40), (1, 60)),
+    "one sequence": ((4, 30), (1, 1), (1, 40), (1, 90)),
+    "many sequences": ((2, 6), (64, 90), (1, 30), (1, 40)),
+    "many rows": ((50, 70), (36, 44), (1, 20), (64, 72)),
+    "wide input": ((2, 4), (2, 9), (515, 700), (3, 40)),
+    "wide layer": ((2, 4), (2, 5), (3, 9), (70, 130)),
+}
+# Weights beyond the caches: rare, since the reference takes its time.
+_LARGE: dict[str, tuple[tuple[int, int], ...]] = {
+    "large weights, one row": ((1, 1), (1, 1), (1024, 1100), (1024, 1060)),
+    "large weights": ((2, 2), (2, 3), (3, 9), (1200, 1230)),
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One call: T steps of N sequences, I inputs, H units; ``lengths`` where they differ."""
+
+    operation: Operation
+    descriptor: Any
+    dtype: str
+    size: tuple[int, int, int, int]
+    present: frozenset[str]
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.descriptor.bidirectional else 1
+
+
+def draw(rng: Rng, sizes: dict[str, tuple[tuple[int, int], ...]], kind: str) -> Draw:
+    operation = _FORWARDS[int(rng.integers(3))]
+    T, N, I, H = (int(rng.integers(low, high + 1)) for low, high in sizes[kind])
+    large = kind in _LARGE
+    if large and operation is operations.SINGLE_GATE_RNN:
+        operation = operations.LSTM_FORWARD
+    dtype = str(rng.choice(["float32", "float32", "float64", "float16", "bfloat16"]))
+    options: dict[str, Any] = {}
+    usual = rng.random() < 0.5
+    for name in DESCRIPTORS[operation.cell.name].__dataclass_fields__:
+        if name.endswith("activation"):
+            # Bounded, and a gate that keeps the state is never negative: else the 16-bit types
+            # overflow.
+            kinds = [3, 4] if name in _KEEPING else [2, 3, 4]
+            if not usual or operation is operations.SINGLE_GATE_RNN:
+                options[name] = zs.Activation(int(rng.choice(kinds)))
+        else:
+            options[name] = bool(rng.random() < 0.5)
+    if kind == "large weights":
+        options["bidirectional"], dtype = True, "float32"
+    optional = [name for name in operation.inputs if name not in operation.required]
+    present = {name for name in optional if rng.random() < 0.5} | set(operation.required)
+    if not options.get("reset_after"):
+        present.discard("secondary_bias")
+    lengths: tuple[int, ...] = ()
+    if rng.random() < 0.5 and not large:
+        options["reverse"] = False  # lengths are given for one direction or both, forwards
+        # Long ones, short ones and ties, in any mixture; the longest has T.
+        drawn = rng.integers(1, T + 1, N)
+        drawn[int(rng.integers(N))] = T
+        lengths = tuple(sorted(drawn.tolist(), reverse=True))
+    descriptor = DESCRIPTORS[operation.cell.name](**options)
+    return Draw(operation, descriptor, dtype, (T, N, I, H), frozenset(present), lengths)
+
+
+def make_inputs(rng: Rng, d: Draw) -> Arrays:
+    """Random inputs of the forward operation, by name; none of them zero."""
+    T, N, I, H = d.size
+    D, G = d.directions, len(d.operation.cell.gates)
+    rows = (sum(d.lengths),) if d.lengths else (T, N)
+    shapes = {
+        "source": (*rows, I if "input_weight" in d.present else D * G * H),
+        "recurrent_weight": (D, G * H, H)[2 - D :],
+        "input_weight": (D * G * H, I),
+        "bias": (D * G * H,),
+        "init_state": (N, D * H),
+        "init_cell": (N, D * H),
+        "peephole": (D, G * H)[2 - D :],
+        "secondary_bias": (D * H,),
+        "mask": tuple(n if rng.random() < 0.5 else 1 for n in (T, N, D * H)),
+    }
+    # So small that the layer forgets: one that amplifies would amplify rounding too.
+    scales = {"recurrent_weight": 0.4 / H**0.5, "input_weight": 0.7 / I**0.5, "peephole": 0.2}
+    return {
+        name: _array(rng, shapes[name], d.dtype, scales.get(name, 0.6))
+        for name in d.operation.inputs
+        if name in d.present
+    }
+
+
+def _array(rng: Rng, shape: tuple[int, ...], dtype: str, scale: float) -> Any:
+    values = rng.standard_normal(shape).astype(np.float32) * np.float32(scale)
+    array = values.astype(float_dtype(dtype))
+    # Now and then an array that the engine cannot walk as it is.
+    return np.asfortranarray(array) if rng.random() < 0.15 else array
+
+
+def on_native(d: Draw, operation: Operation, inputs: Arrays, rng: Rng) -> Arrays:
+    """The results of one call of the engine, by name; equal lengths are called several ways."""
+    values = tuple(inputs.get(name) for name in operation.inputs)
+    if d.lengths:
+        T, N = d.size[:2]
+        sizes = tuple(sum(length > t for length in d.lengths) for t in range(T))
+        # Checked as if no step were missing.
+        whole = tuple(
+            np.broadcast_to(value[:1], (T, N, value.shape[-1])) if name in _BY_STEP else value
+            for name, value in zip(operation.inputs, values, strict=True)
+            if value is not None
+        )
+        names = [n for n, v in zip(operation.inputs, values, strict=True) if v is not None]
+        by_name = dict(zip(names, whole, strict=True))
+        layout = bind(operation, tuple(map(by_name.get, operation.inputs)), d.descriptor).layout
+        return native.packed(Call(layout, values), sizes)
+    function = getattr(zs, operation.name)
+    first = function(**inputs, descriptor=d.descriptor)
+    again = function(**inputs, descriptor=d.descriptor)
+    named = {name: value for name, value in first._asdict().items() if value is not None}
+    for name, value in again._asdict().items():
+        assert (value is None) == (name not in named)
+        if value is not None and value.tobytes() != named[name].tobytes():
+            raise AssertionError(f"{name}: a repeated call gives other bits: {d}")
+    if "zstate.torch" in sys.modules and d.dtype != "bfloat16":
+        _same_on_tensors(d, function, inputs, named)
+    return named
+
+
+def _same_on_tensors(d: Draw, function: Any, inputs: Arrays, named: Arrays) -> None:
+    import torch
+
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    for _ in range(2):
+        for name, value in function(**tensors, descriptor=d.descriptor)._asdict().items():
+            if value is not None and value.numpy().tobytes() != named[name].tobytes():
+                raise AssertionError(f"{name}: tensors give other bits: {d}")
+
+
+def on_reference(d: Draw, operation: Operation, inputs: Arrays) -> Arrays:
+    """The same in float64 on the reference backend; different lengths, sequence by sequence."""
+    wide = {name: np.asarray(value, dtype=np.float64) for name, value in inputs.items()}
+    function = getattr(zs, operation.name)
+
+    def run(tensors: Arrays) -> Arrays:
+        result = function(**tensors, descriptor=d.descriptor, backend="reference")
+        return {name: value for name, value in result._asdict().items() if value is not None}
+
+    if not d.lengths:
+        return run(wide)
+    T, N = d.size[:2]
+    sizes = [sum(length > t for length in d.lengths) for t in range(T)]
+    starts = np.cumsum([0, *sizes])
+    joined: Arrays = {}
+    for n, length in enumerate(d.lengths):
+        rows = starts[:length] + n
+        own = {name: _of_sequence(name, value, rows, n, N) for name, value in wide.items()}
+        for name, value in run(own).items():
+            _join(joined, name, value, rows, n, int(starts[-1]), N)
+    return joined
+
+
+def _of_sequence(name: str, value: Any, rows: Any, n: int, N: int) -> Any:
+    if name in _BY_STEP:
+        return value[rows][:, None]
+    if name in ("init_state", "init_cell", "state_gradient"):
+        return value[n : n + 1]
+    if name == "mask":
+        value = value[: len(rows)] if value.shape[0] > 1 else value
+        return value[:, n : n + 1] if value.shape[1] == N else value
+    return value
+
+
+def _join(joined: Arrays, name: str, value: Any, rows: Any, n: int, total: int, N: int) -> None:
+    if name in _BY_STEP:
+        whole = joined.setdefault(name, np.zeros((total, value.shape[-1])))
+        whole[rows] = value[:, 0]
+    elif name in ("init_state", "init_cell"):
+        joined.setdefault(name, np.zeros((N, value.shape[-1])))[n] = value[0]
+    else:
+        joined[name] = joined.get(name, 0) + value
+
+
+def compare(d: Draw, found: Arrays, wanted: Arrays, bound: float) -> None:
+    assert found.keys() == wanted.keys(), (d, found.keys(), wanted.keys())
+    for name, value in wanted.items():
+        mine = np.asarray(found[name], dtype=np.float64)
+        if mine.shape != value.shape:
+            raise AssertionError(f"{name}: shape {mine.shape}, not {value.shape}: {d}")
+        error = np.abs(mine - value).max(initial=0.0)
+        if not error <= bound * max(np.abs(value).max(initial=0.0), 1e-3):  # a NaN fails too
+            raise AssertionError(f"{name}: off by {error}: {d}")
+
+
+def check_random_call(rng: Rng, d: Draw) -> None:
+    """The forward operation, with or without training, and then its gradients."""
+    forward, gradient = _BOUNDS[d.dtype]
+    inputs = make_inputs(rng, d)
+    results = on_native(d, d.operation, inputs, rng)
+    compare(d, results, on_reference(d, d.operation, inputs), forward)
+    if not d.descriptor.training:
+        return
+    operation = OPERATIONS[f"{d.operation.name}_gradients"]
+    D, (_, N, _, H) = d.directions, d.size
+    back = dict(inputs)
+    # The reference gets what the engine saved, so that both differentiate the same.
+    back |= {n: results[r] for n, r in _FED_BACK.items() if n in operation.inputs}
+    back["source_gradient"] = _array(rng, results["state"].shape, d.dtype, 0.6)
+    if rng.random() < 0.5:
+        back["state_gradient"] = _array(rng, (N, D * H), d.dtype, 0.6)
+    if "cell_gradient" in operation.inputs and rng.random() < 0.5:
+        shape = (N, D * H) if rng.random() < 0.5 and not d.lengths else results["state"].shape
+        back["cell_gradient"] = _array(rng, shape, d.dtype, 0.6)
+    back = {name: back[name] for name in operation.inputs if name in back}
+    compare(d, on_native(d, operation, back, rng), on_reference(d, operation, back), gradient)
+
+
+def check_random_product(rng: Rng) -> None:
+    """A matrix product with each of its operands row-major or transposed."""
+    rows, columns, length = (int(n) for n in rng.choice([1, 7, 33, 100, 300], 3))
+    rows = max(rows, -(-(1 << 18) // (columns * length)))  # smaller ones are NumPy's
+    dtype = rng.choice(["f4", "f8"])
+    a = rng.standard_normal((rows, length)).astype(dtype)
+    b = rng.standard_normal((length, columns)).astype(dtype)
+    wanted = a.astype("f8") @ b.astype("f8")
+    transposed = rng.integers(3)
+    a = np.asfortranarray(a) if transposed == 1 else a
+    b = np.asfortranarray(b) if transposed == 2 else b
+    error = np.abs(native.product(a, b) - wanted).max()
+    if not error <= (1e-4 if dtype == "f4" else 1e-12) * length:
+        raise AssertionError(f"product {rows}x{length}x{columns} {dtype}: off by {error}")
+
+
+class Runner:
+    """Makes calls one after the other and counts how many of them took each path."""
+
+    def __init__(self, module: Any, seed: int, seconds: float) -> None:
+        self.module, self.rng = module, np.random.default_rng(seed)
+        self.end = time.monotonic() + seconds
+        self.counts: Counter[str] = Counter()
+        self.calls = 0
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() > self.end
+
+    def count(self, call: Any, *arguments: Any) -> None:
+        self.module.forget_paths()
+        zs.set_num_threads(int(self.rng.integers(1, 4)))
+        call(*arguments)
+        self.counts.update(self.module.paths_taken())
+        self.calls += 1
+
+    def run(self, calls: int, isas: list[str]) -> None:
+        kinds = list(_SIZES)
+        for k in range(calls):
+            if self.out_of_time():
+                return
+            self.module.use_isa(isas[k % len(isas)])
+            d = draw(self.rng, _SIZES, kinds[int(self.rng.integers(len(kinds)))])
+            self.count(check_random_call, self.rng, d)
+            if k % 4 == 0:
+                self.count(check_random_product, self.rng)
+
+    def run_large(self, isas: list[str]) -> None:
+        for isa in isas:
+            self.module.use_isa(isa)
+            for kind in _LARGE:
+                drawn = draw(self.rng, _LARGE, kind)
+                trained = replace(drawn.descriptor, training=True)
+                self.count(check_random_call, self.rng, replace(drawn, descriptor=trained))
+
+    def run_beside_others(self, calls: int) -> None:
+        """Calls from several threads at once: all but one find the team busy."""
+        failures: list[BaseException] = []
+
+        def work(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            try:
+                for _ in range(calls):
+                    check_random_call(rng, draw(rng, _SIZES, "many rows"))
+            except BaseException as failure:
+                failures.append(failure)
+
+        self.module.forget_paths()
+        zs.set_num_threads(2)
+        threads = [
+            threading.Thread(target=work, args=(int(s),)) for s in self.rng.integers(2**31, size=3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        self.counts.update(self.module.paths_taken())
+        self.calls += 3 * calls
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--isa", help="one instruction set; all of this machine's in turn without")
+    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
+    options = parser.parse_args()
+    seed = (
+        options.seed if options.seed is not None else int(np.random.default_rng().integers(2**31))
+    )
+    print(f"seed {seed}", file=sys.stderr, flush=True)
+    module = native._native
+    isas = [options.isa] if options.isa else module.supported_isas()
+    runner = Runner(module, seed, options.seconds)
+    runner.run(options.calls // 2, isas)
+    runner.run_large(isas)
+    runner.run_beside_others(2)
+    import zstate.torch  # noqa: F401, from here on the engine computes on torch's threads
+
+    runner.run(options.calls - options.calls // 2, isas)
+    counts = {path: runner.counts[path] for path in module.paths()}
+    if options.json:
+        print(json.dumps({"calls": runner.calls, "paths": counts}))
+    else:
+        for path, count in counts.items():
+            print(f"{path:40} {count:6}")
+        print(f"{runner.calls} calls, all right, on {', '.join(isas)}")
+    missed = [path for path, count in counts.items() if not count]
+    if missed and not runner.out_of_time():
+        raise SystemExit(f"seed {seed}: no call took {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

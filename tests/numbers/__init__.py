@@ -1,0 +1,1 @@
+"""The operations' numbers against implementations that share no code with them."""

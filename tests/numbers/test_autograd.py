@@ -1,0 +1,131 @@
+"""Every output and every gradient against PyTorch autograd over an independent plain loop.
+
+First the exhaustive product of all structural options of each cell at small odd sizes, while the
+activations run through all their combinations; then hypothesis over shapes down to empty ones and
+all options. float64, relative error below 1e-12 for each tensor and for each element.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+
+from tests.cases import (
+    ACTIVATION_FIELDS,
+    CELLS,
+    DIRECTIONS,
+    FLAGS,
+    MASK_FORMS,
+    OPTIONAL,
+    Case,
+    cases,
+    check_everywhere,
+    subsets,
+    well_conditioned,
+)
+
+GROUPS = [
+    pytest.param(cell, direction, flags, id="-".join([cell, direction, *sorted(flags)]))
+    for cell in CELLS
+    for direction in DIRECTIONS
+    for flags in subsets(FLAGS[cell])
+]
+WEIGHTS = [
+    pytest.param(frozenset(s), id="-".join(s) or "neither")
+    for s in ((), ("input_weight",), ("bias",), ("input_weight", "bias"))
+]
+
+
+def combinations_of_activations(cell: str) -> list[tuple[int, ...]]:
+    """All of them, in a fixed shuffled order."""
+    found = list(itertools.product(range(5), repeat=len(ACTIVATION_FIELDS[cell])))
+    random.Random(5).shuffle(found)
+    return found
+
+
+def product(
+    cell: str, direction: str, flags: frozenset[str], weights: frozenset[str]
+) -> Iterator[Case]:
+    """Every set of the other optional inputs, times the gradients that may come in."""
+    rng = random.Random(f"{cell} {direction} {sorted(flags)} {sorted(weights)}")
+    activations = combinations_of_activations(cell)
+    others = [n for n in OPTIONAL[cell] if n not in ("input_weight", "bias")]
+    if "reset_after" not in flags:
+        others = [n for n in others if n != "secondary_bias"]
+    cell_gradients = ("none", "last", "all") if cell == "lstm" else ("none",)
+    repeats = 5 if cell == "rnn" else 1
+    start = rng.randrange(len(activations))
+    every = itertools.product(subsets(others), (False, True), cell_gradients, range(repeats))
+    for index, (inputs, with_state_gradient, cell_gradient, _) in enumerate(every):
+        last = rng.choice(("flat", "leading"))
+        yield Case(
+            cell=cell,
+            direction=direction,
+            flags=flags,
+            activations=activations[(start + index) % len(activations)],
+            inputs=inputs | weights,
+            mask_form=rng.choice(MASK_FORMS),
+            flat_peephole=rng.random() < 0.5,
+            state_gradient=rng.choice(("flat", "leading")) if with_state_gradient else "none",
+            cell_gradient=last if cell_gradient == "last" else cell_gradient,
+            T=3,
+            N=rng.choice((1, 3)),
+            I=rng.choice((1, 2, 5)),
+            H=rng.choice((1, 3, 5)),
+            seed=rng.randrange(2**32),
+        )
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("cell", "direction", "flags"), GROUPS)
+def test_every_combination_of_options(
+    cell: str, direction: str, flags: frozenset[str], weights: frozenset[str]
+) -> None:
+    for case in product(cell, direction, flags, weights):
+        check_everywhere(well_conditioned(case))
+
+
+def test_the_product_is_complete() -> None:
+    """The generator above makes what its name says: counted, and with all activations in it."""
+    made = {
+        cell: [
+            case
+            for direction in DIRECTIONS
+            for flags in subsets(FLAGS[cell])
+            for weights in subsets(("input_weight", "bias"))
+            for case in product(cell, direction, flags, weights)
+        ]
+        for cell in CELLS
+    }
+    assert {cell: len(found) for cell, found in made.items()} == {
+        "rnn": 4 * 2**4 * 2 * 5,
+        "lstm": 4 * 2 * 2**6 * 2 * 3,
+        "gru": 4 * 4 * (2**4 + 2**5) * 2,
+    }
+    for cell, fields in ACTIVATION_FIELDS.items():
+        for position in range(len(fields)):
+            for direction in DIRECTIONS:
+                kinds = {c.activations[position] for c in made[cell] if c.direction == direction}
+                assert kinds == set(range(5))
+
+
+@given(case=cases("rnn"))
+@settings(max_examples=150)
+def test_any_single_gate_rnn(case: Case) -> None:
+    check_everywhere(case)
+
+
+@given(case=cases("lstm"))
+@settings(max_examples=300)
+def test_any_lstm(case: Case) -> None:
+    check_everywhere(case)
+
+
+@given(case=cases("gru"))
+@settings(max_examples=300)
+def test_any_gru(case: Case) -> None:
+    check_everywhere(case)

@@ -1,0 +1,1 @@
+"""Apple's calls in PyObjC's spelling."""

@@ -1,0 +1,1 @@
+"""Tensors, operators and modules of torch."""

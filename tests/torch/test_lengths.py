@@ -1,0 +1,72 @@
+"""Padded batches with lengths give what packed sequences give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import zstate as zs
+import zstate.torch as zt
+from tests.torch.modules import LAYERS, LENGTHS, H, I, N, T, assert_same, flat, pair, states
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_lengths_like_packed(kind: str, layers: int, both: bool) -> None:
+    theirs, ours = pair(kind, I, H, num_layers=layers, bidirectional=both, dtype=torch.float64)
+    x = torch.randn(T, N, I, dtype=torch.float64, requires_grad=True)
+    hx = states(kind, layers * (2 if both else 1))
+    padded = x.detach().clone()
+    for n, length in enumerate(LENGTHS):
+        padded[length:, n] = torch.nan  # nobody may look at it
+    padded.requires_grad_()
+    packed = pack_padded_sequence(x, LENGTHS, enforce_sorted=False)
+    for hidden in (None, hx):
+        output, ends = theirs(packed, hidden)
+        whole, _ = torch.nn.utils.rnn.pad_packed_sequence(output)
+        wanted = [whole, *flat(ends)]
+        found = flat(ours(padded, hidden, lengths=LENGTHS))
+        assert_same(found, wanted, 1e-12)
+        losses = [sum(t.sin().sum() for t in each) for each in (found, wanted)]
+        mine = torch.autograd.grad(losses[0], [padded, *ours.parameters()])
+        other = torch.autograd.grad(losses[1], [x, *theirs.parameters()], retain_graph=True)
+        assert_same(list(mine), list(other), 1e-12)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_sequence_of_length_zero_keeps_its_state(kind: str) -> None:
+    _, ours = pair(kind, I, H, bidirectional=True, dtype=torch.float64)
+    hx = states(kind, 2)
+    x = torch.randn(T, N, I, dtype=torch.float64)
+    output, ends = ours(x, hx, lengths=torch.tensor([0, 2, 6, 0]))
+    assert not output[:, 0].any() and not output[2:, 1].any()
+    for end, first in zip(flat(ends), flat(hx), strict=True):
+        assert torch.equal(end[:, 0], first[:, 0]) and not torch.equal(end[:, 2], first[:, 2])
+
+
+def test_padding_cannot_grow_without_bound() -> None:
+    torch.manual_seed(0)
+    layer = zt.RNN(I, H, nonlinearity="relu")
+    with torch.no_grad():
+        layer.weight_hh_l0.fill_(30.0)
+    x = torch.randn(80, 2, I)
+    output, h_n = layer(x, lengths=torch.tensor([2, 3]))
+    (output.sum() + h_n.sum()).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (torch.tensor([1, 2]), r"\[GRU\] lengths: expected \[N\] = \[4\], got \[2\]"),
+        (torch.tensor([1, 2, 3, 7]), r"lengths: expected 0 to T = 6, got 7"),
+        (torch.tensor([1, 2, 3, -1]), r"lengths: expected 0 to T = 6, got -1"),
+        (torch.tensor([1.0, 2, 3, 4]), r"lengths: expected whole numbers, got torch.float32"),
+    ],
+)
+def test_wrong_lengths(lengths: Tensor, message: str) -> None:
+    with pytest.raises(zs.ZStateError, match=message):
+        zt.GRU(I, H)(torch.randn(T, N, I), lengths=lengths)
