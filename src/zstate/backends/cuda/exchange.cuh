@@ -213,8 +213,8 @@ struct Operand {
 
 // Several tiles in turn, exchanged through L2: the next tile's operand was published a while ago, so its first chunk is
 // requested before its turn. Pays where turns are long; in a short one the data would not be there yet.
-constexpr bool kAhead = kMode == kGrid && kTiles > 1 && Cell::kIsSlow && kIsHalf && kRows == 16 && Phase<0>::held > 0 &&
-                        kHoldsAll&& Phase<0>::chunk <= 4 && Phase<0>::k_blocks % kWarpsK == 0;
+constexpr bool kAhead = kMode == kGrid && kTiles > 1 && Cell::kLooksAhead && kIsHalf && kRows == 16 &&
+                        Phase<0>::held > 0 && kHoldsAll&& Phase<0>::chunk <= 4 && Phase<0>::k_blocks % kWarpsK == 0;
 using Ahead = uint4[kAhead ? Phase<0>::chunk : 1][kRowEights];
 
 ZS_DEVICE void look_ahead(const Block& block, int tile, i64 index, Ahead& ahead) {

@@ -4,7 +4,7 @@
 #pragma once
 
 struct Gru {
-  static constexpr bool kIsSlow = false;
+  static constexpr bool kLooksAhead = false;
 
   struct Forward {
     enum { kH, kZ };  // what is kept

@@ -2,7 +2,7 @@
 #pragma once
 
 struct Rnn {
-  static constexpr bool kIsSlow = false;
+  static constexpr bool kLooksAhead = false;
 
   struct Forward {
     template <class Turn>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,36 @@ def test_the_scan_reads_the_projected_source(scan: list[PretendedScan], reverse:
     again = run(call)  # new results, the same program
     assert again["state"].data_ptr() != found["state"].data_ptr()
     assert len(scan) == 1
+
+
+def test_a_layout_prepares_again_only_for_another_mask_or_precision(
+    scan: list[PretendedScan],
+) -> None:
+    """Otherwise runs of one layout share their kernel."""
+    mask = torch.rand(T, N, 2 * H)
+    call = make_call("single_gate_rnn", SingleGateRNNDescriptor(), mask=mask[:, :, :H])
+    apart = make_call("single_gate_rnn", SingleGateRNNDescriptor(), mask=mask[:, :, ::2])
+    assert apart.layout is call.layout
+    run_layout = cuda.prepare(call.layout)
+    for values in (call.values, call.values, apart.values, call.values):
+        (state, _) = run_layout(values)  # type: ignore[arg-type]
+        assert state is not None and state.shape == (T, N, H)
+    assert [each.scan.type for each in scan] == ["float32"] * 2
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        run_layout(call.values)  # type: ignore[arg-type]
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert [each.scan.type for each in scan] == ["float32", "float32", "tf32"]
+
+
+def test_a_cell_without_a_kernel_is_refused() -> None:
+    """In words, before anything is prepared."""
+    call = make_call("gru", GRUDescriptor())
+    assert cuda.refuses(call.layout) is None
+    cell = replace(call.layout.cell_kind, name="mgu")
+    other = replace(call.layout, operation=replace(call.layout.operation, cell=cell))
+    assert cuda.refuses(other) == "it has no kernel for the cell 'mgu'"
 
 
 def test_a_projected_source_gets_its_bias(scan: list[PretendedScan]) -> None:
