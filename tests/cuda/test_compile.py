@@ -81,7 +81,7 @@ def grid() -> list[tuple[str, Scan, bool]]:
 
 def build(architecture: str, asked: Scan, options: Options, plan: Placement) -> bytes:
     """Machine code; a few spills, and only where the plan says that registers may not suffice."""
-    texts = compiler.scan_texts(asked.kernel.text)
+    texts = compiler.scan_texts(asked.form.text)
     log, text = io.StringIO(), compiler.source(constants(asked, options, plan), texts)
     code = compiler.compile_text(text, architecture, log)
     (spilled,) = re.findall(r"(\d+) bytes spill stores", log.getvalue())

@@ -1,4 +1,4 @@
-"""The cells that this backend has: one row per kernel, and one text beside this file per cell.
+"""The cells that this backend has: one row per form, and one text beside this file per cell.
 
 A row says what the placement of a scan and the products around it have to know of a cell; its
 equations are in its text. Nothing else in this folder tests which cell a call has.
@@ -36,7 +36,7 @@ class Contraction(NamedTuple):
     gates: int
 
 
-class Kernel(NamedTuple):
+class Form(NamedTuple):
     """A cell, in one of its forms."""
 
     text: str
@@ -53,21 +53,21 @@ class Kernel(NamedTuple):
 
 # By the cell's name and whether it resets after the product.
 CELLS = {
-    ("single_gate_rnn", False): Kernel(
+    ("single_gate_rnn", False): Form(
         text="rnn.cuh",
         gates=1,
         forward=Pass((Phase(1, 1),), states=0),
         backward=Pass((Phase(1, 1),), states=0),
         contractions=(Contraction("gates", "left", 0, 1),),
     ),
-    ("lstm", False): Kernel(
+    ("lstm", False): Form(
         text="lstm.cuh",
         gates=4,
         forward=Pass((Phase(1, 4),), states=1),
         backward=Pass((Phase(4, 1),), states=1),
         contractions=(Contraction("gates", "left", 0, 4),),
     ),
-    ("gru", False): Kernel(
+    ("gru", False): Form(
         text="gru.cuh",
         gates=3,
         forward=Pass((Phase(1, 2), Phase(1, 1, first=2)), states=2),
@@ -79,7 +79,7 @@ CELLS = {
         ),
         left_reset=1,
     ),
-    ("gru", True): Kernel(
+    ("gru", True): Form(
         text="gru.cuh",
         gates=3,
         forward=Pass((Phase(1, 3),), states=1),

@@ -242,7 +242,7 @@ class _Backward(_Builder):
         self, layout: Layout, kernel: Kernel, shapes: dict[str, Shape], dtype: torch.dtype
     ) -> None:
         super().__init__(layout, kernel, shapes, dtype)
-        self.cell = kernel.scan.kernel
+        self.form = kernel.scan.form
         self.wide = self.z.D * self.z.G * self.z.H
 
     def reads(self, name: str) -> bool:
@@ -262,8 +262,8 @@ class _Backward(_Builder):
             gates = reserve("gates", (z.T * z.N, self.wide), self.dtype)
         left = reserve("left", (z.T * z.N, z.D * z.H), self.dtype)
         left_reset = None
-        if self.cell.left_reset:
-            width = z.D * self.cell.left_reset * z.H
+        if self.form.left_reset:
+            width = z.D * self.form.left_reset * z.H
             left_reset = reserve("left_reset", (z.T * z.N, width), self.dtype)
         sums = self.sums()
         self.scan(
@@ -293,7 +293,7 @@ class _Backward(_Builder):
             products.append(Product("nn", dx, dg, w, rows, z.I, wide))
             products.append(Product("tn", dw, dg, x, wide, z.I, rows))
         for d in range(z.D):
-            for gradients, factor, first, count in self.cell.contractions:
+            for gradients, factor, first, count in self.form.contractions:
                 row = (d * z.G + first) * z.H
                 dr = Matrix(self.result("recurrent_weight"), z.H, row * z.H)
                 left = Matrix(gates if gradients == "gates" else gradients, wide, row)
@@ -326,7 +326,7 @@ class _Backward(_Builder):
         [T,N,D·H]; without an initial state the scan knows it at the first step.
         """
         z = self.z
-        if not self.cell.unreset:
+        if not self.form.unreset:
             return None
         name = self.arguments.reserve("unreset", (z.T, z.N, z.D * z.H), self.dtype)
         if self.given("mask"):

@@ -189,7 +189,7 @@ class Kernel:
         self, scan: Scan, options: Options, placement: Placement, device: torch.device
     ) -> None:
         self.scan, self.placement, self.device = scan, placement, device
-        text = source(constants(scan, options, placement, DEBUG), scan_texts(scan.kernel.text))
+        text = source(constants(scan, options, placement, DEBUG), scan_texts(scan.form.text))
         self._function = loaded(machine_code(text, architecture(device)), b"scan", placement.shared)
         if placement.mode == CLUSTER and placement.blocks > 8:
             checked(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from .cells import CELLS, Kernel, Phase
+from .cells import CELLS, Form, Phase
 
 BLOCK, CLUSTER, GRID = 0, 1, 2
 TILE = 16  # rows of one matrix instruction: the least that a tile has
@@ -59,12 +59,12 @@ class Scan:
     optional: int = 0  # registers that the options of a call take for each pair of units
 
     @cached_property
-    def kernel(self) -> Kernel:
+    def form(self) -> Form:
         return CELLS[self.cell, self.reset_after]
 
     @cached_property
     def gates(self) -> int:
-        return self.kernel.gates
+        return self.form.gates
 
     @cached_property
     def value_bytes(self) -> int:
@@ -72,12 +72,12 @@ class Scan:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        return self.kernel.direction(self.backward).phases
+        return self.form.direction(self.backward).phases
 
     @cached_property
     def states(self) -> int:
         """Values that a unit of a row keeps from phase to phase."""
-        return self.kernel.direction(self.backward).states
+        return self.form.direction(self.backward).states
 
 
 class Placement(NamedTuple):

@@ -31,7 +31,7 @@ ZS_DEVICE void load_matrices(u32 from, u32 (&x)[4]) {
                : "r"(from)
                : "memory");
 }
-ZS_DEVICE void load_turned(u32 from, u32 (&x)[4]) {
+ZS_DEVICE void load_transposed(u32 from, u32 (&x)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(from)
@@ -74,7 +74,7 @@ struct Operand {
     if constexpr (Lies == kAlong) {
       load_matrices(tile + place(row + part % 2 * 8 + at, slice * 2 + part / 2), x);
     } else if constexpr (kIsHalf) {
-      load_turned(tile + place(slice * 16 + part / 2 * 8 + at, row / 8 + part % 2), x);
+      load_transposed(tile + place(slice * 16 + part / 2 * 8 + at, row / 8 + part % 2), x);
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
