@@ -113,7 +113,7 @@ def _program(
 
 def _plain(layout: Layout, tensors: Tensors) -> Tensors:
     run = plain.backward if layout.operation.is_gradient else plain.forward
-    found = run(Call(layout, tensors))  # type: ignore[arg-type]
+    found = run(Call(layout, tensors))
     return tuple(found.get(name) for name in layout.operation.result._fields)
 
 
