@@ -1,9 +1,8 @@
 """The one place that knows shapes: letters, the shape table, checks, gate orders, directions.
 
 T time, N batch, I input features, H hidden units, G gates of the cell, D directions. ``bind``
-checks a call against the table once, so that nothing behind it has to; what it found is kept by
-signature, so that the next call of the same kind costs one look-up. The graph uses the same rules
-at build time, where a dimension may still be unknown (None).
+checks a call against the table once, so that nothing behind it has to. The graph uses the same
+rules at build time, where a dimension may still be unknown (None).
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.ma  # NumPy would import it on first use, inside a call
 
 from .cells import Cell
 from .descriptors import AnyDescriptor
@@ -127,10 +127,6 @@ class Layout:
     letters: Mapping[str, int | None]
     present: frozenset[str]
     device: str = "cpu"  # where the tensors are: "cpu", or "cuda" for torch tensors on a GPU
-    # The inputs' own shapes, whichever of the accepted forms they have.
-    given: Mapping[str, PartialShape] = field(default_factory=dict)
-    cache: dict[str, Any] = field(default_factory=dict, repr=False)
-    chosen: dict[str | None, Any] = field(default_factory=dict, repr=False)
 
     @property
     def cell_kind(self) -> Cell:
@@ -245,7 +241,6 @@ class _Checker:
             dict(self.letters),
             frozenset(tensors),
             self.device,
-            {name: tensor.shape for name, tensor in tensors.items()},
         )
 
     def _check_types(self, tensors: Mapping[str, TensorInfo]) -> str:
@@ -349,68 +344,14 @@ def check_descriptor(
     return descriptor
 
 
-class Call:
-    """A checked call: its layout and its input arrays, in the order of the operation's inputs."""
-
-    __slots__ = ("_named", "layout", "values")
-
-    def __init__(self, layout: Layout, values: tuple[Value, ...]) -> None:
-        self.layout = layout
-        self.values = values
-        self._named: dict[str, Value] | None = None  # made when somebody asks
-
-    @property
-    def tensors(self) -> dict[str, Value]:
-        """The inputs by name, None where one was not passed."""
-        if self._named is None:
-            self._named = dict(zip(self.layout.operation.inputs, self.values, strict=True))
-        return self._named
-
-    def required(self, name: str) -> Value:
-        """An input that was passed."""
-        array = self.values[self.layout.operation.inputs.index(name)]
-        assert array is not None
-        return array
-
-
-_LAYOUTS: dict[tuple[object, ...], Layout] = {}
-_MOST_LAYOUTS = 4096  # then start anew: a bound, not a policy
-
-
 def bind(
-    operation: Operation,
-    tensors: tuple[Any, ...],
-    descriptor: AnyDescriptor | None,
-) -> Call:
-    """Check a call of the functional interface; ``tensors`` in the order of the operation's inputs.
-
-    They are NumPy arrays, or torch tensors on one device; a Call carries them as they came.
-    Raises ShapeError, DTypeError or OptionError before anything is computed.
-    """
-    # This is what a call of one step costs before it computes: a flat key, one look-up.
-    key: list[object] = [operation, descriptor]
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        elif type(tensor) is np.ndarray:
-            key += (tensor.shape, tensor.dtype)
-        elif is_torch_tensor(tensor):
-            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
-        else:
-            return Call(_check_arrays(operation, tensors, descriptor), tensors)
-    try:
-        layout = _LAYOUTS[tuple(key)]
-    except (KeyError, TypeError):  # new, or with something unhashable in the descriptor's place
-        layout = _check_arrays(operation, tensors, descriptor)
-        if len(_LAYOUTS) >= _MOST_LAYOUTS:
-            _LAYOUTS.clear()
-        _LAYOUTS[tuple(key)] = layout
-    return Call(layout, tensors)
-
-
-def _check_arrays(
     operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
 ) -> Layout:
+    """Check a call of the functional interface; ``tensors`` in the order of the operation's inputs.
+
+    They are NumPy arrays, or torch tensors on one device. Raises ShapeError, DTypeError or
+    OptionError before anything is computed.
+    """
     descriptor = check_descriptor(operation, descriptor)
     source = tensors[0]
     look = _torch_info if is_torch_tensor(source) else _numpy_info

@@ -199,7 +199,7 @@ def test_plain_operations_agree_with_the_oracle() -> None:
         operation = zs.operations.OPERATIONS[FORWARD_OPS[cell].__name__]
         given = to_torch(make_tensors(case))
         tensors = tuple(given.get(name) for name in operation.inputs)
-        layout = bind(operation, tensors, case.descriptor(training=True)).layout
+        layout = bind(operation, tensors, case.descriptor(training=True))
         found = operation.result(*pipeline.run(layout, tensors))
         for name in FORWARD_MEMBERS[cell]:
             assert_close(getattr(found, name).numpy(), own_answers(case)[0][name], name)

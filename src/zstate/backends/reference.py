@@ -6,11 +6,14 @@ docs/gradients.md. It serves every call: any of the four float types, any option
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from .. import pipeline
-from ..layout import Call, Layout
-from ..types import Array
+from ..layout import Layout
+from ..operations import AnyResult
 
 name = "reference"
 device = "cpu"
@@ -26,11 +29,12 @@ def refuses(layout: Layout) -> str | None:
     return None
 
 
-def forward(call: Call) -> dict[str, Array]:
-    found = zip(
-        call.layout.operation.result._fields, pipeline.run(call.layout, call.values), strict=True
-    )
-    return {k: np.ascontiguousarray(v) for k, v in found if v is not None}
+def prepare(layout: Layout) -> Callable[[tuple[Any, ...]], AnyResult]:
+    """What runs calls of one layout."""
 
+    def run(values: tuple[Any, ...]) -> AnyResult:
+        results = pipeline.run(layout, values)
+        whole = [None if each is None else np.ascontiguousarray(each) for each in results]
+        return layout.operation.result(*whole)  # type: ignore[arg-type]
 
-backward = forward
+    return run

@@ -33,7 +33,7 @@ from .dispatch import (
 )
 from .options import decode, encode, text_of
 from .routes import ROUTES, pulled
-from .tensors import compute, repeat
+from .tensors import compute, run_known
 
 _LIBRARY = torch.library.Library("zstate", "DEF")
 _OPERATORS: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def run(
         check_descriptor(operation, descriptor)
     compiling = torch.compiler.is_compiling()
     if not compiling and (backend is None or type(backend) is str):
-        known = repeat(operation, tensors, descriptor, backend)
+        known = run_known(operation, tensors, descriptor, backend)
         if known is not None:
             return known
     tensors = cast(tensors)

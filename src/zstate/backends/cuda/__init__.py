@@ -1,24 +1,27 @@
 """The CUDA backend: persistent scans for every cell and option, on torch CUDA tensors.
 
-``planner`` chooses a way over the chip, ``compiler`` makes the machine code, ``launch`` runs it,
-``engine`` puts matrix products (``products``) around it and remembers the steps of every kind of
-call (``program``). torch and cuda-core are imported on first use.
+``placements`` chooses a way over the chip, ``compiler`` makes the machine code, ``launch`` runs it,
+``engine`` puts matrix products (``products``) around it and prepares the steps of every kind of
+call (``prepared``). torch and cuda-core are imported on first use.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from ...layout import Call, Layout
+from ...layout import Layout
+from ..support import lacks
+from .cells import CELLS
 
 if TYPE_CHECKING:
-    from .engine import Runner
-    from .tensors import TensorCall
+    from .prepared import Tensors
 
 name = "cuda"
 device = "cuda"
+_HAS = tuple(dict.fromkeys(form.text.removesuffix(".cuh") for form in CELLS.values()))
 
 
 def unavailable() -> str | None:
@@ -34,27 +37,12 @@ def unavailable() -> str | None:
 
 
 def refuses(layout: Layout) -> str | None:
-    """Why the backend cannot serve such a call: it serves them all, on CUDA tensors."""
-    return None
+    """Why the backend cannot serve such a call: it serves every call of the cells that it has."""
+    return lacks(layout, _HAS)
 
 
-def runner(layout: Layout) -> Runner:
-    """What does calls of one signature: inputs in their order to results in theirs.
+def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
+    """What runs calls of one layout: inputs in the operation's order to results in theirs."""
+    from .engine import Runner
 
-    forward() and backward() are the same with names.
-    """
-    from . import engine
-
-    return engine.runner(layout)
-
-
-def forward(call: Call) -> dict[str, Any]:
-    from . import engine
-
-    return engine.forward(cast("TensorCall", call))
-
-
-def backward(call: Call) -> dict[str, Any]:
-    from . import engine
-
-    return engine.backward(cast("TensorCall", call))
+    return Runner(layout)
