@@ -47,10 +47,11 @@ def run(
         if known is not None:
             return known
     run = prepare(operation, tensors, descriptor, backend).run
-    results: ops.AnyResult = run(tensors)
+    results = run(tensors)
     if backend is None:
         remember_call(operation, tensors, descriptor, run)
-    return results
+    named = type(results) is operation.result
+    return cast(ops.AnyResult, results if named else operation.result(*results))
 
 
 def single_gate_rnn(
