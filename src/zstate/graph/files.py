@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
-from ..descriptors import SingleGateRNNDescriptor as RNNDescriptor
+from ..arrays import NUMPY
+from ..descriptors import Activation, AnyDescriptor
 from ..errors import GraphError, ZStateError
-from ..layout import TensorInfo
+from ..layout import DESCRIPTORS, TensorInfo
 from ..types import Array
 from . import storage
-from .arrays import NUMPY
 from .executable import Executable
 from .graph import Graph
 from .methods.core import checked_dtype, checked_shape
@@ -31,7 +30,7 @@ from .ops.base import known
 from .tensor import Node, Store, Tensor
 
 VERSION = 1
-_DESCRIPTORS = {kind.__name__: kind for kind in (RNNDescriptor, LSTMDescriptor, GRUDescriptor)}
+_DESCRIPTORS = {kind.__name__: kind for kind in DESCRIPTORS.values()}
 _GIVEN = (PLACEHOLDER, CONSTANT, VARIABLE)
 
 
