@@ -8,13 +8,16 @@ of arrays that the program calls), and a derivative (which builds new nodes). A 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DTypeError, ShapeError, refusal
+import numpy as np
+
+from ...errors import DTypeError, OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
-from ...types import FLOAT_NAMES, PartialShape
+from ...types import FLOAT_NAMES, PartialShape, float_dtype
 
 if TYPE_CHECKING:
     from ..arrays import Namespace
@@ -83,6 +86,49 @@ def require_same_type(label: str, names: Sequence[str], infos: Infos) -> None:
         if info.dtype != infos[0].dtype:
             expected = f"{infos[0].dtype} like {names[0]}"
             raise DTypeError(refusal(label, name, expected, info.dtype))
+
+
+def require_number(label: str, name: str, info: TensorInfo) -> None:
+    """Arithmetic that the array libraries have not for bools, or not alike."""
+    if info.dtype == "bool":
+        raise DTypeError(refusal(label, name, "numbers (graph.cast makes them)", "bool"))
+
+
+def check_number(label: str, name: str, value: float, dtype: str) -> None:
+    """A number that becomes an element of a tensor must be one of its type."""
+    if dtype in FLOAT_NAMES:
+        fits = abs(value) <= _LARGEST or not math.isfinite(value)
+    elif not math.isfinite(value) or int(value) != value:
+        fits = False
+    elif dtype == "bool":
+        fits = value in (0, 1)
+    else:
+        fits = np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    if not fits:
+        raise OptionError(refusal(label, name, f"a number of {dtype}", f"{value!r:.40}"))
+
+
+_LARGEST = float(np.finfo(np.float64).max)
+_MOST_DIMENSIONS = 32  # what every version of NumPy has
+_MOST_BYTES = 2**63 - 1
+
+
+def check_size(label: str, info: TensorInfo) -> None:
+    """A tensor that no machine can address is refused when it is made, not when it is run."""
+    if len(info.shape) > _MOST_DIMENSIONS:
+        expected = f"at most {_MOST_DIMENSIONS} dimensions"
+        raise ShapeError(refusal(label, "shape", expected, str(len(info.shape))))
+    # As NumPy counts: a size of 0 does not excuse the others.
+    count = math.prod(size for size in info.shape if size)
+    if count * float_dtype(info.dtype).itemsize > _MOST_BYTES:
+        raise ShapeError(refusal(label, "shape", "fewer than 2^63 bytes", brackets(info.shape)))
+
+
+def agree(first: PartialShape, second: PartialShape) -> bool:
+    """Whether two shapes can be the same, as far as their sizes are known."""
+    return len(first) == len(second) and all(
+        None in (a, b) or a == b for a, b in zip(first, second, strict=True)
+    )
 
 
 def axis_of(label: str, name: str, axis: int, rank: int) -> int:
