@@ -69,8 +69,13 @@ class Executable:
         self._steps = self._plan(kept)
         self.memory = self._measure(kept)
         self._is_copied = self._copies()
-        self._bound: dict[Namespace, list[Any]] = {}
-        self._constants: dict[Namespace, list[Any]] = {}
+        self._variable_slots = [
+            (slot, tensor.node.attributes["store"])
+            for tensor, slot in self._slots.items()
+            if tensor.node.op is VARIABLE
+        ]
+        # Each entry is made whole and then put in at once: threads share it without a lock.
+        self._bound: dict[Namespace, tuple[list[Any], list[Any]]] = {}
 
     @property
     def variables(self) -> dict[str, Array]:
@@ -83,10 +88,11 @@ class Executable:
         """Compute the targets, then keep what was assigned. Arrays of one library, NumPy or torch,
         and one device; the results are arrays of the same, and the caller's own."""
         xp = self._check(feeds)
-        steps = self._bound.get(xp)
-        if steps is None:
-            steps = self._bind(xp)
-        values = self._constants[xp].copy()
+        bound = self._bound.get(xp)
+        if bound is None:
+            bound = self._bound.setdefault(xp, self._bind(xp))
+        steps, constants = bound
+        values = constants.copy()
         asarray = xp.asarray
         for slot, array in enumerate(feeds):
             values[slot] = asarray(array)
@@ -187,7 +193,7 @@ class Executable:
             return xp.copy(array)
         return xp.result(array)
 
-    def _bind(self, xp: Namespace) -> list[Any]:
+    def _bind(self, xp: Namespace) -> tuple[list[Any], list[Any]]:
         """The steps with their functions of this array library, and its copy of the constants."""
         steps: list[Any] = []
         for step in self._steps:
@@ -199,14 +205,10 @@ class Executable:
             results = step.results if is_named else step.results[0]
             steps.append((function, step.inputs, results, step.dead))
         values: list[Any] = [None] * len(self._slots)
-        self._variable_slots = []
         for tensor, slot in self._slots.items():
             if tensor.node.op is CONSTANT:
                 values[slot] = xp.asarray(tensor.node.attributes["store"].value)
-            elif tensor.node.op is VARIABLE:
-                self._variable_slots.append((slot, tensor.node.attributes["store"]))
-        self._bound[xp], self._constants[xp] = steps, values
-        return steps
+        return steps, values
 
     def _check(self, feeds: Sequence[Any]) -> Namespace:
         if not isinstance(feeds, list | tuple) or len(feeds) != len(self.feeds):

@@ -17,7 +17,7 @@ from .arrays import NUMPY, is_array, namespace_of
 from .compiling import compile_graph, fits
 from .executable import Executable
 from .methods import Learning, Recurrent, Shaping
-from .methods.core import checked_value
+from .methods.core import checked_value, listed
 from .ops import PLACEHOLDER, VARIABLE
 from .tensor import Node, Tensor
 
@@ -58,7 +58,11 @@ class Graph(Learning, Shaping, Recurrent):
         shape: NumPy arrays, or torch tensors of one device. ``operations`` are assigns to be done
         whose values are not wanted. The arrays that come back are the caller's own.
         """
-        wanted, effects = list(targets), list(operations)
+        wanted = listed("run", "targets", targets)
+        effects = listed("run", "operations", operations)
+        if not isinstance(feeds, Mapping):
+            expected = "{placeholder: array}"
+            raise DTypeError(refusal("run", "feeds", expected, describe(feeds)))
         for target in wanted:
             self.own("run", "targets", target)
         for effect in effects:
@@ -72,12 +76,13 @@ class Graph(Learning, Shaping, Recurrent):
                 raise GraphError(refusal("run", f"feed {tensor.name!r}", expected, "nothing"))
         shapes = {tensor: namespace_of(array).info(array) for tensor, array in feeds.items()}
         key = (tuple(shapes.items()), tuple(wanted), tuple(effects))
-        program = self._programs.pop(key, None)
+        # Threads share this dict: every step is one operation on it, so none needs a lock, which
+        # a forked child could find taken for good.
+        program = self._programs.get(key)
         if program is None:
-            program = compile_graph(self, shapes, wanted, effects)
-        self._programs[key] = program
-        if len(self._programs) > _MOST_PROGRAMS:
-            del self._programs[next(iter(self._programs))]
+            program = self._programs.setdefault(key, compile_graph(self, shapes, wanted, effects))
+            for oldest in list(self._programs)[:-_MOST_PROGRAMS]:
+                self._programs.pop(oldest, None)
         return dict(zip(wanted, program.run(list(feeds.values())), strict=True))
 
     def compile(
@@ -118,7 +123,8 @@ class Graph(Learning, Shaping, Recurrent):
             >>> g.run({x: np.arange(3.0)}, [dx])[dx]
             array([0., 2., 4.])
         """
-        return reverse.gradients(self, of, list(with_respect_to))
+        wanted = listed("gradients", "with_respect_to", with_respect_to)
+        return reverse.gradients(self, of, wanted)
 
     def variables(self) -> dict[str, Array]:
         """The values of the variables, by the name of the variable: copies."""

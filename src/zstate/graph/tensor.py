@@ -161,7 +161,11 @@ class Tensor:
         if act is None or method != "__call__" or options:
             name = function.__name__ if method == "__call__" else f"{function.__name__}.{method}"
             self._refuse(f"np.{name}", _METHODS)
-        values = [value.item() if isinstance(value, np.generic) else value for value in inputs]
+        # NumPy makes an array without dimensions of a scalar that it compares.
+        values = [
+            v.item() if isinstance(v, np.generic | np.ndarray) and v.ndim == 0 else v
+            for v in inputs
+        ]
         if any(isinstance(value, np.ndarray) for value in values):
             self._refuse(f"np.{function.__name__}", "use graph.constant(array) for the array")
         found: Tensor = act(*values)

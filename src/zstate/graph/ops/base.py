@@ -95,10 +95,16 @@ def require_number(label: str, name: str, info: TensorInfo) -> None:
 
 
 def check_number(label: str, name: str, value: float, dtype: str) -> None:
-    """A number that becomes an element of a tensor must be one of its type."""
+    """A number that becomes an element of a tensor must be one of its type: a fraction is not
+    rounded to an integer in silence, and a large number does not become infinity."""
     if dtype in FLOAT_NAMES:
-        fits = abs(value) <= _LARGEST or not math.isfinite(value)
-    elif not math.isfinite(value) or int(value) != value:
+        try:
+            with np.errstate(over="ignore"):
+                found = float(float_dtype(dtype).type(float(value)))
+            fits = math.isfinite(found) or not math.isfinite(value)
+        except OverflowError:
+            fits = False
+    elif not (isinstance(value, int) or (math.isfinite(value) and int(value) == value)):
         fits = False
     elif dtype == "bool":
         fits = value in (0, 1)
@@ -108,7 +114,6 @@ def check_number(label: str, name: str, value: float, dtype: str) -> None:
         raise OptionError(refusal(label, name, f"a number of {dtype}", f"{value!r:.40}"))
 
 
-_LARGEST = float(np.finfo(np.float64).max)
 _MOST_DIMENSIONS = 32  # what every version of NumPy has
 _MOST_BYTES = 2**63 - 1
 

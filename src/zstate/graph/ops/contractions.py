@@ -172,6 +172,8 @@ def _argmax_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str
 def _argmax_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
     axis = axis_of("argmax", "axis", attributes["axis"], len(inputs[0].shape))
     argmax, dtype, astype, expand = xp.argmax, xp.dtype("int32"), xp.astype, xp.expand_dims
+    if inputs[0].dtype == "bool":  # torch has no order of bools
+        return lambda array: expand(astype(argmax(astype(array, dtype), axis), dtype), axis=(axis,))
     return lambda array: expand(astype(argmax(array, axis), dtype), axis=(axis,))
 
 
