@@ -25,7 +25,7 @@ from .descriptors import (
     SingleGateRNNDescriptor,
 )
 from .errors import DTypeError, OptionError, ShapeError, refusal
-from .operations import Operation
+from .operations import Operation, check_saved
 from .types import FLOAT_NAMES, Array, PartialShape, Shape
 
 # One row a tensor: its axes as products of letters. A lone D is dropped with one direction.
@@ -427,6 +427,7 @@ def _check_arrays(
     look = _torch_info if is_torch_tensor(source) else _numpy_info
     infos = {}
     for name, tensor in zip(operation.inputs, tensors, strict=True):
+        check_saved(operation.name, name, tensor)
         if tensor is not None or name in operation.required:
             infos[name] = look(operation.name, name, tensor, source)
     device = source.device.type if look is _torch_info else "cpu"

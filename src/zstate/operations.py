@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .cells import GRU, LSTM, RNN, Cell
+from .errors import DTypeError, refusal
 from .types import Array
 
 
@@ -116,6 +117,18 @@ GRU_FORWARD = Operation("gru", GRU, _FORWARD, _GRU, GRUResult)
 GRU_GRADIENTS = Operation(
     "gru_gradients", GRU, (*_BACKWARD, "output_fwd"), ("state_gradient", *_GRU), GRUGradients
 )
+
+# An input of a gradient operation that is a result of the forward operation.
+SAVED = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
+
+
+def check_saved(operation: str, name: str, tensor: object) -> None:
+    """Refuse None in the place of what the forward operation saves, and say how it is made."""
+    if tensor is None and name in SAVED:
+        expected = f"the {SAVED[name]} of the forward operation"
+        advice = "; run the forward operation with training=True in its descriptor"
+        raise DTypeError(refusal(operation, name, expected, "None") + advice)
+
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation

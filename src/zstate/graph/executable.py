@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..layout import brackets, describe
 from ..types import Array, float_dtype
+from . import printing
 from .arrays import NUMPY, Namespace, is_array, namespace_of
 from .ops import CONSTANT, PLACEHOLDER, VARIABLE
 from .ops.base import known
@@ -115,6 +116,12 @@ class Executable:
         for node, array in kept:
             node.attributes["store"].value = array
         return out
+
+    def __repr__(self) -> str:
+        return (
+            f"<Executable of {len(self.nodes)} nodes: {printing.listed(self.feeds)} -> "
+            f"{printing.listed(self.targets, self.target_names)}, {len(self.variables)} variables>"
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the program, its constants and the values of its variables to one file."""

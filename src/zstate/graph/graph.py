@@ -176,6 +176,14 @@ class Graph(Learning, Shaping, Recurrent):
     def __str__(self) -> str:
         return printing.to_text(self)
 
+    def __repr__(self) -> str:
+        fed = [node.results[0] for node in self.nodes if node.op is PLACEHOLDER]
+        variables = sum(node.op is VARIABLE for node in self.nodes)
+        return (
+            f"<Graph of {len(self.nodes)} nodes: feeds {printing.listed(fed)}, "
+            f"{variables} variables>"
+        )
+
     def needed(self, targets: Iterable[Tensor]) -> list[Node]:
         """The nodes that the targets depend on, in the order in which they were made."""
         needed: set[Node] = set()

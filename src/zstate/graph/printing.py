@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,16 @@ def to_text(graph: Graph) -> str:
         ]
         lines.append(f"  {results} = {node.op.name}({', '.join(inputs + _settings(node))})")
     return "\n".join(lines)
+
+
+def listed(tensors: Sequence[Tensor], names: Sequence[str] | None = None) -> str:
+    """Names, types and shapes in a line, the first few of many."""
+    shown = [
+        f"{name} {_kind(tensor)}"
+        for tensor, name in zip(tensors, names or [t.name for t in tensors], strict=True)
+    ]
+    more = [f"… {len(shown) - 4} more"] if len(shown) > 4 else []
+    return f"[{', '.join(shown[:4] + more)}]"
 
 
 def to_dot(graph: Graph) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ... import functional
 from ...errors import GraphError
 from ...layout import TensorInfo, check
-from ...operations import OPERATIONS, Operation
+from ...operations import OPERATIONS, SAVED, Operation
 from .base import Attributes, Derivative, Infos, Op
 from .like import zeros_like
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ..arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
-
-# A gradient operation's input that is a result of the forward operation.
-_SAVED = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
 
 
 def _row(operation: Operation) -> Op:
@@ -77,7 +74,7 @@ def _derivative(operation: Operation) -> Derivative:
         inputs = dict(zip(node.attributes["names"], node.inputs, strict=True))
         state = incoming["state"]
         inputs["source_gradient"] = zeros_like(g, node.results[0]) if state is None else state
-        for name, result in _SAVED.items():
+        for name, result in SAVED.items():
             if name in backward.required:
                 inputs[name] = results[result]
         if "input_weight" not in inputs:
