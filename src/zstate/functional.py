@@ -15,6 +15,7 @@ from . import operations as ops
 from .backends import choose, native
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .layout import bind, is_torch_tensor
+from .operations import AnyArray as Array
 from .operations import (
     GRUGradients,
     GRUResult,
@@ -24,7 +25,6 @@ from .operations import (
     RNNGradients,
     RNNResult,
 )
-from .types import Array
 
 _on_torch: Any = None  # zstate.torch's run(), once it was needed: to ask every time costs as much
 
@@ -52,7 +52,7 @@ def run(
     if backend is None and chosen is native:
         native.remember(call, descriptor)
     # The fields of every result type are arrays by name; those not produced are None.
-    return operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]
+    return operation.result(*map(results.get, operation.result._fields))
 
 
 def single_gate_rnn(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,25 +189,3 @@ def test_every_constant_is_exported() -> None:
     named = {name for name in vars(constants) if name.startswith("MPS")}
     assert named <= set(pyobjc.__all__)
     assert all(hasattr(pyobjc, name) for name in pyobjc.__all__)
-
-
-def test_type_checkers_know_what_a_star_imports(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from zstate.pyobjc import *\n"
-        "graph = MPSGraph.alloc().init()\n"
-        "descriptor = MPSGraphLSTMDescriptor.descriptor()\n"
-        "descriptor.setActivation_(MPSGraphRNNActivationRelu)\n"
-        "x = graph.placeholderWithShape_dataType_name_([1, 2], MPSDataTypeFloat32, None)\n"
-        "device = MPSGraphDevice.deviceWithMTLDevice_(MTLCreateSystemDefaultDevice())\n"
-    )
-    # Without following imports inside NumPy: only the names matter here.
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
-    cache = Path(__file__).parents[2] / ".mypy_cache" / "examples"
-    done = subprocess.run(
-        [*command, f"--cache-dir={cache}", str(script)],
-        capture_output=True,
-        text=True,
-        env={"MYPYPATH": str(Path(zs.__file__).parents[1]), "PATH": ""},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

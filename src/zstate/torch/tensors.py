@@ -54,7 +54,7 @@ def repeat(
     run = _ON_GPU.get(tuple(key))
     if run is None or (operation.is_gradient and is_batched(tensors[2])):
         return None
-    return operation.result(*run(tensors))  # type: ignore[arg-type]
+    return operation.result(*run(tensors))
 
 
 def _runner(
@@ -95,7 +95,7 @@ def compute(
     if isinstance(first, Tensor) and first.is_cuda:
         run = _runner(operation, tensors, descriptor, backend)
         if run is not None:
-            return operation.result(*run(tensors))  # type: ignore[arg-type]
+            return operation.result(*run(tensors))
     elif backend is None:
         known = native.repeat_tensors(operation, tensors, descriptor)
         if known is not None:
@@ -114,7 +114,7 @@ def compute(
         native.remember(call, descriptor)
     if on_cpu:
         results = _tensors(layout, results)
-    return operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]
+    return operation.result(*map(results.get, operation.result._fields))
 
 
 # What has a row for every step of every sequence, as native.packed takes it.
