@@ -165,13 +165,17 @@ class Graph(Learning, Shaping, Recurrent):
 
         return load_graph(path)
 
-    def to_dot(self) -> str:
-        """The graph in Graphviz's language."""
-        return printing.to_dot(self)
+    def to_dot(self, fold: bool | None = None) -> str:
+        """The graph in Graphviz's language; ``fold`` as in :meth:`to_svg`."""
+        return printing.to_dot(self, fold)
 
-    def to_svg(self) -> str:
-        """The graph as a picture, laid out without Graphviz."""
-        return printing.to_svg(self)
+    def to_svg(self, fold: bool | None = None) -> str:
+        """The graph as a picture, laid out without Graphviz.
+
+        Folded, a box is a part of the graph: a layer, a loss, the gradient of one, all updates.
+        None folds graphs of more than 60 nodes; False draws every node.
+        """
+        return printing.to_svg(self, fold)
 
     def __str__(self) -> str:
         return printing.to_text(self)
