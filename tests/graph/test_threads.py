@@ -71,6 +71,8 @@ def test_one_graph_runs_in_many_threads_with_many_shapes() -> None:
 
 def test_a_new_program_is_bound_in_many_threads_to_both_libraries() -> None:
     g, x, y = model()
+    for k in range(30):  # the more there is to bind, the longer another thread can see half of it
+        y = y + g.variable(np.full(4, float(k)), name=f"v{k}")
     array = np.random.default_rng(2).normal(size=(5, 2, 3))
     wanted = g.run({x: array}, [y])[y]
     for _ in range(60):

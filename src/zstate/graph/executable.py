@@ -1,4 +1,4 @@
-"""A compiled graph: one pass over its nodes, each buffer freed when its last reader ran."""
+"""A compiled graph: one pass over its nodes, each buffer freed after its last reader."""
 
 from __future__ import annotations
 
@@ -86,8 +86,11 @@ class Executable:
         return {node.name: NUMPY.asarray(node.attributes["store"].value) for node in nodes}
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
-        """Compute the targets, then keep what was assigned. Arrays of one library, NumPy or torch,
-        and one device; the results are arrays of the same, and the caller's own."""
+        """Compute the targets, then store what was assigned.
+
+        The feeds are all NumPy arrays, or all torch tensors on one device; so are the results,
+        which belong to the caller. Several threads may run one program.
+        """
         xp = self._check(feeds)
         bound = self._bound.get(xp)
         if bound is None:
@@ -182,7 +185,7 @@ class Executable:
         return Memory(peak, total, weights, sum(map(_size, self.feeds)))
 
     def _copies(self) -> list[bool]:
-        """Which targets must be copied, for the caller to own them and nobody else."""
+        """Which targets must be copied, so that the caller alone owns them."""
         given: set[Tensor] = {self._roots[tensor] for _, tensor in self.updates}
         copied = []
         for tensor in self.targets:
@@ -243,13 +246,13 @@ class Executable:
         return NUMPY if xp is None else xp
 
     def _odd_one(self, feeds: object) -> str:
-        """Which feed is missing or too many."""
+        """Which feeds are missing, or how many are too many."""
         if not isinstance(feeds, list | tuple):
             return ""
         if len(feeds) < len(self.feeds):
             missing = ", ".join(repr(tensor.name) for tensor in self.feeds[len(feeds) :])
             return f", without {missing}"
-        return f", {len(feeds) - len(self.feeds)} behind the last"
+        return f", {len(feeds) - len(self.feeds)} too many"
 
 
 def _roots(nodes: Sequence[Node], feeds: Sequence[Tensor]) -> dict[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from .methods.core import checked_value, listed
 from .ops import PLACEHOLDER, VARIABLE
 from .tensor import Node, Tensor
 
-_MOST_PROGRAMS = 32  # that run() keeps: a bound, not a policy
+_MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
 
 
 class Graph(Learning, Shaping, Recurrent):
@@ -55,8 +55,8 @@ class Graph(Learning, Shaping, Recurrent):
         """Compute the targets from the feeds: {tensor: array}.
 
         Every placeholder that a target depends on must be fed, with an array of its type and
-        shape: NumPy arrays, or torch tensors of one device. ``operations`` are assigns to be done
-        whose values are not wanted. The arrays that come back are the caller's own.
+        shape: NumPy arrays, or torch tensors on one device. ``operations`` are assigns to run whose
+        values are not returned. The results belong to the caller. Several threads may run a graph.
         """
         wanted = listed("run", "targets", targets)
         effects = listed("run", "operations", operations)
@@ -94,7 +94,7 @@ class Graph(Learning, Shaping, Recurrent):
         """A program for feeds of known shapes: {placeholder: (shape, dtype)}.
 
         Shapes are fixed, constants folded, equal nodes merged, nodes that no target needs dropped,
-        buffers freed behind their last reader. ``program.run([array, …])`` takes the feeds in the
+        buffers freed after their last reader. ``program.run([array, …])`` takes the feeds in the
         order given here and gives the targets in theirs. It shares this graph's variables.
 
         Example:

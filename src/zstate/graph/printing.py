@@ -31,7 +31,7 @@ _HEADS = (
 
 
 def to_text(graph: Graph) -> str:
-    """One line a node: its results with their shapes, its operation, inputs and attributes."""
+    """One line per node: its results with their shapes, its operation, inputs and attributes."""
     lines = [f"graph of {len(graph.nodes)} nodes"]
     for node in graph.nodes:
         results = ", ".join(f"{t.name} {_kind(t)}" for t in node.results)

@@ -1,9 +1,9 @@
 """Named arrays and strings in one safetensors file.
 
-The package of that name checks what is read, and is imported then, so that whoever computes only
-needs NumPy. The arrays are read here, after the header was looked at: the package panics where
-memory is short. They are written here too: the package's writer makes files that only their owner
-can read, through temporary files that a killed process leaves behind.
+The package of that name parses and checks the header. It is imported for reading only, so computing
+needs nothing but NumPy. The arrays are read here, after the caller has seen the header, because the
+package panics when memory runs out. They are written here too, because the package's writer ignores
+the umask and leaves its own temporary files behind when the process is killed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONGEST_HEADER = 100_000_000  # the format's own bound
 
 
 class FormatError(ValueError):
-    """Why bytes are no safetensors file that can be read here."""
+    """Why a file cannot be read as safetensors."""
 
 
 class SaveError(GraphError, OSError):
@@ -165,7 +165,7 @@ def _info(opened: Any, name: str) -> TensorInfo:
     found = opened.get_slice(name)
     code = found.get_dtype()
     if code not in _TYPES:
-        raise FormatError(f"array {name!r} is {code}, which NumPy has not")
+        raise FormatError(f"array {name!r} is {code}, which NumPy does not have")
     return TensorInfo(tuple(found.get_shape()), _TYPES[code])
 
 

@@ -74,7 +74,7 @@ class MPSGraph(NSObject):
     def assignVariable_withValueOfTensor_name_(
         self, variable: MPSGraphTensor, tensor: MPSGraphTensor, name: str | None
     ) -> MPSGraphOperation:
-        """Done in the runs that have it among their targetOperations."""
+        """Runs that have it among their targetOperations perform it."""
         made = MPSGraphOperation()
         values = unwrap("assign", "variable", variable), unwrap("assign", "tensor", tensor)
         made._tensor = self._graph.assign(*values, name=name)
@@ -106,7 +106,7 @@ class MPSGraph(NSObject):
         targetTensors: Sequence[MPSGraphTensor],
         targetOperations: Sequence[MPSGraphOperation] | None,
     ) -> dict[MPSGraphTensor, MPSGraphTensorData]:
-        """The same: there is no queue behind it."""
+        """The same; the queue is ignored."""
         run = self.runWithFeeds_targetTensors_targetOperations_
         return run(feeds, targetTensors, targetOperations)
 

@@ -18,11 +18,11 @@ from .constants import DATA_TYPE_NUMBERS, type_name
 
 
 class SelectorError(ZStateError, AttributeError):
-    """A selector that an object has not, or an assignment where Objective-C has a setter."""
+    """A selector that does not exist, or an assignment where Objective-C has a setter."""
 
 
 def _unknown(kind: type, name: str) -> SelectorError:
-    """The refusal of a selector that a class has not, with the nearest that it has."""
+    """The refusal of an unknown selector, with the nearest one that exists."""
     if name.startswith("_"):
         return SelectorError(f"[{kind.__name__}] expected an initialised object, got alloc() alone")
     known = [other for other in dir(kind) if not other.startswith("_")]
@@ -34,7 +34,7 @@ def _unknown(kind: type, name: str) -> SelectorError:
 
 
 class Class(type):
-    """The class of the classes, so that mistyped class methods are told as well."""
+    """The metaclass: mistyped class methods get a suggestion as well."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
@@ -45,7 +45,7 @@ class Class(type):
 class NSObject(metaclass=Class):
     """``alloc().init()`` and ``new()``, as every Objective-C class has them.
 
-    Nothing can be assigned to but by a setter, as with Objective-C's objects.
+    Properties change through setters only, as in Objective-C.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -118,16 +118,16 @@ class MTLDevice(NSObject):
 
 
 class MTLCommandQueue(NSObject):
-    """A queue: taken where Apple's interface wants it, and not looked at."""
+    """A queue: accepted where Apple's interface requires one, and ignored."""
 
 
 def MTLCreateSystemDefaultDevice() -> MTLDevice:
-    """The device to name where Metal wants one."""
+    """The device to pass where Metal requires one."""
     return MTLDevice()
 
 
 class MPSGraphDevice(NSObject):
-    """A graph's device: taken where Apple's interface wants it, and not looked at."""
+    """A graph's device: accepted where Apple's interface requires one, and ignored."""
 
     @classmethod
     def deviceWithMTLDevice_(cls, device: object) -> MPSGraphDevice:

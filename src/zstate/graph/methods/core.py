@@ -1,4 +1,4 @@
-"""What every method stands on: adding a node, and checking that a tensor belongs here."""
+"""What all methods share: adding a node, and checking that a tensor belongs to this graph."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Shaping(Core):
     def transpose_tensor(
         self, tensor: Tensor, dimension: int, with_dimension: int, *, name: str | None = None
     ) -> Tensor:
-        """Two axes swapped; negative ones count from the back."""
+        """Two axes swapped; negative ones count from the end."""
         label = label_of("transpose_tensor", name)
         rank = len(self.own(label, "tensor", tensor).shape)
         axes = list(range(rank))
@@ -54,14 +54,14 @@ class Shaping(Core):
     def concat_tensors(
         self, tensors: Sequence[Tensor], *, axis: int, name: str | None = None
     ) -> Tensor:
-        """The tensors one after the other along an axis."""
+        """The tensors joined along an axis."""
         attributes = {"axis": whole_number("concat_tensors", "axis", axis)}
         return self.apply(
             "concat_tensors", listed("concat_tensors", "tensors", tensors), attributes, name
         )
 
     def stack(self, tensors: Sequence[Tensor], *, axis: int, name: str | None = None) -> Tensor:
-        """The tensors side by side along a new axis."""
+        """The tensors stacked along a new axis."""
         return self.apply(
             "stack",
             listed("stack", "tensors", tensors),
@@ -77,7 +77,7 @@ class Shaping(Core):
         axis: int,
         name: str | None = None,
     ) -> list[Tensor]:
-        """The tensor cut along an axis into pieces of these sizes, or into so many equal ones."""
+        """The tensor cut along an axis into pieces of these sizes, or into this many equal ones."""
         label = label_of("split", name)
         shape = self.own(label, "tensor", tensor).shape
         place = whole_number(label, "axis", axis)
@@ -95,8 +95,8 @@ class Shaping(Core):
     def slice_tensor(
         self, tensor: Tensor, dimension: int, start: int, length: int, *, name: str | None = None
     ) -> Tensor:
-        """``length`` entries of one dimension from ``start`` on; a negative start counts from the
-        back."""
+        """``length`` entries of one dimension, beginning at ``start``; a negative start counts from
+        the end."""
         label = label_of("slice_tensor", name)
         shape = self.own(label, "tensor", tensor).shape
         axis, first, count = (
@@ -159,7 +159,7 @@ class Shaping(Core):
     def reverse(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """Backwards along these axes; None means all."""
+        """Reversed along these axes; None means all."""
         attributes = {"axes": _axes("reverse", axes)}
         return self.apply("reverse", (tensor,), attributes, name)
 
@@ -173,12 +173,12 @@ class Shaping(Core):
         constant_value: float = 0.0,
         name: str | None = None,
     ) -> Tensor:
-        """Something before and behind every dimension.
+        """The tensor with padding before and after every dimension.
 
         Args:
             tensor: of any shape.
             left_padding: how much before each dimension.
-            right_padding: how much behind each dimension.
+            right_padding: how much after each dimension.
             padding_mode: "constant" puts ``constant_value``, "zero" zeros; the others put elements
                 of the tensor. Around [a,b,c], with 2 on each side: "reflect" mirrors at the edge
                 element, c b [a b c] b a, at most size - 1; "symmetric" mirrors with it,

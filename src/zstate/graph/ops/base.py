@@ -89,7 +89,7 @@ def require_same_type(label: str, names: Sequence[str], infos: Infos) -> None:
 
 
 def require_number(label: str, name: str, info: TensorInfo) -> None:
-    """Arithmetic that the array libraries have not for bools, or not alike."""
+    """For arithmetic on bools, which the array libraries lack or define differently."""
     if info.dtype == "bool":
         raise DTypeError(refusal(label, name, "numbers (graph.cast makes them)", "bool"))
 
@@ -137,7 +137,7 @@ def agree(first: PartialShape, second: PartialShape) -> bool:
 
 
 def axis_of(label: str, name: str, axis: int, rank: int) -> int:
-    """An axis counted from the front; negative ones count from the back."""
+    """An axis counted from the front; negative ones count from the end."""
     if not -rank <= axis < rank:
         expected = f"an axis of {rank} dimensions" if rank else "a tensor with dimensions"
         raise ShapeError(refusal(label, name, expected, str(axis)))
@@ -185,7 +185,7 @@ def wide(xp: Namespace, dtype: str) -> Any:
 
 
 def widened(xp: Namespace, dtype: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that computes at least in float32 and gives back the storage type."""
+    """A function that computes in float32 or wider and returns the storage type."""
     target = wide(xp, dtype)
     if target is None:
         return function

@@ -53,7 +53,7 @@ def _matmul_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Cal
     assert primary is not None and secondary is not None
     matmul: Callable[..., Any] = xp.matmul
     if len(primary) > 2 and len(secondary) == 2:
-        # One product of all rows instead of one a batch entry.
+        # One product of all rows instead of one per batch entry.
         flat, full = (math.prod(primary[:-1]), primary[-1]), (*primary[:-1], secondary[-1])
         reshape, plain = xp.reshape, xp.matmul
         matmul = lambda a, b: reshape(plain(reshape(a, flat), b), full)  # noqa: E731

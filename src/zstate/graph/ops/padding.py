@@ -1,4 +1,4 @@
-"""Rows that put something around a tensor: a constant, or elements of the tensor itself.
+"""Rows that pad a tensor: with a constant, or with elements of the tensor itself.
 
 Padding with elements of the tensor is a gather along each padded axis, its gradient a scatter-add:
 both become those rows as soon as the sizes are known, and each is the derivative of the other.
@@ -76,7 +76,7 @@ def _pad_derivative(
 
 
 # With elements of the tensor: which one stands at place i of an axis of a size, i from -left to
-# size + right - 1; and how much padding there may be beside so many elements.
+# size + right - 1; and how much padding there may be beside that many elements.
 
 
 def _reflected(i: Array, size: int) -> Array:

@@ -1,4 +1,4 @@
-"""Rows of what a graph keeps and of how it changes: placeholder, constant, variable, read, assign,
+"""Rows for what a graph stores and how that changes: placeholder, constant, variable, read, assign,
 and the two optimisers."""
 
 from __future__ import annotations
