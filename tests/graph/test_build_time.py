@@ -90,7 +90,7 @@ def argument(hint: Any, name: str, made: list[zs.Tensor], draw: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=40, deadline=None, phases=[Phase.generate])
+@settings(max_examples=15, deadline=None, phases=[Phase.generate])
 @given(data=st.data())
 def test_a_call_is_refused_when_built_or_runs(method: str, data: Any) -> None:
     g = zs.Graph()

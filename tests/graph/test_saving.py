@@ -3,6 +3,7 @@ sizes that no machine has."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -122,7 +123,14 @@ def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
         zs.GraphError, match=r"^\[save\] .*such/g': cannot be written: No such file"
     ):
         small().save(path)
-    with pytest.raises(OSError, match="cannot be written"):  # as any failed write
+    with pytest.raises(OSError, match="cannot be written") as caught:  # as any failed write
+        small().save(path)
+    assert caught.value.errno == errno.ENOENT
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 300])
+def test_what_is_no_path_is_one_line(path: str) -> None:
+    with pytest.raises(zs.GraphError, match=r"^\[save\] .*: cannot be written: "):
         small().save(path)
 
 

@@ -8,6 +8,7 @@ the umask and leaves its own temporary files behind when the process is killed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -54,8 +55,8 @@ def write(
     path: str | PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> None:
     """Write a file beside the place and rename it, so that a crash leaves the old one whole."""
-    target = Path(path)
     try:
+        target = Path(path)
         _remove_leftovers(target)
         temporary, file = _temporary(target)
         try:
@@ -63,13 +64,17 @@ def write(
                 _write_to(file, arrays, metadata)
                 file.flush()
                 os.fsync(file.fileno())
+                if fcntl is None:
+                    file.close()  # Windows renames no open file
                 os.replace(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SaveError(f"[save] {fspath(path)!r}: cannot be written: {reason}") from error
+    except (OSError, ValueError) as error:  # a ValueError: no path of this system
+        reason = getattr(error, "strerror", None) or str(error)
+        refused = SaveError(f"[save] {fspath(path)!r}: cannot be written: {reason}")
+        refused.errno = getattr(error, "errno", None)
+        raise refused from error
 
 
 def _write_to(file: BinaryIO, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
@@ -100,7 +105,8 @@ def _temporary(target: Path) -> tuple[Path, BinaryIO]:
         path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
         file = os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), "wb")
         if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # some network disks have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
         if path.exists():  # not taken for a leftover before it was locked
             return path, file
         file.close()
@@ -110,14 +116,16 @@ def _remove_leftovers(target: Path) -> None:
     """Remove what killed processes have left: files beside the target that nobody has locked."""
     if fcntl is None:
         return
-    for path in target.parent.iterdir():
-        if path.name.startswith(f".{target.name}.") and path.name.endswith(".part"):
-            try:
-                with path.open("rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink(missing_ok=True)
-            except OSError:
-                continue  # somebody writes it, or it is gone, or not ours
+    names = []
+    with contextlib.suppress(OSError):  # a folder that cannot be listed may still be written to
+        names = os.listdir(target.parent)
+    for name in names:
+        if name.startswith(f".{target.name}.") and name.endswith(".part"):
+            path = target.with_name(name)
+            # An error: somebody writes it, or it is gone, or not ours.
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
 
 
 Look = Callable[[Mapping[str, str], Mapping[str, TensorInfo]], None]
@@ -155,8 +163,10 @@ def _start_of_data(file: BinaryIO) -> int:
     """Where the header ends, if the file is long enough to have one."""
     size = os.fstat(file.fileno()).st_size
     head = file.read(8)
-    length = struct.unpack("<Q", head)[0] if len(head) == 8 else None
-    if length is None or length > min(_LONGEST_HEADER, size - 8):
+    if len(head) < 8:
+        raise FormatError(f"a file of {size} bytes has no header")
+    (length,) = struct.unpack("<Q", head)
+    if length > min(_LONGEST_HEADER, size - 8):
         raise FormatError(f"a header of {length} bytes in a file of {size}")
     return 8 + int(length)
 
