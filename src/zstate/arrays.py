@@ -247,9 +247,11 @@ def namespace_of(value: Any) -> Namespace:
     """The namespace of an array: its library and, in torch, its device."""
     if not is_torch_tensor(value):
         return NUMPY
-    if value.device not in _TORCH:
-        _TORCH[value.device] = TorchNamespace(sys.modules["torch"], value.device)
-    return _TORCH[value.device]
+    known = _TORCH.get(value.device)
+    # Threads may race here: all of them get the one that is kept.
+    return known or _TORCH.setdefault(
+        value.device, TorchNamespace(sys.modules["torch"], value.device)
+    )
 
 
 def _torch_to_numpy(value: Any) -> Array:

@@ -31,6 +31,6 @@ def prepare(layout: Layout) -> Callable[[tuple[Any, ...]], AnyResult]:
     """What runs calls of one layout."""
 
     def run(values: tuple[Any, ...]) -> AnyResult:
-        return layout.operation.result(*pipeline.run(layout, values))  # type: ignore[arg-type]
+        return layout.operation.result(*pipeline.run(layout, values))
 
     return run

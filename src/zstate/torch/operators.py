@@ -77,13 +77,13 @@ def run(
             for place, result in zip(_OWN[operation.name], results, strict=True)
         ]
     elif descriptor.training:
-        return operation.result(*results)  # type: ignore[arg-type]
+        return operation.result(*results)
     else:
         wanted = [None] * len(results)
         wanted[0] = results[0]
         if getattr(descriptor, "produce_cell", False):
             wanted[1] = results[1]
-    return operation.result(*wanted)  # type: ignore[arg-type]
+    return operation.result(*wanted)
 
 
 def apply(

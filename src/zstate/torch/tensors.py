@@ -72,7 +72,7 @@ def compute(
     results = run(arrays)
     if backend is None and not is_bfloat16:
         remember_call(operation, arrays, descriptor, run)
-    return operation.result(*_tensors(results, is_bfloat16))  # type: ignore[arg-type]
+    return operation.result(*_tensors(results, is_bfloat16))
 
 
 # What has a row for every step of every sequence, as native.packed takes it.
