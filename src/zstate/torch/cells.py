@@ -16,7 +16,7 @@ from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
 from .operators import run
-from .parameters import Activations, activation_options, one_bias, reset_parameters
+from .parameters import Activations, activation_options, describe, one_bias, reset_parameters
 
 
 class RecurrentCell(torch.nn.Module):
@@ -31,22 +31,24 @@ class RecurrentCell(torch.nn.Module):
 
     def __init__(
         self,
+        *,
         input_size: int,
         hidden_size: int,
         bias: bool,
         device: Any,
         dtype: Any,
-        peephole: bool,
         activations: Activations | None,
+        peephole: bool = False,
         options: dict[str, Any],
     ) -> None:
+        """``options``: the descriptor's, as torch.nn's cell has them."""
         super().__init__()
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
         kind = DESCRIPTORS[self.operation.cell.name]
-        given = activation_options(type(self).__name__, kind, activations)
-        self._descriptor: AnyDescriptor = kind(**(options | given))
+        options = options | activation_options(type(self).__name__, kind, activations)
+        self._descriptor: AnyDescriptor = kind(**options)
         self.activations = activations
         self._reset_after = bool(options.get("reset_after", False))
         rows = self.gates * hidden_size
@@ -70,15 +72,7 @@ class RecurrentCell(torch.nn.Module):
         reset_parameters(self, self.hidden_size)
 
     def extra_repr(self) -> str:
-        words = [str(self.input_size), str(self.hidden_size)]
-        defaults = {"bias": True, "nonlinearity": "tanh", "reset_after": True, "activations": None}
-        for name, default in defaults.items():
-            value = self.__dict__.get(name, default)
-            if value != default:
-                words.append(f"{name}={value}")
-        if "peephole" in self._parameters:
-            words.append("peephole=True")
-        return ", ".join(words)
+        return describe(self)
 
     def _step(self, input: Tensor, states: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
         """h, or h and c, after one step; [N,H] or [H] as the input is [N,I] or [I]."""
@@ -134,8 +128,15 @@ class RNNCell(RecurrentCell):
             raise OptionError(
                 refusal("RNNCell", "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity))
             )
-        usual = {"activation": Activation[nonlinearity.upper()]}
-        super().__init__(input_size, hidden_size, bias, device, dtype, False, activations, usual)
+        super().__init__(
+            input_size=input_size,
+            hidden_size=hidden_size,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            activations=activations,
+            options={"activation": Activation[nonlinearity.upper()]},
+        )
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
@@ -165,8 +166,15 @@ class GRUCell(RecurrentCell):
         activations: Activations | None = None,
         reset_after: bool = True,
     ) -> None:
-        usual = {"reset_gate_first": True, "reset_after": reset_after}
-        super().__init__(input_size, hidden_size, bias, device, dtype, False, activations, usual)
+        super().__init__(
+            input_size=input_size,
+            hidden_size=hidden_size,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            activations=activations,
+            options={"reset_gate_first": True, "reset_after": reset_after},
+        )
         self.reset_after = reset_after
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
@@ -197,8 +205,16 @@ class LSTMCell(RecurrentCell):
         peephole: bool = False,
         activations: Activations | None = None,
     ) -> None:
-        usual = {"produce_cell": True}
-        super().__init__(input_size, hidden_size, bias, device, dtype, peephole, activations, usual)
+        super().__init__(
+            input_size=input_size,
+            hidden_size=hidden_size,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            activations=activations,
+            peephole=peephole,
+            options={"produce_cell": True},
+        )
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None

@@ -13,10 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import operations
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
-from ..layout import DESCRIPTORS
-from ..operations import Operation
-from .joint import Hidden
-from .parameters import Activations, activation_options
+from .layer import Hidden
+from .parameters import Activations
 from .recurrent import Recurrent
 from .stack import run
 
@@ -63,15 +61,22 @@ class RNN(Recurrent):
             raise OptionError(
                 refusal("RNN", "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity))
             )
-        usual = {"activation": Activation[nonlinearity.upper()]}
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
-            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
-            False,
-            usual | _options("RNN", self.operation, activations),
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
+            recurrent_dropout=recurrent_dropout,
+            recurrent_dropout_per_step=recurrent_dropout_per_step,
+            activations=activations,
+            options={"activation": Activation[nonlinearity.upper()]},
         )
         self.nonlinearity = nonlinearity
-        self.activations = activations
 
     def forward(
         self,
@@ -131,15 +136,22 @@ class GRU(Recurrent):
             reset_after: whether the reset gate works after the recurrent product, as in torch.nn,
                 or in front of it, as in the paper.
         """
-        usual = {"reset_gate_first": True, "reset_after": reset_after}
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
-            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
-            False,
-            usual | _options("GRU", self.operation, activations),
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
+            recurrent_dropout=recurrent_dropout,
+            recurrent_dropout_per_step=recurrent_dropout_per_step,
+            activations=activations,
+            options={"reset_gate_first": True, "reset_after": reset_after},
         )
         self.reset_after = reset_after
-        self.activations = activations
 
     def forward(
         self,
@@ -203,13 +215,23 @@ class LSTM(Recurrent):
             return_cells: also return c[t] of the last layer for every step.
         """
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
-            *(bidirectional, proj_size, device, dtype),
-            *(recurrent_dropout, recurrent_dropout_per_step, peephole),
-            {"produce_cell": True} | _options("LSTM", self.operation, activations),
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
+            recurrent_dropout=recurrent_dropout,
+            recurrent_dropout_per_step=recurrent_dropout_per_step,
+            activations=activations,
+            proj_size=proj_size,
+            peephole=peephole,
+            options={"produce_cell": True},
         )
         self.return_cells = self.returns_cells = return_cells
-        self.activations = activations
 
     def forward(
         self,
@@ -227,7 +249,3 @@ class LSTM(Recurrent):
         initial: Hidden = (None, None) if hx is None else (hx[0], hx[1])
         output, ends, cells = run(self, input, initial, lengths)
         return (output, ends, cells) if self.return_cells else (output, ends)
-
-
-def _options(module: str, operation: Operation, activations: Activations | None) -> dict[str, Any]:
-    return activation_options(module, DESCRIPTORS[operation.cell.name], activations)

@@ -16,7 +16,7 @@ from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
-from .parameters import one_bias, reset_parameters
+from .parameters import Activations, activation_options, describe, one_bias, reset_parameters
 
 
 class Weights(NamedTuple):
@@ -56,6 +56,7 @@ class Recurrent(torch.nn.Module):
 
     def __init__(
         self,
+        *,
         input_size: int,
         hidden_size: int,
         num_layers: int,
@@ -63,14 +64,16 @@ class Recurrent(torch.nn.Module):
         batch_first: bool,
         dropout: float,
         bidirectional: bool,
-        proj_size: int,
         device: Any,
         dtype: Any,
         recurrent_dropout: float,
         recurrent_dropout_per_step: bool,
-        peephole: bool,
+        activations: Activations | None,
+        proj_size: int = 0,
+        peephole: bool = False,
         options: dict[str, Any],
     ) -> None:
+        """``options``: the descriptor's, as torch.nn's layer has them."""
         super().__init__()
         self.input_size = input_size
         self.hidden_size = hidden_size
@@ -83,8 +86,10 @@ class Recurrent(torch.nn.Module):
         self.recurrent_dropout = float(recurrent_dropout)
         self.recurrent_dropout_per_step = recurrent_dropout_per_step
         self.peephole = peephole
+        self.activations = activations
         self._check_options()
         kind = DESCRIPTORS[self.operation.cell.name]
+        options = options | activation_options(type(self).__name__, kind, activations)
         self.one_direction: AnyDescriptor = kind(**options)
         # Of the operation that does a whole layer, and of its training.
         self.descriptor: AnyDescriptor = kind(bidirectional=bidirectional, **options)
@@ -181,44 +186,24 @@ class Recurrent(torch.nn.Module):
         ]
 
     def extra_repr(self) -> str:
-        defaults = {
-            "proj_size": 0,
-            "num_layers": 1,
-            "nonlinearity": "tanh",
-            "bias": True,
-            "batch_first": False,
-            "dropout": 0.0,
-            "bidirectional": False,
-            "peephole": False,
-            "recurrent_dropout": 0.0,
-            "recurrent_dropout_per_step": False,
-            "reset_after": True,
-            "return_cells": False,
-            "activations": None,
-        }
-        words = [str(self.input_size), str(self.hidden_size)]
-        for name, default in defaults.items():
-            value = self.__dict__.get(name, default)
-            if value != default:
-                words.append(f"{name}={value}")
-        return ", ".join(words)
+        return describe(self)
 
     def layer_parameters(self, layer: int) -> tuple[Tensor | None, ...]:
         """A layer's parameters, those of the second direction behind those of the first."""
         first, *others = self._names[layer]
-        found = self._direction(first)
-        return found + self._direction(others[0]) if others else found
+        parameters = self._direction(first)
+        return parameters + self._direction(others[0]) if others else parameters
 
     def _direction(self, names: _Names) -> tuple[Tensor | None, ...]:
-        """One direction's parameters in the order of _Names, None for those that it has not."""
-        found = self._found
+        """One direction's parameters in the order of _Names, None for those it does not have."""
+        get = self._parameter
         return (
-            found(names.recurrent),
-            found(names.input),
-            found(names.bias_ih) if self.bias else None,
-            found(names.bias_hh) if self.bias else None,
-            found(names.peephole) if self.peephole else None,
-            found(names.projection) if self.proj_size else None,
+            get(names.recurrent),
+            get(names.input),
+            get(names.bias_ih) if self.bias else None,
+            get(names.bias_hh) if self.bias else None,
+            get(names.peephole) if self.peephole else None,
+            get(names.projection) if self.proj_size else None,
         )
 
     def direction_weights(self, layer: int, index: int) -> Weights:
@@ -244,7 +229,7 @@ class Recurrent(torch.nn.Module):
             None,
         )
 
-    def _found(self, name: str) -> Tensor:
+    def _parameter(self, name: str) -> Tensor:
         """A parameter, or what a parametrization or pruning put in its place."""
         parameter = self._parameters.get(name)  # Module.__getattr__ takes ten times as long
         return getattr(self, name) if parameter is None else parameter

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..errors import OptionError, ShapeError, refusal
-from . import packed
-from .directions import run_layer
-from .joint import Hidden
-from .lengths import Padded, check_lengths
-from .sequences import WHOLE, Sequences
+from .each_direction import run_each_direction
+from .layer import Hidden, LayerResult, run_in_one_call
+from .sequences import packed
+from .sequences.padded import Padded, check_lengths
+from .sequences.rows import put_rows, take_rows
+from .sequences.whole import WHOLE, Sequences
 
 if TYPE_CHECKING:
     from .recurrent import Recurrent
@@ -61,10 +62,10 @@ def _run_packed(
         _check_call(module, data, known[0], initial)
         output, ends, cells = _stack(module, data, initial, packed.Packed(known))
     else:
-        source, found = pad_packed_sequence(PackedSequence(data, sizes))
-        output, ends, cells = _run_padded(module, source, initial, found)
-        output = pack_padded_sequence(output, found).data
-        cells = None if cells is None else pack_padded_sequence(cells, found).data
+        source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        output, ends, cells = _run_padded(module, source, initial, own_lengths)
+        output = pack_padded_sequence(output, own_lengths).data
+        cells = None if cells is None else pack_padded_sequence(cells, own_lengths).data
     if back is not None:
         ends = tuple(end.index_select(1, back) for end in ends)
     results = [
@@ -84,9 +85,9 @@ def _run_padded(
     lengths = lengths.to(source.device, non_blocking=True)
     check_lengths(type(module).__name__, lengths, steps, batch)
     if packed.serves(source, lengths):
-        found = packed.from_lengths(lengths)
-        if found is not None:
-            return _run_unpadded(module, source, initial, *found)
+        arranged = packed.from_lengths(lengths)
+        if arranged is not None:
+            return _run_unpadded(module, source, initial, *arranged)
     sequences = Padded(lengths, steps)
     output, ends, cells = _stack(module, sequences.only_inside(source), initial, sequences)
     cells = None if cells is None else sequences.only_inside(cells)
@@ -102,26 +103,26 @@ def _run_unpadded(
 ) -> tuple[Tensor, States, Tensor | None]:
     """[T,N,I] packed, through all layers, and padded again."""
     steps, batch, _ = source.shape
-    data = packed.pack(source, order)
+    data = take_rows(source, order.rows)
     firsts = tuple(None if s is None else s.index_select(1, order.sequences) for s in initial)
-    output, found, cells = _stack(module, data, firsts, sequences)
+    output, last, cells = _stack(module, data, firsts, sequences)
     ends = []
-    for end, state in zip(found, initial, strict=True):
+    for end, state in zip(last, initial, strict=True):
         # The state of an empty sequence stays the initial one.
         first = end.new_zeros(end.shape[0], batch, end.shape[2]) if state is None else state
         ends.append(first.index_copy(1, order.sequences, end))
-    output = packed.unpack(output, order, steps, batch)
-    cells = None if cells is None else packed.unpack(cells, order, steps, batch)
+    output = put_rows(output, order.rows, steps, batch)
+    cells = None if cells is None else put_rows(cells, order.rows, steps, batch)
     return output, tuple(ends), cells
 
 
 def _stack(
     module: Recurrent, source: Tensor, initial: Hidden, sequences: Sequences
 ) -> tuple[Tensor, States, Tensor | None]:
-    """One layer on the other; the cells are the last layer's, if somebody wants them."""
+    """One layer on the other; the cells are the last layer's, with ``returns_cells``."""
     if module.num_layers == 1:
-        ran = run_layer(module, 0, source, initial, sequences)
-        return ran.state, ran.last, ran.cell if module.returns_cells else None
+        state, cells, last = _run_layer(module, 0, source, initial, sequences)
+        return state, last, cells if module.returns_cells else None
     ends: list[States] = []
     cells = None
     count = module.directions
@@ -130,10 +131,19 @@ def _stack(
             source = torch.nn.functional.dropout(source, module.dropout, module.training)
         window = slice(layer * count, (layer + 1) * count)
         firsts = tuple([None if state is None else state[window] for state in initial])
-        source, cells, last = run_layer(module, layer, source, firsts, sequences)
+        source, cells, last = _run_layer(module, layer, source, firsts, sequences)
         ends.append(last)
     joined = tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
     return source, joined, cells if module.returns_cells else None
+
+
+def _run_layer(
+    module: Recurrent, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
+) -> LayerResult:
+    """One layer; ``initial`` [D,N,·] each, or None."""
+    if module.proj_size or not sequences.both_at_once:
+        return run_each_direction(module, layer, source, initial, sequences)
+    return run_in_one_call(module, layer, source, initial, sequences)
 
 
 def _check_call(module: Recurrent, source: Tensor, batch: int, initial: Hidden) -> None:
@@ -150,6 +160,6 @@ def _check_state(module: Recurrent, state: Tensor, letter: str, batch: int) -> N
     rows = module.num_layers * module.directions
     width = module.proj_size if letter == "h" and module.proj_size else module.hidden_size
     if state.shape != (rows, batch, width):
-        found = ",".join(map(str, state.shape))
+        shape = ",".join(map(str, state.shape))
         expected = f"[D·L,N,{width}] = [{rows},{batch},{width}]"
-        raise ShapeError(refusal(type(module).__name__, f"{letter}_0", expected, f"[{found}]"))
+        raise ShapeError(refusal(type(module).__name__, f"{letter}_0", expected, f"[{shape}]"))

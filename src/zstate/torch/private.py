@@ -1,0 +1,36 @@
+"""The names of torch that have no public counterpart: all of them, and nothing else.
+
+They exist under these names in torch 2.6, the oldest that pyproject.toml allows, and in 2.13.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+# How many modes (torch.utils._python_dispatch.TorchDispatchMode) are active.
+count_modes = torch._C._len_torch_dispatch_stack
+
+# The innermost transform of torch.func (grad, vmap, jvp, …), or None.
+current_transform = torch._C._functorch.peek_interpreter_stack
+
+# Whether torch.jit.trace is recording. torch.jit.is_tracing is the same behind two Python calls.
+is_tracing = torch._C._is_tracing
+
+# Which kernels a tensor calls for, and the key of the tensors that torch.autograd.grad makes for
+# is_grads_batched: their type is Tensor and their shape is that of one member.
+_dispatch_keys: Any = torch._C._dispatch_keys
+_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
+
+
+def is_batched(tensor: Tensor | None) -> bool:
+    """Whether it is one of the batched gradients of torch.autograd.grad, which look plain."""
+    return isinstance(tensor, Tensor) and _dispatch_keys(tensor).has(_BATCHED)
+
+
+def is_forward_mode() -> bool:
+    """Whether a forward-mode derivative is active: torch keeps its level in a module variable."""
+    return forward_ad._current_level >= 0
