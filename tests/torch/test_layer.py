@@ -60,7 +60,7 @@ def weighted(results: list[Tensor]) -> Tensor:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Any:
     """From now on every operation is recorded by itself."""
-    return lambda: monkeypatch.setattr(dispatch, "records_as_one_step", lambda tensors: False)
+    return lambda: monkeypatch.setattr(dispatch, "records_as_one_step", lambda source: False)
 
 
 @kinds

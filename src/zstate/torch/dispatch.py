@@ -14,12 +14,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .private import count_modes, current_transform, is_forward_mode, is_tracing
-from .private import is_batched as is_batched  # tensors.py reads it here
+from .private import current_transform, is_forward_mode, is_tracing
+from .private import is_batched as is_batched  # for tensors.py
+from .private import is_watched as is_watched
 
 Tensors = tuple[Tensor | None, ...]
 Results = tuple[Tensor, ...]
-Call = Literal["operation", "layer", "packed"]
+Call = Literal["operation", "gradients", "layer", "packed"]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
@@ -39,19 +40,26 @@ on_choice: Callable[[Call, Route], None] | None = None
 
 
 def choose(call: Call, tensors: Tensors) -> Route:
-    """The route of an operation, or of a layer or a packed call.
+    """The route of a forward or a gradient operation, of a layer, or of a packed call.
 
-    These two have routes of their own only with ENGINE and RECORDED; with any other, they call
+    The last two have routes of their own only with ENGINE and RECORDED; with any other, they call
     their operations one by one.
     """
     if torch.compiler.is_compiling():
         return Route.DISPATCHED
+    first = tensors[0]
+    assert first is not None
     if is_watched():
         if is_forward_mode():
             route = Route.DIFFERENTIABLE
         else:
             route = Route.DISPATCHED if current_transform() is None else Route.TRANSFORMED
-    elif not _is_plain(tensors) or (call == "layer" and not records_as_one_step(tensors)):
+    elif (
+        not are_plain(tensors)
+        or first.is_meta
+        or (call == "layer" and not records_as_one_step(first))
+        or (call == "gradients" and is_batched(tensors[2]))  # of the state
+    ):
         route = Route.DISPATCHED
     else:
         route = Route.RECORDED if needs_gradient(tensors) else Route.ENGINE
@@ -60,13 +68,11 @@ def choose(call: Call, tensors: Tensors) -> Route:
     return route
 
 
-def records_as_one_step(tensors: Tensors) -> bool:
+def records_as_one_step(source: Tensor) -> bool:
     """Whether a layer is one step: it has a time step, and it runs on the CPU without autocast.
 
     A GPU computes while the host goes on to the next step of autograd: little would be gained.
     """
-    source = tensors[0]
-    assert source is not None
     return source.is_cpu and source.shape[0] > 0 and not is_autocast("cpu")
 
 
@@ -89,11 +95,6 @@ def values_are_hidden() -> bool:
     return current_transform() is not None or is_forward_mode()
 
 
-def is_watched() -> bool:
-    """Whether a mode, a transform, forward mode or torch.jit.trace is active."""
-    return count_modes() > 0 or current_transform() is not None or is_forward_mode() or is_tracing()
-
-
 def needs_gradient(tensors: Tensors) -> bool:
     """Whether autograd records what happens to these tensors."""
     if not torch.is_grad_enabled():
@@ -109,14 +110,6 @@ def are_plain(tensors: Tensors) -> bool:
         if tensor is not None and type(tensor) not in PLAIN_TYPES and isinstance(tensor, Tensor):
             return False
     return True
-
-
-def _is_plain(tensors: Tensors) -> bool:
-    """Whether the tensors are what they seem: no subclass, no batched gradient, no meta tensor."""
-    first = tensors[0]
-    assert first is not None
-    # A batched gradient comes third, if at all.
-    return are_plain(tensors) and not is_batched(tensors[2]) and not first.is_meta
 
 
 def is_autocast(device: str) -> bool:

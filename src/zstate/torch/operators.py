@@ -60,7 +60,7 @@ def run(
         if known is not None:
             return known
     tensors = cast(tensors)
-    route = choose("operation", tensors)
+    route = choose("gradients" if operation.is_gradient else "operation", tensors)
     if route is Route.ENGINE:
         return compute(operation, tensors, descriptor, backend)
     results = _by_route(route, operation, tensors, descriptor, backend)
@@ -136,7 +136,7 @@ class OperationStep:
         return pair.by_input(self._again(pair.gradient, inputs, self.descriptor), len(tensors))
 
     def _again(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Results:
-        route = choose("operation", tensors)
+        route = choose("gradients" if operation.is_gradient else "operation", tensors)
         return _by_route(route, operation, tensors, descriptor, self.backend)
 
     def differentiable(self, *tensors: Tensor | None) -> Results:

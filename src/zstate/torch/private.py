@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 # How many modes (torch.utils._python_dispatch.TorchDispatchMode) are active.
-count_modes = torch._C._len_torch_dispatch_stack
+_count_modes = torch._C._len_torch_dispatch_stack
 
 # The innermost transform of torch.func (grad, vmap, jvp, …), or None.
 current_transform = torch._C._functorch.peek_interpreter_stack
@@ -34,3 +34,13 @@ def is_batched(tensor: Tensor | None) -> bool:
 def is_forward_mode() -> bool:
     """Whether a forward-mode derivative is active: torch keeps its level in a module variable."""
     return forward_ad._current_level >= 0
+
+
+def is_watched() -> bool:
+    """Whether a mode, a transform, forward mode or torch.jit.trace is active."""
+    return (
+        _count_modes() > 0
+        or current_transform() is not None
+        or forward_ad._current_level >= 0
+        or is_tracing()
+    )
