@@ -410,8 +410,10 @@ def bind(
         else:
             return Call(_check_arrays(operation, tensors, descriptor), tensors)
     try:
-        layout = _LAYOUTS[tuple(key)]
-    except (KeyError, TypeError):  # new, or with something unhashable in the descriptor's place
+        layout = _LAYOUTS.get(tuple(key))
+    except TypeError:  # something unhashable in the descriptor's place
+        layout = None
+    if layout is None:  # outside the handler: a refusal has no other exception behind it
         layout = _check_arrays(operation, tensors, descriptor)
         if len(_LAYOUTS) >= _MOST_LAYOUTS:
             _LAYOUTS.clear()

@@ -15,8 +15,19 @@ from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
+from .checks import check_input, check_state, check_tensor, two_states
+from .layer import Hidden, operation_inputs
+from .leaf import Proxy, leaf_call
 from .operators import run
-from .parameters import Activations, activation_options, describe, one_bias, reset_parameters
+from .parameters import (
+    Activations,
+    activation_options,
+    describe,
+    one_bias,
+    parameter,
+    reset_parameters,
+)
+from .recurrent import Weights
 
 
 class RecurrentCell(torch.nn.Module):
@@ -51,6 +62,7 @@ class RecurrentCell(torch.nn.Module):
         self._descriptor: AnyDescriptor = kind(**options)
         self.activations = activations
         self._reset_after = bool(options.get("reset_after", False))
+        self._has_peephole = peephole
         rows = self.gates * hidden_size
         shapes: dict[str, tuple[int, ...] | None] = {
             "weight_ih": (rows, input_size),
@@ -74,30 +86,35 @@ class RecurrentCell(torch.nn.Module):
     def extra_repr(self) -> str:
         return describe(self)
 
-    def _step(self, input: Tensor, states: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    def _step(self, input: Tensor, states: Hidden) -> tuple[Tensor, ...]:
         """h, or h and c, after one step; [N,H] or [H] as the input is [N,I] or [I]."""
-        name = type(self).__name__
-        for what, tensor in (("input", input), *(("hx", state) for state in states)):
-            if tensor is not None and tensor.dim() not in (1, 2):
-                expected = "1 axis (one sequence) or 2"
-                raise ShapeError(refusal(name, what, expected, f"{tensor.dim()} axes"))
+        name, hidden = type(self).__name__, self.hidden_size
+        check_tensor(name, "input", input)
         batched = input.dim() == 2
+        if not batched and input.dim() != 1:
+            expected = "1 axis (one sequence) or 2"
+            raise ShapeError(refusal(name, "input", expected, f"{input.dim()} axes"))
         source = input.unsqueeze(0) if batched else input[None, None]  # [1,N,I]
+        weight = parameter(self, "weight_hh")
+        check_input(name, source, self.input_size, weight)
+        shape = (*input.shape[:-1], hidden)
+        for letter, state in zip("hc", states, strict=False):
+            if state is not None:
+                check_tensor(name, f"{letter}_0", state)
+                letters = "[N,H]" if batched else "[H]"
+                check_state(name, f"{letter}_0", state, letters, shape, weight)
+        if not hidden:  # as in torch.nn's cells; the operations need a unit
+            return tuple([source.new_zeros(shape) for _ in states])
         if not batched:
             states = tuple(None if state is None else state.unsqueeze(0) for state in states)
-        bias, secondary = one_bias(self.bias_ih, self.bias_hh, self.hidden_size, self._reset_after)
-        named = {
-            "source": source,
-            "recurrent_weight": self.weight_hh,
-            "input_weight": self.weight_ih,
-            "bias": bias,
-            "init_state": states[0],
-            "init_cell": states[-1],
-            "mask": None,
-            "peephole": getattr(self, "peephole", None),
-            "secondary_bias": secondary,
-        }
-        tensors: Any = tuple([named[name] for name in self.operation.inputs])
+        bias = secondary = None
+        if self.bias:
+            both = parameter(self, "bias_ih"), parameter(self, "bias_hh")
+            bias, secondary = one_bias(*both, hidden, self._reset_after)
+        peephole = parameter(self, "peephole") if self._has_peephole else None
+        weight_ih = parameter(self, "weight_ih")
+        weights = Weights(weight, weight_ih, bias, secondary, peephole, None)
+        tensors = operation_inputs(self.operation, source, weights, states, None)
         results: Any = run(self.operation, tensors, self._descriptor, None)
         return tuple([r[0] if batched else r[0, 0] for r in results[: len(states)]])
 
@@ -141,6 +158,8 @@ class RNNCell(RecurrentCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx)
         return self._step(input, (hx,))[0]
 
 
@@ -179,6 +198,8 @@ class GRUCell(RecurrentCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx)
         return self._step(input, (hx,))[0]
 
 
@@ -220,5 +241,7 @@ class LSTMCell(RecurrentCell):
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """h', c' [N,H] from input [N,I] and h, c [N,H]; None means zeros."""
-        h, c = self._step(input, (None, None) if hx is None else (hx[0], hx[1]))
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx)
+        h, c = self._step(input, two_states("LSTMCell", hx))
         return h, c

@@ -17,6 +17,8 @@ _DEFAULTS: dict[type, dict[str, Any]] = {
     kind: {field.name: field.default for field in fields(kind)} for kind in DESCRIPTORS.values()
 }
 
+_ACTIVATIONS = {kind.name.lower(): kind for kind in Activation}
+
 
 def encode(descriptor: AnyDescriptor, training: bool) -> str:
     """The options as text; ``training`` switches that option on.
@@ -46,7 +48,8 @@ def decode(operation: Operation, text: str) -> AnyDescriptor:
     options: dict[str, Any] = {}
     for word in text.split():
         name, _, value = word.partition("=")
-        options[name] = Activation[value.upper()] if value else True
+        # The descriptor itself refuses what is neither.
+        options[name] = _ACTIVATIONS.get(value, value) if value else True
     return DESCRIPTORS[operation.cell.name](**options)
 
 

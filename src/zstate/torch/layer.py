@@ -21,6 +21,7 @@ from ..operations import OPERATIONS, Operation
 from .autograd import Recorded
 from .dispatch import Route, Tensors, choose, engine_gives_gradients
 from .gradient_pairs import PAIRS
+from .private import is_tracing
 from .sequences.whole import WHOLE, Sequences
 from .tensors import compute
 
@@ -174,8 +175,9 @@ def _end(steps: Tensor, first: Tensor | None, sequences: Sequences) -> Tensor:
     """The state after the last step of the one direction, [1,N,H]."""
     if sequences is not WHOLE or not steps.shape[0]:
         return sequences.last(steps, None if first is None else first[0]).unsqueeze(0)
-    # A copy: writing to h_n must not change the output.
-    return (steps if steps.shape[0] == 1 else steps[-1:]).clone()
+    if steps.shape[0] != 1 or is_tracing():  # a trace may run with more steps
+        steps = steps[-1:]
+    return steps.clone()  # writing to h_n must not change the output
 
 
 def _ends_of_both(steps: Tensor, initial: Tensor | None, sequences: Sequences) -> Tensor:

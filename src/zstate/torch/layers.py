@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import operations
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
-from .layer import Hidden
+from .checks import Lengths, two_states
+from .leaf import Proxy, leaf_call
 from .parameters import Activations
 from .recurrent import Recurrent
 from .stack import run
@@ -82,15 +83,18 @@ class RNN(Recurrent):
         self,
         input: Tensor | PackedSequence,
         hx: Tensor | None = None,
-        lengths: Tensor | None = None,
+        lengths: Lengths | None = None,
     ) -> tuple[Any, Tensor]:
         """output [T,N,D·H] and h_n [D·L,N,H].
 
         Args:
             input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
             hx: h_0 [D·L,N,H]; None means zeros.
-            lengths: [N], how many steps of each sequence count; None means all.
+            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
+                all.
         """
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx, lengths)
         output, (h_n,), _ = run(self, input, (hx,), lengths)
         return output, h_n
 
@@ -157,15 +161,18 @@ class GRU(Recurrent):
         self,
         input: Tensor | PackedSequence,
         hx: Tensor | None = None,
-        lengths: Tensor | None = None,
+        lengths: Lengths | None = None,
     ) -> tuple[Any, Tensor]:
         """output [T,N,D·H] and h_n [D·L,N,H].
 
         Args:
             input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
             hx: h_0 [D·L,N,H]; None means zeros.
-            lengths: [N], how many steps of each sequence count; None means all.
+            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
+                all.
         """
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx, lengths)
         output, (h_n,), _ = run(self, input, (hx,), lengths)
         return output, h_n
 
@@ -237,15 +244,17 @@ class LSTM(Recurrent):
         self,
         input: Tensor | PackedSequence,
         hx: tuple[Tensor, Tensor] | None = None,
-        lengths: Tensor | None = None,
+        lengths: Lengths | None = None,
     ) -> Any:
         """output [T,N,D·P], (h_n [D·L,N,P], c_n [D·L,N,H]), with return_cells c [T,N,D·H].
 
         Args:
             input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
             hx: h_0 [D·L,N,P] and c_0 [D·L,N,H]; None means zeros.
-            lengths: [N], how many steps of each sequence count; None means all.
+            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
+                all.
         """
-        initial: Hidden = (None, None) if hx is None else (hx[0], hx[1])
-        output, ends, cells = run(self, input, initial, lengths)
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx, lengths)
+        output, ends, cells = run(self, input, two_states("LSTM", hx), lengths)
         return (output, ends, cells) if self.return_cells else (output, ends)

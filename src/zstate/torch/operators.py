@@ -20,13 +20,16 @@ import torch
 from torch import Tensor
 
 from ..descriptors import AnyDescriptor
+from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor
 from ..operations import OPERATIONS, AnyResult, Operation
 from . import composite
 from .autograd import Recorded, input_gradients, remember
+from .checks import check_device, refuse_unusual
 from .descriptor_text import decode, encode, trained
 from .dispatch import Results, Route, Tensors, cast, choose, needs_gradient
 from .gradient_pairs import PAIRS
+from .private import is_tracing
 from .tensors import compute, repeat
 from .vmap import batched_call
 
@@ -61,9 +64,13 @@ def run(
             return known
     tensors = cast(tensors)
     route = choose("gradients" if operation.is_gradient else "operation", tensors)
-    if route is Route.ENGINE:
-        return compute(operation, tensors, descriptor, backend)
-    results = _by_route(route, operation, tensors, descriptor, backend)
+    try:
+        if route is Route.ENGINE:
+            return compute(operation, tensors, descriptor, backend)
+        results = _by_route(route, operation, tensors, descriptor, backend)
+    except RuntimeError:  # name the argument, where that was not possible
+        refuse_unusual(operation.name, _passed(operation, tensors))
+        raise
     wanted: list[Tensor | None]
     if operation.is_gradient:
         wanted = [
@@ -89,8 +96,7 @@ def _by_route(
 ) -> Results:
     """Every result of an operation, produced or not."""
     if route is Route.DISPATCHED:
-        training = needs_gradient(tensors) and not operation.is_gradient
-        return _OPERATORS[operation.name](*tensors, encode(descriptor, training), backend)  # type: ignore[no-any-return]
+        return _dispatched(operation, tensors, descriptor, backend)
     if not operation.is_gradient and (route is Route.RECORDED or needs_gradient(tensors)):
         descriptor = trained(descriptor)
     step = OperationStep(operation, descriptor, backend)
@@ -101,6 +107,20 @@ def _by_route(
     if route is Route.RECORDED:
         return Recorded.apply(step, *tensors)  # type: ignore[no-any-return]
     return step.compute(tensors)[0]
+
+
+def _dispatched(
+    operation: Operation, tensors: Tensors, descriptor: AnyDescriptor, backend: str | None
+) -> Results:
+    """By torch's dispatcher, so that everybody sees the operator."""
+    training = needs_gradient(tensors) and not operation.is_gradient
+    if is_tracing():
+        training = False  # a trace may run with gradients or without
+        if torch.onnx.is_in_onnx_export():
+            expected = "a model of torch.nn's layers, as zstate.torch.restore(model) makes it"
+            given = "an operator that ONNX does not have"
+            raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
+    return _OPERATORS[operation.name](*tensors, encode(descriptor, training), backend)  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True, eq=False)
@@ -171,10 +191,11 @@ def _passed(operation: Operation, tensors: Tensors) -> dict[str, Tensor]:
 
 def _layout(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
     """The checks of ``bind`` for tensors without data, whose sizes may be symbols."""
-    infos = {
-        name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in _passed(operation, tensors).items()
-    }
+    infos: dict[str, TensorInfo] = {}
+    passed = _passed(operation, tensors)
+    for name, tensor in passed.items():
+        check_device(operation.name, name, tensor, passed["source"])
+        infos[name] = TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
     return check(operation, infos, descriptor)
 
 

@@ -75,9 +75,15 @@ def describe(module: Any) -> str:
     return ", ".join(words)
 
 
+def parameter(module: torch.nn.Module, name: str) -> Tensor:
+    """A parameter, or what a parametrization or pruning put in its place."""
+    value = module._parameters.get(name)  # Module.__getattr__ takes ten times as long
+    return getattr(module, name) if value is None else value
+
+
 def reset_parameters(module: torch.nn.Module, hidden_size: int) -> None:
     """torch.nn's initial values: uniform within ±1/√H, in the order of the parameters."""
-    bound = 1.0 / math.sqrt(hidden_size)
+    bound = 1.0 / math.sqrt(hidden_size) if hidden_size else 0.0
     for parameter in module.parameters():
         torch.nn.init.uniform_(parameter, -bound, bound)
 

@@ -18,7 +18,7 @@ _count_modes = torch._C._len_torch_dispatch_stack
 current_transform = torch._C._functorch.peek_interpreter_stack
 
 # Whether torch.jit.trace is recording. torch.jit.is_tracing is the same behind two Python calls.
-is_tracing = torch._C._is_tracing
+_is_tracing = torch._C._is_tracing
 
 # Which kernels a tensor calls for, and the key of the tensors that torch.autograd.grad makes for
 # is_grads_batched: their type is Tensor and their shape is that of one member.
@@ -36,11 +36,16 @@ def is_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def is_tracing() -> bool:
+    """Whether torch.jit.trace is recording; torch.compile, which knows no such thing, is not."""
+    return not torch.compiler.is_compiling() and _is_tracing()
+
+
 def is_watched() -> bool:
     """Whether a mode, a transform, forward mode or torch.jit.trace is active."""
     return (
         _count_modes() > 0
         or current_transform() is not None
         or forward_ad._current_level >= 0
-        or is_tracing()
+        or _is_tracing()
     )

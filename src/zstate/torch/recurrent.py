@@ -13,10 +13,17 @@ import torch
 from torch import Tensor
 
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, refusal
+from ..errors import DTypeError, OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
-from .parameters import Activations, activation_options, describe, one_bias, reset_parameters
+from .parameters import (
+    Activations,
+    activation_options,
+    describe,
+    one_bias,
+    parameter,
+    reset_parameters,
+)
 
 
 class Weights(NamedTuple):
@@ -80,10 +87,10 @@ class Recurrent(torch.nn.Module):
         self.num_layers = num_layers
         self.bias = bias
         self.batch_first = batch_first
-        self.dropout = float(dropout)
+        self.dropout = dropout
         self.bidirectional = bidirectional
         self.proj_size = proj_size
-        self.recurrent_dropout = float(recurrent_dropout)
+        self.recurrent_dropout = recurrent_dropout
         self.recurrent_dropout_per_step = recurrent_dropout_per_step
         self.peephole = peephole
         self.activations = activations
@@ -108,18 +115,19 @@ class Recurrent(torch.nn.Module):
         name = type(self).__name__
         for option in ("bias", "batch_first"):
             if not isinstance(getattr(self, option), bool):
-                raise TypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
-        for option in ("input_size", "hidden_size"):
+                raise DTypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
+        for option in ("input_size", "hidden_size", "num_layers", "proj_size"):
             value = getattr(self, option)
             if not isinstance(value, int):
-                raise TypeError(refusal(name, option, "a whole number", repr(value)))
+                raise DTypeError(refusal(name, option, "a whole number", repr(value)))
         for option in ("input_size", "hidden_size", "num_layers"):
             if getattr(self, option) <= 0:
                 raise OptionError(refusal(name, option, "at least 1", repr(getattr(self, option))))
         for option in ("dropout", "recurrent_dropout"):
-            if not 0 <= getattr(self, option) <= 1:
-                value = getattr(self, option)
+            value = getattr(self, option)
+            if isinstance(value, bool | str) or not 0 <= float(value) <= 1:
                 raise OptionError(refusal(name, option, "a number from 0 to 1", repr(value)))
+            setattr(self, option, float(value))
         if not 0 <= self.proj_size < self.hidden_size:
             expected = f"0 to hidden_size - 1 = {self.hidden_size - 1}"
             raise OptionError(refusal(name, "proj_size", expected, repr(self.proj_size)))
@@ -155,12 +163,12 @@ class Recurrent(torch.nn.Module):
                 shapes["weight_hr"] = (self.proj_size, self.hidden_size)
             for suffix in self._suffixes(layer):
                 for name, shape in shapes.items():
-                    parameter = torch.nn.Parameter(torch.empty(shape, **where))
-                    self.register_parameter(name + suffix, parameter)
+                    empty = torch.nn.Parameter(torch.empty(shape, **where))
+                    self.register_parameter(name + suffix, empty)
         for layer in range(self.num_layers if self.peephole else 0):
             for suffix in self._suffixes(layer):
-                parameter = torch.nn.Parameter(torch.empty(rows, **where))
-                self.register_parameter(f"peephole{suffix}", parameter)
+                empty = torch.nn.Parameter(torch.empty(rows, **where))
+                self.register_parameter(f"peephole{suffix}", empty)
 
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.directions]
@@ -196,14 +204,13 @@ class Recurrent(torch.nn.Module):
 
     def _direction(self, names: _Names) -> tuple[Tensor | None, ...]:
         """One direction's parameters in the order of _Names, None for those it does not have."""
-        get = self._parameter
         return (
-            get(names.recurrent),
-            get(names.input),
-            get(names.bias_ih) if self.bias else None,
-            get(names.bias_hh) if self.bias else None,
-            get(names.peephole) if self.peephole else None,
-            get(names.projection) if self.proj_size else None,
+            parameter(self, names.recurrent),
+            parameter(self, names.input),
+            parameter(self, names.bias_ih) if self.bias else None,
+            parameter(self, names.bias_hh) if self.bias else None,
+            parameter(self, names.peephole) if self.peephole else None,
+            parameter(self, names.projection) if self.proj_size else None,
         )
 
     def direction_weights(self, layer: int, index: int) -> Weights:
@@ -228,11 +235,6 @@ class Recurrent(torch.nn.Module):
             _joined(peephole, second.peephole),
             None,
         )
-
-    def _parameter(self, name: str) -> Tensor:
-        """A parameter, or what a parametrization or pruning put in its place."""
-        parameter = self._parameters.get(name)  # Module.__getattr__ takes ten times as long
-        return getattr(self, name) if parameter is None else parameter
 
 
 def _joined(first: Tensor | None, second: Tensor | None) -> Tensor | None:

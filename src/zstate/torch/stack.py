@@ -12,10 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..errors import OptionError, ShapeError, refusal
+from ..layout import describe
+from .checks import Lengths, as_lengths, check_input, check_lengths, check_state, check_tensor
+from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
 from .layer import Hidden, LayerResult, run_in_one_call
+from .parameters import parameter
 from .sequences import packed
-from .sequences.padded import Padded, check_lengths
+from .sequences.padded import Padded
 from .sequences.rows import put_rows, take_rows
 from .sequences.whole import WHOLE, Sequences
 
@@ -26,11 +30,18 @@ States = tuple[Tensor, ...]  # h, or h and c, after the last step: [D·L,N,·] e
 
 
 def run(
-    module: Recurrent, input: Tensor | PackedSequence, initial: Hidden, lengths: Tensor | None
+    module: Recurrent, input: Tensor | PackedSequence, initial: Hidden, lengths: Lengths | None
 ) -> tuple[Any, States, Any]:
     """output, the last states [D·L,N,·], and the last layer's cells or None."""
+    name = type(module).__name__
+    for letter, state in zip("hc", initial, strict=False):
+        if state is not None:
+            check_tensor(name, f"{letter}_0", state)
     if isinstance(input, PackedSequence):
         return _run_packed(module, input, initial, lengths)
+    check_tensor(name, "input", input)
+    if lengths is not None:
+        lengths = as_lengths(name, lengths)
     axes = input.dim()
     if axes == 3:
         if not module.batch_first:
@@ -39,7 +50,7 @@ def run(
         return output.transpose(0, 1), ends, None if cells is None else cells.transpose(0, 1)
     if axes != 2:
         expected = "2 axes (one sequence) or 3"
-        raise ShapeError(refusal(type(module).__name__, "input", expected, f"{axes} axes"))
+        raise ShapeError(refusal(name, "input", expected, f"{axes} axes"))
     initial = tuple(None if state is None else state.unsqueeze(1) for state in initial)
     lengths = None if lengths is None else lengths.reshape(1)
     output, ends, cells = _run_padded(module, input.unsqueeze(1), initial, lengths)
@@ -48,11 +59,11 @@ def run(
 
 
 def _run_packed(
-    module: Recurrent, input: PackedSequence, initial: Hidden, lengths: Tensor | None
+    module: Recurrent, input: PackedSequence, initial: Hidden, lengths: Lengths | None
 ) -> tuple[Any, States, Any]:
     if lengths is not None:
         expected = "none with a PackedSequence, which has its own"
-        raise OptionError(refusal(type(module).__name__, "lengths", expected, "a tensor"))
+        raise OptionError(refusal(type(module).__name__, "lengths", expected, describe(lengths)))
     data, sizes, order, back = input
     # In the order of the packed batch, longest first; the states go there and back.
     if order is not None:
@@ -83,7 +94,8 @@ def _run_padded(
     if lengths is None:
         return _stack(module, source, initial, WHOLE)
     lengths = lengths.to(source.device, non_blocking=True)
-    check_lengths(type(module).__name__, lengths, steps, batch)
+    readable = lengths.device.type == "cpu" and not values_are_hidden()
+    check_lengths(type(module).__name__, lengths, steps, batch, readable)
     if packed.serves(source, lengths):
         arranged = packed.from_lengths(lengths)
         if arranged is not None:
@@ -147,19 +159,11 @@ def _run_layer(
 
 
 def _check_call(module: Recurrent, source: Tensor, batch: int, initial: Hidden) -> None:
-    if source.shape[-1] != module.input_size:
-        expected = f"{module.input_size} features on the last axis"
-        name = type(module).__name__
-        raise ShapeError(refusal(name, "input", expected, str(source.shape[-1])))
-    for state, letter in zip(initial, "hc", strict=False):
-        if state is not None:
-            _check_state(module, state, letter, batch)
-
-
-def _check_state(module: Recurrent, state: Tensor, letter: str, batch: int) -> None:
+    name, weight = type(module).__name__, parameter(module, "weight_hh_l0")
+    check_input(name, source, module.input_size, weight)
     rows = module.num_layers * module.directions
-    width = module.proj_size if letter == "h" and module.proj_size else module.hidden_size
-    if state.shape != (rows, batch, width):
-        shape = ",".join(map(str, state.shape))
-        expected = f"[D·L,N,{width}] = [{rows},{batch},{width}]"
-        raise ShapeError(refusal(type(module).__name__, f"{letter}_0", expected, f"[{shape}]"))
+    for letter, state in zip("hc", initial, strict=False):
+        if state is not None:
+            width = module.proj_size if letter == "h" and module.proj_size else module.hidden_size
+            shape = (rows, batch, width)
+            check_state(name, f"{letter}_0", state, f"[D·L,N,{width}]", shape, weight)

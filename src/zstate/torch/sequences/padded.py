@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ...descriptors import Activation, AnyDescriptor
-from ...errors import DTypeError, ShapeError, refusal
 from ...operations import Operation
 from .. import operators
-from ..dispatch import Tensors, values_are_hidden
+from ..dispatch import Tensors
 
 
 def _may_grow(descriptor: AnyDescriptor) -> bool:
@@ -71,19 +70,3 @@ class Padded:
         last = steps.gather(0, places)[0]
         empty = (self._lengths == 0)[:, None]
         return last.masked_fill(empty, 0) if first is None else torch.where(empty, first, last)
-
-
-def check_lengths(module: str, lengths: Tensor, steps: int, batch: int) -> None:
-    """Refuse lengths that do not fit the batch; their values only where reading them is free."""
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise DTypeError(refusal(module, "lengths", "whole numbers", str(lengths.dtype)))
-    if lengths.shape != (batch,):
-        shape = ",".join(map(str, lengths.shape))
-        raise ShapeError(refusal(module, "lengths", f"[N] = [{batch}]", f"[{shape}]"))
-    if lengths.device.type != "cpu" or values_are_hidden() or not batch:
-        return
-    least, most = (int(value) for value in torch.aminmax(lengths))
-    if least < 0 or most > steps:
-        raise ShapeError(
-            refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
-        )
