@@ -24,7 +24,8 @@ def refuse_unusual(operation: str, tensors: dict[str, Tensor]) -> None:
         if tensor.is_nested:
             expected = "a padded tensor (the layers also take lengths or a PackedSequence)"
             raise DTypeError(refusal(operation, name, expected, "a nested tensor")) from None
-        if type(tensor) is Tensor and tensor.is_cpu and not _has_memory(tensor):
+        plain = type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
+        if plain and not _has_memory(tensor):
             expected = "memory behind the tensor"
             raise ShapeError(refusal(operation, name, expected, "an empty storage")) from None
 
