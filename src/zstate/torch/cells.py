@@ -24,9 +24,9 @@ from .parameters import (
     activation_options,
     describe,
     one_bias,
-    parameter,
     reset_parameters,
 )
+from .private import parameter
 from .recurrent import Weights
 
 
@@ -88,21 +88,21 @@ class RecurrentCell(torch.nn.Module):
 
     def _step(self, input: Tensor, states: Hidden) -> tuple[Tensor, ...]:
         """h, or h and c, after one step; [N,H] or [H] as the input is [N,I] or [I]."""
-        name, hidden = type(self).__name__, self.hidden_size
-        check_tensor(name, "input", input)
+        hidden = self.hidden_size
+        check_tensor(self, "input", input)
         batched = input.dim() == 2
         if not batched and input.dim() != 1:
             expected = "1 axis (one sequence) or 2"
-            raise ShapeError(refusal(name, "input", expected, f"{input.dim()} axes"))
+            raise ShapeError(refusal(type(self).__name__, "input", expected, f"{input.dim()} axes"))
         source = input.unsqueeze(0) if batched else input[None, None]  # [1,N,I]
         weight = parameter(self, "weight_hh")
-        check_input(name, source, self.input_size, weight)
+        check_input(self, source, weight)
         shape = (*input.shape[:-1], hidden)
         for letter, state in zip("hc", states, strict=False):
             if state is not None:
-                check_tensor(name, f"{letter}_0", state)
+                check_tensor(self, f"{letter}_0", state)
                 letters = "[N,H]" if batched else "[H]"
-                check_state(name, f"{letter}_0", state, letters, shape, weight)
+                check_state(self, f"{letter}_0", state, letters, shape, weight)
         if not hidden:  # as in torch.nn's cells; the operations need a unit
             return tuple([source.new_zeros(shape) for _ in states])
         if not batched:
@@ -119,7 +119,17 @@ class RecurrentCell(torch.nn.Module):
         return tuple([r[0] if batched else r[0, 0] for r in results[: len(states)]])
 
 
-class RNNCell(RecurrentCell):
+class _OneStateCell(RecurrentCell):
+    """A cell whose only state is h."""
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx)
+        return self._step(input, (hx,))[0]
+
+
+class RNNCell(_OneStateCell):
     """torch.nn.RNNCell, with any of the five activations.
 
     Example:
@@ -156,14 +166,8 @@ class RNNCell(RecurrentCell):
         )
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
-        if isinstance(input, Proxy):
-            return leaf_call(self, input, hx)
-        return self._step(input, (hx,))[0]
 
-
-class GRUCell(RecurrentCell):
+class GRUCell(_OneStateCell):
     """torch.nn.GRUCell, with activations by gate and ``reset_after``.
 
     Example:
@@ -195,12 +199,6 @@ class GRUCell(RecurrentCell):
             options={"reset_gate_first": True, "reset_after": reset_after},
         )
         self.reset_after = reset_after
-
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
-        if isinstance(input, Proxy):
-            return leaf_call(self, input, hx)
-        return self._step(input, (hx,))[0]
 
 
 class LSTMCell(RecurrentCell):
@@ -243,5 +241,5 @@ class LSTMCell(RecurrentCell):
         """h', c' [N,H] from input [N,I] and h, c [N,H]; None means zeros."""
         if isinstance(input, Proxy):
             return leaf_call(self, input, hx)
-        h, c = self._step(input, two_states("LSTMCell", hx))
+        h, c = self._step(input, two_states(self, hx))
         return h, c

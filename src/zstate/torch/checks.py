@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import DTypeError, ShapeError, refusal
 from ..layout import brackets, describe
 from .dispatch import is_autocast
+from .private import is_symbolic_zero
 
 Lengths: TypeAlias = Tensor | Sequence[int]  # how many steps each of N sequences has
 
@@ -41,7 +42,7 @@ def with_memory(tensor: Tensor) -> Tensor:
     """The tensor, with zeros in memory if torch only knows that it is zero; refused without any."""
     if _has_memory(tensor):
         return tensor
-    if tensor._is_zerotensor():
+    if is_symbolic_zero(tensor):
         return tensor.clone()
     shape = brackets(tensor.shape)
     raise ShapeError(refusal("torch", f"tensor {shape}", "memory behind it", "an empty storage"))
@@ -53,40 +54,49 @@ def _has_memory(tensor: Tensor) -> bool:
     return address != tensor.storage_offset() * tensor.element_size() or not tensor.numel()
 
 
-def check_tensor(module: str, name: str, value: Any) -> None:
+def _refusal(module: torch.nn.Module, *words: str) -> str:
+    return refusal(type(module).__name__, *words)
+
+
+def check_tensor(module: torch.nn.Module, name: str, value: Any) -> None:
     """Refuse what is no tensor, or nested."""
     if not isinstance(value, Tensor):
-        raise DTypeError(refusal(module, name, "a torch tensor", describe(value)))
+        raise DTypeError(_refusal(module, name, "a torch tensor", describe(value)))
     if value.is_nested:
-        refuse_unusual(module, {name: value})
+        refuse_unusual(type(module).__name__, {name: value})
 
 
-def check_input(module: str, source: Tensor, features: int, weight: Tensor) -> None:
-    """Refuse an input [..., I] that does not fit the weights."""
-    if source.shape[-1] != features:
-        expected = f"{features} features on the last axis"
-        raise ShapeError(refusal(module, "input", expected, str(source.shape[-1])))
+def check_input(module: Any, source: Tensor, weight: Tensor) -> None:
+    """Refuse an input [..., I] that does not fit a module's size and weights."""
+    if source.shape[-1] != module.input_size:
+        expected = f"{module.input_size} features on the last axis"
+        raise ShapeError(_refusal(module, "input", expected, str(source.shape[-1])))
     if source.dtype is not weight.dtype or source.device != weight.device:
         _check_kind(module, "input", source, weight)
 
 
 def check_state(
-    module: str, name: str, state: Tensor, letters: str, shape: tuple[int, ...], weight: Tensor
+    module: torch.nn.Module,
+    name: str,
+    state: Tensor,
+    letters: str,
+    shape: tuple[int, ...],
+    weight: Tensor,
 ) -> None:
     """Refuse an initial state of another shape, type or device than ``weight`` calls for."""
     if state.shape != shape:
         expected = f"{letters} = {brackets(shape)}"
-        raise ShapeError(refusal(module, name, expected, brackets(state.shape)))
+        raise ShapeError(_refusal(module, name, expected, brackets(state.shape)))
     _check_kind(module, name, state, weight)
 
 
-def _check_kind(module: str, name: str, tensor: Tensor, weight: Tensor) -> None:
+def _check_kind(module: torch.nn.Module, name: str, tensor: Tensor, weight: Tensor) -> None:
     if tensor.device != weight.device:
         expected = f"a tensor on {weight.device} like the weights"
-        raise DTypeError(refusal(module, name, expected, f"one on {tensor.device}"))
+        raise DTypeError(_refusal(module, name, expected, f"one on {tensor.device}"))
     if tensor.dtype != weight.dtype and not _is_cast(tensor, weight):
         wanted, given = (str(each.dtype).removeprefix("torch.") for each in (weight, tensor))
-        raise DTypeError(refusal(module, name, f"{wanted} like the weights", given))
+        raise DTypeError(_refusal(module, name, f"{wanted} like the weights", given))
 
 
 def _is_cast(*tensors: Tensor) -> bool:
@@ -96,17 +106,17 @@ def _is_cast(*tensors: Tensor) -> bool:
     )
 
 
-def two_states(module: str, hx: Any) -> tuple[Tensor | None, Tensor | None]:
+def two_states(module: torch.nn.Module, hx: Any) -> tuple[Tensor | None, Tensor | None]:
     """h and c from the argument of an LSTM: not from a tensor, though it can be taken apart."""
     if hx is None:
         return None, None
     if not isinstance(hx, tuple | list) or len(hx) != 2:
         given = f"{len(hx)} of them" if isinstance(hx, tuple | list) else describe(hx)
-        raise DTypeError(refusal(module, "hx", "two tensors (h_0, c_0)", given))
+        raise DTypeError(_refusal(module, "hx", "two tensors (h_0, c_0)", given))
     return hx[0], hx[1]
 
 
-def as_lengths(module: str, lengths: Any) -> Tensor:
+def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
     """Lengths as a tensor, from one, from an array or from whole numbers."""
     if isinstance(lengths, Tensor):
         return lengths
@@ -116,20 +126,22 @@ def as_lengths(module: str, lengths: Any) -> Tensor:
     else:
         whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in each)
     if not whole:
-        raise DTypeError(refusal(module, "lengths", "whole numbers", describe(lengths)))
+        raise DTypeError(_refusal(module, "lengths", "whole numbers", describe(lengths)))
     return torch.as_tensor(lengths, dtype=torch.int64)
 
 
-def check_lengths(module: str, lengths: Tensor, steps: int, batch: int, readable: bool) -> None:
+def check_lengths(
+    module: torch.nn.Module, lengths: Tensor, steps: int, batch: int, readable: bool
+) -> None:
     """Refuse lengths that do not fit the batch; their values only where they are ``readable``."""
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise DTypeError(refusal(module, "lengths", "whole numbers", str(lengths.dtype)))
+        raise DTypeError(_refusal(module, "lengths", "whole numbers", str(lengths.dtype)))
     if lengths.shape != (batch,):
-        raise ShapeError(refusal(module, "lengths", f"[N] = [{batch}]", brackets(lengths.shape)))
+        raise ShapeError(_refusal(module, "lengths", f"[N] = [{batch}]", brackets(lengths.shape)))
     if not readable or not batch:
         return
     least, most = (int(value) for value in torch.aminmax(lengths))
     if least < 0 or most > steps:
         raise ShapeError(
-            refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
+            _refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
         )

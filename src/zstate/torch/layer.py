@@ -77,7 +77,9 @@ def run_in_one_call(
     module: Recurrent, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
 ) -> LayerResult:
     """A layer without projection; ``initial`` [D,N,H] each, or None."""
-    mask = recurrent_mask(module, source, sequences, module.directions)
+    mask = None
+    if module.recurrent_dropout:
+        mask = recurrent_mask(module, source, sequences, module.directions)
     tensors = (source, mask, *initial, *module.layer_parameters(layer))
     route = choose("layer", tensors) if sequences is WHOLE else Route.DISPATCHED
     results: Any
@@ -89,8 +91,7 @@ def run_in_one_call(
         results = _outputs(module, computed, initial, WHOLE, shared=False)
     else:
         results = _in_steps(module, tensors, sequences)
-    state, cell, *last = results
-    return LayerResult(state, cell, tuple(last))
+    return LayerResult(results[0], results[1], results[2:])
 
 
 def _in_steps(module: Recurrent, tensors: Tensors, sequences: Sequences) -> Tensors:

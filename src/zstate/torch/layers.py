@@ -20,7 +20,30 @@ from .recurrent import Recurrent
 from .stack import run
 
 
-class RNN(Recurrent):
+class _OneState(Recurrent):
+    """A layer whose only state is h."""
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Lengths | None = None,
+    ) -> tuple[Any, Tensor]:
+        """output [T,N,D·H] and h_n [D·L,N,H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,H]; None means zeros.
+            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
+                all.
+        """
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx, lengths)
+        output, (h_n,), _ = run(self, input, (hx,), lengths)
+        return output, h_n
+
+
+class RNN(_OneState):
     """torch.nn.RNN with recurrent dropout, any of the five activations, and ``lengths``.
 
     Example:
@@ -79,27 +102,8 @@ class RNN(Recurrent):
         )
         self.nonlinearity = nonlinearity
 
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: Tensor | None = None,
-        lengths: Lengths | None = None,
-    ) -> tuple[Any, Tensor]:
-        """output [T,N,D·H] and h_n [D·L,N,H].
 
-        Args:
-            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
-            hx: h_0 [D·L,N,H]; None means zeros.
-            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
-                all.
-        """
-        if isinstance(input, Proxy):
-            return leaf_call(self, input, hx, lengths)
-        output, (h_n,), _ = run(self, input, (hx,), lengths)
-        return output, h_n
-
-
-class GRU(Recurrent):
+class GRU(_OneState):
     """torch.nn.GRU with recurrent dropout, activations by gate, ``reset_after`` and ``lengths``.
 
     Example:
@@ -156,25 +160,6 @@ class GRU(Recurrent):
             options={"reset_gate_first": True, "reset_after": reset_after},
         )
         self.reset_after = reset_after
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: Tensor | None = None,
-        lengths: Lengths | None = None,
-    ) -> tuple[Any, Tensor]:
-        """output [T,N,D·H] and h_n [D·L,N,H].
-
-        Args:
-            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
-            hx: h_0 [D·L,N,H]; None means zeros.
-            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
-                all.
-        """
-        if isinstance(input, Proxy):
-            return leaf_call(self, input, hx, lengths)
-        output, (h_n,), _ = run(self, input, (hx,), lengths)
-        return output, h_n
 
 
 class LSTM(Recurrent):
@@ -256,5 +241,7 @@ class LSTM(Recurrent):
         """
         if isinstance(input, Proxy):
             return leaf_call(self, input, hx, lengths)
-        output, ends, cells = run(self, input, two_states("LSTM", hx), lengths)
+        output, ends, cells = run(
+            self, input, (None, None) if hx is None else two_states(self, hx), lengths
+        )
         return (output, ends, cells) if self.return_cells else (output, ends)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, refusal
+from .private import own_parameters
 
 AnyActivation: TypeAlias = Activation | str
 # One for each gate in the descriptor's order, or some by the descriptor's names.
@@ -69,16 +70,10 @@ def describe(module: Any) -> str:
     words = [str(module.input_size), str(module.hidden_size)]
     for name, default in _DEFAULTS.items():
         # A cell has its peephole as a parameter of that name.
-        value = name in module._parameters or module.__dict__.get(name, default)
+        value = name in own_parameters(module) or module.__dict__.get(name, default)
         if value != default:
             words.append(f"{name}={value}")
     return ", ".join(words)
-
-
-def parameter(module: torch.nn.Module, name: str) -> Tensor:
-    """A parameter, or what a parametrization or pruning put in its place."""
-    value = module._parameters.get(name)  # Module.__getattr__ takes ten times as long
-    return getattr(module, name) if value is None else value
 
 
 def reset_parameters(module: torch.nn.Module, hidden_size: int) -> None:

@@ -49,3 +49,30 @@ def is_watched() -> bool:
         or forward_ad._current_level >= 0
         or _is_tracing()
     )
+
+
+def is_symbolic_zero(tensor: Tensor) -> bool:
+    """Whether torch only knows that it is zero: autograd makes such tensors, without memory."""
+    return tensor._is_zerotensor()
+
+
+def parameter(module: torch.nn.Module, name: str) -> Tensor:
+    """A parameter, or what a parametrization or pruning put in its place."""
+    value = module._parameters.get(name)  # Module.__getattr__ takes ten times as long
+    return getattr(module, name) if value is None else value
+
+
+def own_parameters(module: torch.nn.Module) -> dict[str, Tensor | None]:
+    """By name; named_parameters() leaves out what is None."""
+    return module._parameters  # type: ignore[return-value]
+
+
+def own_children(module: torch.nn.Module) -> dict[str, torch.nn.Module | None]:
+    """By name; children() leaves out a module's second name."""
+    return module._modules
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether functions were registered to run around the module's calls."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    return any(getattr(module, kind, None) for kind in kinds)

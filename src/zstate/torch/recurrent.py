@@ -21,9 +21,9 @@ from .parameters import (
     activation_options,
     describe,
     one_bias,
-    parameter,
     reset_parameters,
 )
+from .private import parameter
 
 
 class Weights(NamedTuple):

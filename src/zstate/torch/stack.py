@@ -17,7 +17,7 @@ from .checks import Lengths, as_lengths, check_input, check_lengths, check_state
 from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
 from .layer import Hidden, LayerResult, run_in_one_call
-from .parameters import parameter
+from .private import parameter
 from .sequences import packed
 from .sequences.padded import Padded
 from .sequences.rows import put_rows, take_rows
@@ -33,15 +33,17 @@ def run(
     module: Recurrent, input: Tensor | PackedSequence, initial: Hidden, lengths: Lengths | None
 ) -> tuple[Any, States, Any]:
     """output, the last states [D·L,N,·], and the last layer's cells or None."""
-    name = type(module).__name__
-    for letter, state in zip("hc", initial, strict=False):
-        if state is not None:
-            check_tensor(name, f"{letter}_0", state)
+    # Every call of one step pays for what stands here: no function is called without need.
+    if initial[0] is not None or initial[-1] is not None:
+        for letter, state in zip("hc", initial, strict=False):
+            if state is not None:
+                check_tensor(module, f"{letter}_0", state)
     if isinstance(input, PackedSequence):
         return _run_packed(module, input, initial, lengths)
-    check_tensor(name, "input", input)
+    if not isinstance(input, Tensor) or input.is_nested:
+        check_tensor(module, "input", input)
     if lengths is not None:
-        lengths = as_lengths(name, lengths)
+        lengths = as_lengths(module, lengths)
     axes = input.dim()
     if axes == 3:
         if not module.batch_first:
@@ -50,7 +52,7 @@ def run(
         return output.transpose(0, 1), ends, None if cells is None else cells.transpose(0, 1)
     if axes != 2:
         expected = "2 axes (one sequence) or 3"
-        raise ShapeError(refusal(name, "input", expected, f"{axes} axes"))
+        raise ShapeError(refusal(type(module).__name__, "input", expected, f"{axes} axes"))
     initial = tuple(None if state is None else state.unsqueeze(1) for state in initial)
     lengths = None if lengths is None else lengths.reshape(1)
     output, ends, cells = _run_padded(module, input.unsqueeze(1), initial, lengths)
@@ -95,7 +97,7 @@ def _run_padded(
         return _stack(module, source, initial, WHOLE)
     lengths = lengths.to(source.device, non_blocking=True)
     readable = lengths.device.type == "cpu" and not values_are_hidden()
-    check_lengths(type(module).__name__, lengths, steps, batch, readable)
+    check_lengths(module, lengths, steps, batch, readable)
     if packed.serves(source, lengths):
         arranged = packed.from_lengths(lengths)
         if arranged is not None:
@@ -159,11 +161,13 @@ def _run_layer(
 
 
 def _check_call(module: Recurrent, source: Tensor, batch: int, initial: Hidden) -> None:
-    name, weight = type(module).__name__, parameter(module, "weight_hh_l0")
-    check_input(name, source, module.input_size, weight)
+    weight = parameter(module, "weight_hh_l0")
+    check_input(module, source, weight)
+    if initial[0] is None and initial[-1] is None:
+        return
     rows = module.num_layers * module.directions
     for letter, state in zip("hc", initial, strict=False):
         if state is not None:
             width = module.proj_size if letter == "h" and module.proj_size else module.hidden_size
             shape = (rows, batch, width)
-            check_state(name, f"{letter}_0", state, f"[D·L,N,{width}]", shape, weight)
+            check_state(module, f"{letter}_0", state, f"[D·L,N,{width}]", shape, weight)
