@@ -18,6 +18,7 @@ from ..backends import PREPARED, native, prepare, remember_call, run_known_tenso
 from ..descriptors import AnyDescriptor
 from ..operations import AnyResult, Operation
 from ..types import Array, float_dtype
+from .checks import with_memory
 from .dispatch import PLAIN_TYPES, Tensors, is_autocast, is_batched, is_watched
 
 use_torch(PLAIN_TYPES, torch.to_dlpack, torch.from_numpy)  # type: ignore[attr-defined]
@@ -158,10 +159,10 @@ class _Memory:
 
 def _view(tensor: Tensor) -> Array:
     """A CPU tensor's memory as an array that is not to be written to."""
-    return np.from_dlpack(_Memory(tensor.resolve_neg() if tensor.is_neg() else tensor))
+    return np.from_dlpack(_Memory(with_memory(tensor.resolve_neg() if tensor.is_neg() else tensor)))
 
 
 def _bits(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
     """A bfloat16 CPU tensor's memory as bits, or as ``kind`` where that is given."""
-    bits = _view(tensor.view(torch.int16)).view(np.uint16)
+    bits = _view(with_memory(tensor).view(torch.int16)).view(np.uint16)
     return bits if kind is None else bits.view(kind)

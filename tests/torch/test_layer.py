@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import zstate.torch as zt
-from zstate.torch import joint
+from zstate.torch import dispatch
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RNN": (zt.RNN, {}),
@@ -60,7 +60,7 @@ def weighted(results: list[Tensor]) -> Tensor:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Any:
     """From now on every operation is recorded by itself."""
-    return lambda: monkeypatch.setattr(joint, "_is_short", lambda tensors: False)
+    return lambda: monkeypatch.setattr(dispatch, "records_as_one_step", lambda source: False)
 
 
 @kinds
@@ -73,7 +73,7 @@ def test_gradients_of_some_outputs(
     layer = make(kind, both)
     results, inputs = call(layer, steps)
     found = torch.autograd.grad(weighted([results[k] for k in subset]), inputs, allow_unused=True)
-    assert type(results[0].grad_fn).__name__ == "_RecordedBackward"
+    assert type(results[0].grad_fn).__name__ == "RecordedBackward"
     one_by_one()
     others, inputs = call(layer, steps)
     for result, other in zip(results, others, strict=True):

@@ -1,9 +1,9 @@
 """Sequences of different lengths in one padded batch [T,N,…], padding and all.
 
-For graphs and devices where nobody can look at the lengths now; where one can, packed.py leaves
-the padding out. Nothing but finite padding reaches a scan, no gradient comes back from it, and the
-state after a sequence's last step is taken where it stands: so the padded run gives what each
-sequence alone would give. The reverse direction reads each sequence turned round within its length.
+For graphs and devices where reading the lengths would force a sync; elsewhere packed.py leaves the
+padding out. Only finite padding reaches a scan, no gradient comes back from it, and the state after
+a sequence's last step is taken at that step: so the padded run gives what each sequence alone would
+give. The reverse direction reads each sequence turned round within its length.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..descriptors import Activation, AnyDescriptor
-from ..errors import DTypeError, ShapeError, refusal
-from ..operations import Operation
-from . import operators
-from .dispatch import Tensors, is_transformed
+from ...descriptors import Activation, AnyDescriptor
+from ...operations import Operation
+from .. import operators
+from ..dispatch import Tensors
 
-_UNBOUNDED = {Activation.NONE, Activation.RELU}
+
+def _may_grow(descriptor: AnyDescriptor) -> bool:
+    """Whether a state may grow without bound."""
+    return any(kind in (Activation.NONE, Activation.RELU) for kind in descriptor.activations)
 
 
 class Padded:
     """N sequences of different lengths, each with T steps."""
 
-    joint = False  # the second direction turns the sequences round: a call of its own
+    both_at_once = False  # the second direction turns the sequences round: a call of its own
 
     def __init__(self, lengths: Tensor, steps: int) -> None:
         times = torch.arange(steps, device=lengths.device)
@@ -38,8 +40,8 @@ class Padded:
 
     def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
         """The operation's results."""
-        if _UNBOUNDED & set(descriptor.activations):
-            # A state that may grow without bound must not do so in the padding.
+        if _may_grow(descriptor):
+            # It must not do so in the padding.
             place, source = operation.inputs.index("mask"), tensors[0]
             assert source is not None
             within, mask = self._inside.to(source.dtype), tensors[place]
@@ -68,20 +70,3 @@ class Padded:
         last = steps.gather(0, places)[0]
         empty = (self._lengths == 0)[:, None]
         return last.masked_fill(empty, 0) if first is None else torch.where(empty, first, last)
-
-
-def check_lengths(module: str, lengths: Tensor, steps: int, batch: int) -> None:
-    """Refuse lengths that do not fit the batch; their values only where that costs no waiting."""
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise DTypeError(refusal(module, "lengths", "whole numbers", str(lengths.dtype)))
-    if lengths.shape != (batch,):
-        found = ",".join(map(str, lengths.shape))
-        raise ShapeError(refusal(module, "lengths", f"[N] = [{batch}]", f"[{found}]"))
-    at_hand = lengths.device.type == "cpu" and not is_transformed()
-    if torch.compiler.is_compiling() or not at_hand or not batch:
-        return
-    least, most = (int(value) for value in torch.aminmax(lengths))
-    if least < 0 or most > steps:
-        raise ShapeError(
-            refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
-        )

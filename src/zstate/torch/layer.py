@@ -1,8 +1,7 @@
 """One layer as one call of its operation, both directions at once, and as one step for autograd.
 
 T time, N batch, H hidden_size, D directions. A layer's tensors are its input, the mask of recurrent
-dropout, the initial states [D,N,H], and its parameters (Recurrent.layer_parameters). It gives the
-states of every step, the cells of every step or None, and the states after the last step [D,N,H].
+dropout, the initial states [D,N,H], and its parameters (Recurrent.layer_parameters).
 
 Autograd records a layer on plain tensors as one step: joining the parameters and taking the last
 states as steps of their own would cost a short sequence more than the operation itself.
@@ -10,21 +9,35 @@ states as steps of their own would cost a short sequence more than the operation
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from ..operations import OPERATIONS, Operation
-from .dispatch import Tensors, are_plain, is_autocast, is_batched, is_watched, needs_gradient
-from .routes import ROUTES, pulled
-from .sequences import WHOLE, Sequences
+from .autograd import Recorded
+from .dispatch import Route, Tensors, choose, engine_gives_gradients
+from .gradient_pairs import PAIRS
+from .private import is_tracing
+from .sequences.whole import WHOLE, Sequences
 from .tensors import compute
 
 if TYPE_CHECKING:
     from .recurrent import Recurrent, Weights
 
 Hidden: TypeAlias = tuple[Tensor | None, ...]  # h, or h and c
+
+
+class LayerResult(NamedTuple):
+    """What one layer gives."""
+
+    state: Tensor  # [T,N,D·P]
+    cell: Tensor | None  # [T,N,D·H]
+    last: tuple[Tensor, ...]  # h [D,N,P], or h and c [D,N,H]
+
 
 # The forward operations' inputs, as places in the order in which operation_inputs has them.
 _INPUTS = (
@@ -48,33 +61,73 @@ def operation_inputs(
     return tuple([pool[place] for place in _PLACES[operation.name]])
 
 
-def run_joint(module: Recurrent, tensors: Tensors, sequences: Sequences) -> Tensors:
-    """The states, the cells or None, and the states after the last step, h [D,N,H] or h and c."""
-    if sequences is WHOLE and _is_short(tensors):
-        if needs_gradient(tensors):
-            return _Recorded.apply(module, *tensors)  # type: ignore[no-any-return]
-        results = compute(module.operation, _inputs(module, tensors), module.descriptor, None)
-        return _outputs(module, results, _initial(module, tensors), WHOLE, False)
-    return _in_steps(module, tensors, sequences)
+def recurrent_mask(
+    module: Recurrent, like: Tensor, sequences: Sequences, directions: int
+) -> Tensor | None:
+    """Recurrent dropout: [1,N,D·H], one per sequence, or [T,N,D·H]."""
+    if not module.training or not module.recurrent_dropout:
+        return None
+    steps, batch = sequences.size(like)
+    rows = steps if module.recurrent_dropout_per_step else 1
+    ones = like.new_ones(rows, batch, directions * module.hidden_size)
+    return dropout(ones, module.recurrent_dropout)
 
 
-def _is_short(tensors: Tensors) -> bool:
-    """Whether nobody but autograd has a say, there is a step, and the CPU computes it.
-
-    A GPU computes while the host goes on to the next step of autograd: little would be gained.
-    """
-    if torch.compiler.is_compiling() or is_watched() or not are_plain(tensors):
-        return False
-    source = tensors[0]
-    assert source is not None
-    return source.is_cpu and source.shape[0] > 0 and not is_autocast("cpu")
+def run_in_one_call(
+    module: Recurrent, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
+) -> LayerResult:
+    """A layer without projection; ``initial`` [D,N,H] each, or None."""
+    mask = None
+    if module.recurrent_dropout:
+        mask = recurrent_mask(module, source, sequences, module.directions)
+    tensors = (source, mask, *initial, *module.layer_parameters(layer))
+    route = choose("layer", tensors) if sequences is WHOLE else Route.DISPATCHED
+    results: Any
+    if route is Route.RECORDED:
+        results = Recorded.apply(LayerStep(module), *tensors)
+    elif route is Route.ENGINE:
+        inputs = _inputs(module, tensors)
+        computed = compute(module.operation, inputs, module.descriptor, None)
+        results = _outputs(module, computed, initial, WHOLE, shared=False)
+    else:
+        results = _in_steps(module, tensors, sequences)
+    return LayerResult(results[0], results[1], results[2:])
 
 
 def _in_steps(module: Recurrent, tensors: Tensors, sequences: Sequences) -> Tensors:
     """The same by operators that autograd, and whoever else is there, sees one by one."""
-    inputs = _inputs(module, tensors)
-    results = sequences.run(module.operation, inputs, module.descriptor)
-    return _outputs(module, results, _initial(module, tensors), sequences, True)
+    results = sequences.run(module.operation, _inputs(module, tensors), module.descriptor)
+    return _outputs(module, results, _initial(module, tensors), sequences)
+
+
+@dataclass(slots=True, eq=False)
+class LayerStep:
+    """A layer as a step of autograd."""
+
+    module: Recurrent
+
+    def compute(self, tensors: Tensors) -> tuple[Tensors, list[Tensor | None]]:
+        module = self.module
+        inputs = _inputs(module, tensors)
+        results: Any = compute(module.operation, inputs, module.trained, None)
+        kept = PAIRS[module.operation.name].kept(results)
+        if module.bidirectional:
+            kept += inputs  # the joined parameters; with one direction there is nothing to join
+        return _outputs(module, results, _initial(module, tensors), WHOLE), kept
+
+    def serves(self, needed: Sequence[bool], incoming: Tensors) -> bool:
+        return engine_gives_gradients(incoming)
+
+    def gradients(self, tensors: Tensors, kept: Tensors, incoming: Tensors) -> list[Tensor | None]:
+        """By the gradient operation, spread over the layer's tensors."""
+        module = self.module
+        count = len(module.operation.result._fields)
+        inputs = kept[count:] or _inputs(module, tensors, sums=False)
+        gradients = _operation_gradients(module, inputs, kept[:count], incoming)
+        return _by_tensor(module, tensors, gradients)
+
+    def differentiable(self, *tensors: Tensor | None) -> Tensors:
+        return _in_steps(self.module, tensors, WHOLE)
 
 
 def _initial(module: Recurrent, tensors: Tensors) -> Hidden:
@@ -99,9 +152,12 @@ def _side_by_side(state: Tensor | None) -> Tensor | None:
 
 
 def _outputs(
-    module: Recurrent, results: Any, initial: Hidden, sequences: Sequences, recorded: bool
+    module: Recurrent, results: Any, initial: Hidden, sequences: Sequences, shared: bool = True
 ) -> Tensors:
-    """What a layer gives; ``recorded``: somebody may keep the operation's results."""
+    """The states, the cells or None, and the last states h [D,N,H] or h and c.
+
+    ``shared``: the operation's results may be kept for the gradients.
+    """
     end = _ends_of_both if module.bidirectional else _end
     state = results[0]
     last = end(state, initial[0], sequences)
@@ -111,7 +167,7 @@ def _outputs(
     if module.returns_cells:
         return state, cells, last, end(cells, initial[1], sequences)
     # Cells that nobody else sees are their own last step when there is one step.
-    if not recorded and not module.bidirectional and cells.shape[0] == 1:
+    if not shared and not module.bidirectional and cells.shape[0] == 1:
         return state, None, last, cells
     return state, None, last, end(cells, initial[1], sequences)
 
@@ -120,8 +176,9 @@ def _end(steps: Tensor, first: Tensor | None, sequences: Sequences) -> Tensor:
     """The state after the last step of the one direction, [1,N,H]."""
     if sequences is not WHOLE or not steps.shape[0]:
         return sequences.last(steps, None if first is None else first[0]).unsqueeze(0)
-    # A copy: whoever writes to h_n must not write to the output.
-    return (steps if steps.shape[0] == 1 else steps[-1:]).clone()
+    if steps.shape[0] != 1 or is_tracing():  # a trace may run with more steps
+        steps = steps[-1:]
+    return steps.clone()  # writing to h_n must not change the output
 
 
 def _ends_of_both(steps: Tensor, initial: Tensor | None, sequences: Sequences) -> Tensor:
@@ -134,48 +191,9 @@ def _ends_of_both(steps: Tensor, initial: Tensor | None, sequences: Sequences) -
     return torch.stack([sequences.last(there, None), begin])
 
 
-class _Recorded(torch.autograd.Function):
-    """A layer that autograd records."""
-
-    @staticmethod
-    def forward(ctx: Any, module: Recurrent, *tensors: Tensor | None) -> Tensors:
-        inputs = _inputs(module, tensors)
-        results: Any = compute(module.operation, inputs, module.trained, None)
-        ctx.module = module
-        ctx.set_materialize_grads(False)
-        # Joined parameters are kept; with one direction there is nothing to join.
-        joined = inputs if module.bidirectional else ()
-        ctx.save_for_backward(*ROUTES[module.operation.name].kept(results), *tensors, *joined)
-        return _outputs(module, results, _initial(module, tensors), WHOLE, True)
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        module: Recurrent = ctx.module
-        needed = ctx.needs_input_grad[1:]
-        if all([gradient is None for gradient in incoming]):  # noqa: C419, faster
-            return (None,) * (1 + len(needed))
-        saved = ctx.saved_tensors  # once: a checkpoint computes them again
-        results = saved[: len(module.operation.result._fields)]
-        rest = saved[len(results) :]
-        tensors, joined = rest[: len(needed)], rest[len(needed) :]
-        # Somebody wants gradients of these gradients, several at once, or to watch.
-        if torch.is_grad_enabled() or is_watched() or not are_plain(incoming) or _several(incoming):
-
-            def layer(*moved: Tensor | None) -> Tensors:
-                return _in_steps(module, moved, WHOLE)
-
-            return None, *pulled(layer, tensors, needed, incoming)
-        inputs = joined or _inputs(module, tensors, sums=False)
-        found = _gradients(module, inputs, results, incoming)
-        spread = _spread(module, tensors, found)
-        return None, *[each if need else None for each, need in zip(spread, needed, strict=True)]
-
-
-def _several(incoming: Tensors) -> bool:
-    return any([is_batched(gradient) for gradient in incoming])  # noqa: C419, faster
-
-
-def _gradients(module: Recurrent, inputs: Tensors, results: Tensors, incoming: Tensors) -> Any:
+def _operation_gradients(
+    module: Recurrent, inputs: Tensors, results: Tensors, incoming: Tensors
+) -> Any:
     """The gradient operation's results."""
     state, cells, *ends = incoming
     if state is None:
@@ -187,9 +205,9 @@ def _gradients(module: Recurrent, inputs: Tensors, results: Tensors, incoming: T
     by_result[0] = state
     if module.states == 2:
         by_result[1] = _cell_gradient(cells, ends[1])
-    route = ROUTES[module.operation.name]
-    taken = route.inputs(inputs, results, tuple(by_result), _side_by_side(ends[0]))
-    return compute(route.gradient, taken, module.descriptor, None)
+    pair = PAIRS[module.operation.name]
+    taken = pair.inputs(inputs, results, tuple(by_result), _side_by_side(ends[0]))
+    return compute(pair.gradient, taken, module.descriptor, None)
 
 
 def _cell_gradient(cells: Tensor | None, end: Tensor | None) -> Tensor | None:
@@ -204,23 +222,23 @@ def _cell_gradient(cells: Tensor | None, end: Tensor | None) -> Tensor | None:
     return joined
 
 
-def _spread(module: Recurrent, tensors: Tensors, found: Any) -> list[Tensor | None]:
+def _by_tensor(module: Recurrent, tensors: Tensors, gradients: Any) -> list[Tensor | None]:
     """The gradient operation's results in the order of the layer's tensors."""
-    spread: list[Tensor | None] = [found.source, None]
+    ordered: list[Tensor | None] = [gradients.source, None]
     for name, state in zip(("init_state", "init_cell"), _initial(module, tensors), strict=False):
-        spread.append(None if state is None else _by_direction(getattr(found, name), state))
+        ordered.append(None if state is None else _by_direction(getattr(gradients, name), state))
     both = module.bidirectional
     for index in range(module.directions):
-        bias, hidden = _bias_gradients(module, found, index)
-        spread += (
-            found.recurrent_weight[index] if both else found.recurrent_weight,
-            _part(found.input_weight, index, both),
+        bias, hidden = _bias_gradients(module, gradients, index)
+        ordered += (
+            gradients.recurrent_weight[index] if both else gradients.recurrent_weight,
+            _part(gradients.input_weight, index, both),
             bias,
             hidden,
-            _part(getattr(found, "peephole", None), index, both),
+            _part(getattr(gradients, "peephole", None), index, both),
             None,
         )
-    return spread
+    return ordered
 
 
 def _part(gradient: Tensor | None, index: int, both: bool) -> Tensor | None:
@@ -237,11 +255,11 @@ def _by_direction(gradient: Tensor, state: Tensor) -> Tensor:
 
 
 def _bias_gradients(
-    module: Recurrent, found: Any, index: int
+    module: Recurrent, gradients: Any, index: int
 ) -> tuple[Tensor | None, Tensor | None]:
     """Those of one direction's two biases, which are added; see parameters.one_bias."""
-    bias = _part(found.bias, index, module.bidirectional)
-    secondary = _part(getattr(found, "secondary_bias", None), index, module.bidirectional)
+    bias = _part(gradients.bias, index, module.bidirectional)
+    secondary = _part(getattr(gradients, "secondary_bias", None), index, module.bidirectional)
     if bias is None or secondary is None:
         return bias, bias
     return bias, torch.cat([bias[: -len(secondary)], secondary])

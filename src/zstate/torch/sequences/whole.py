@@ -1,4 +1,4 @@
-"""How the steps of N sequences lie in a batch: all of one length, or see lengths.py and packed.py.
+"""What a layer needs to know of a batch's sequences, and the plain case: all have all T steps.
 
 T time, N batch, F any number of features.
 """
@@ -9,17 +9,17 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..descriptors import AnyDescriptor
-from ..operations import Operation
-from .dispatch import Tensors
-from .operators import run
+from ...descriptors import AnyDescriptor
+from ...operations import Operation
+from .. import operators
+from ..dispatch import Tensors
 
 
 class Sequences(Protocol):
     """How the steps of N sequences lie, and so where each begins and ends."""
 
     @property
-    def joint(self) -> bool: ...  # whether one call does both directions
+    def both_at_once(self) -> bool: ...  # whether one call computes both directions
     def size(self, source: Tensor) -> tuple[int, int]: ...
     def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any: ...
     def turn(self, steps: Tensor) -> Tensor: ...
@@ -29,7 +29,7 @@ class Sequences(Protocol):
 class Whole:
     """All sequences have all T steps."""
 
-    joint = True
+    both_at_once = True
 
     def size(self, source: Tensor) -> tuple[int, int]:
         """T and N."""
@@ -37,7 +37,7 @@ class Whole:
 
     def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
         """The operation's results."""
-        return run(operation, tensors, descriptor, None)
+        return operators.run(operation, tensors, descriptor, None)
 
     def turn(self, steps: Tensor) -> Tensor:
         """Each sequence turned round."""

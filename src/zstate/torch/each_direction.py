@@ -1,4 +1,4 @@
-"""One layer: both directions in one call (joint.py), or, where that is impossible, one by one.
+"""One layer direction by direction: with a projection, or where lengths cannot be read.
 
 T time, N batch, H hidden_size, P proj_size or H, D directions. What a layer reads and gives has a
 row for every step of every sequence: [T,N,·], or [M,·] where the sequences are packed.
@@ -6,43 +6,22 @@ row for every step of every sequence: [T,N,·], or [M,·] where the sequences ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import linear
 
-from .joint import Hidden, operation_inputs, run_joint
-from .sequences import Sequences
+from .layer import Hidden, LayerResult, operation_inputs, recurrent_mask
+from .sequences.whole import Sequences
 
 if TYPE_CHECKING:
     from .recurrent import Recurrent, Weights
 
 
-class Ran(NamedTuple):
-    """What one layer gives."""
-
-    state: Tensor  # [T,N,D·P]
-    cell: Tensor | None  # [T,N,D·H]
-    last: tuple[Tensor, ...]  # h [D,N,P], or h and c [D,N,H]
-
-
-def run_layer(
+def run_each_direction(
     module: Recurrent, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
-) -> Ran:
-    """One layer; ``initial`` [D,N,·] each, or None."""
-    if module.proj_size or not sequences.joint:
-        return _each_direction(module, layer, source, initial, sequences)
-    mask = recurrent_mask(module, source, sequences, module.directions)
-    tensors = (source, mask, *initial, *module.layer_parameters(layer))
-    found: Any = run_joint(module, tensors, sequences)
-    state, cell, *last = found
-    return Ran(state, cell, tuple(last))
-
-
-def _each_direction(
-    module: Recurrent, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
-) -> Ran:
+) -> LayerResult:
     """The directions one after the other, the second with its sequences turned round."""
     steps: list[tuple[Tensor, ...]] = []
     ends: list[list[Tensor]] = []
@@ -61,7 +40,7 @@ def _each_direction(
         part[0] if len(part) == 1 else torch.cat(part, -1) for part in zip(*steps, strict=True)
     ]
     stacked = tuple(torch.stack(part) for part in zip(*ends, strict=True))
-    return Ran(joined[0], joined[1] if len(joined) > 1 else None, stacked)
+    return LayerResult(joined[0], joined[1] if len(joined) > 1 else None, stacked)
 
 
 def _scan(
@@ -79,23 +58,11 @@ def _scan(
         weights = weights._replace(recurrent=recurrent, input=weight, bias=bias)
         initial = (None, *initial[1:])
     tensors = operation_inputs(module.operation, source, weights, initial, mask)
-    found: tuple[Tensor, ...] = sequences.run(module.operation, tensors, module.one_direction)
-    found = found[: len(initial)]
+    results: tuple[Tensor, ...] = sequences.run(module.operation, tensors, module.one_direction)
+    results = results[: len(initial)]
     if projection is not None:
-        return linear(found[0], projection), *found[1:]
-    return found
-
-
-def recurrent_mask(
-    module: Recurrent, like: Tensor, sequences: Sequences, directions: int
-) -> Tensor | None:
-    """Recurrent dropout: [1,N,D·H], one for the sequence, or [T,N,D·H]."""
-    if not module.training or not module.recurrent_dropout:
-        return None
-    steps, batch = sequences.size(like)
-    rows = steps if module.recurrent_dropout_per_step else 1
-    ones = like.new_ones(rows, batch, directions * module.hidden_size)
-    return dropout(ones, module.recurrent_dropout)
+        return linear(results[0], projection), *results[1:]
+    return results
 
 
 def _folded(
@@ -104,7 +71,7 @@ def _folded(
     """R, x, W and b for projected states, in one direction.
 
     (W_hr h) R^T = h (R W_hr)^T: the projection of the state goes into the recurrent weight. An
-    initial state comes projected already, so that its product joins the first step.
+    initial state comes projected already, so its product joins the first step.
     """
     recurrent = weights.recurrent @ projection
     assert weights.input is not None

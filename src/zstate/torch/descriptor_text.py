@@ -5,7 +5,8 @@ The text lists what differs from the default: ``"bidirectional training activati
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 from ..descriptors import Activation, AnyDescriptor
@@ -15,8 +16,8 @@ from ..operations import Operation
 _DEFAULTS: dict[type, dict[str, Any]] = {
     kind: {field.name: field.default for field in fields(kind)} for kind in DESCRIPTORS.values()
 }
-_TEXTS: dict[tuple[AnyDescriptor, bool], str] = {}
-_DESCRIPTORS: dict[tuple[str, str], AnyDescriptor] = {}
+
+_ACTIVATIONS = {kind.name.lower(): kind for kind in Activation}
 
 
 def encode(descriptor: AnyDescriptor, training: bool) -> str:
@@ -36,15 +37,7 @@ def encode(descriptor: AnyDescriptor, training: bool) -> str:
     return " ".join(words)
 
 
-def text_of(descriptor: AnyDescriptor, training: bool) -> str:
-    """``encode``, remembered."""
-    key = (descriptor, training)
-    text = _TEXTS.get(key)
-    if text is None:
-        text = _TEXTS[key] = encode(descriptor, training)
-    return text
-
-
+@cache
 def decode(operation: Operation, text: str) -> AnyDescriptor:
     """The descriptor that a text stands for.
 
@@ -52,12 +45,15 @@ def decode(operation: Operation, text: str) -> AnyDescriptor:
     >>> decode(LSTM_FORWARD, "training activation=none").activation
     Activation.NONE
     """
-    key = (operation.cell.name, text)
-    descriptor = _DESCRIPTORS.get(key)
-    if descriptor is None:
-        options: dict[str, Any] = {}
-        for word in text.split():
-            name, _, value = word.partition("=")
-            options[name] = Activation[value.upper()] if value else True
-        descriptor = _DESCRIPTORS[key] = DESCRIPTORS[operation.cell.name](**options)
-    return descriptor
+    options: dict[str, Any] = {}
+    for word in text.split():
+        name, _, value = word.partition("=")
+        # The descriptor itself refuses what is neither.
+        options[name] = _ACTIVATIONS.get(value, value) if value else True
+    return DESCRIPTORS[operation.cell.name](**options)
+
+
+@cache
+def trained(descriptor: AnyDescriptor) -> AnyDescriptor:
+    """The same descriptor with ``training``."""
+    return replace(descriptor, training=True)
