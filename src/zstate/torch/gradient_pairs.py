@@ -51,13 +51,11 @@ class GradientPair(NamedTuple):
 def _pair(forward: Operation) -> GradientPair:
     gradient = OPERATIONS[f"{forward.name}_gradients"]
     results = forward.result._fields
-    fed_back = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
-    fed_back = {name: result for name, result in fed_back.items() if name in gradient.inputs}
+    fed_back = forward.cell.fed_back
     pool = [*forward.inputs, *results, *(f"gradient of {name}" for name in results)]
     pool.append("state_gradient")
-    names = {**fed_back, "source_gradient": "gradient of state"}
-    if "cell" in results:
-        names["cell_gradient"] = "gradient of cell"
+    incoming = forward.cell.incoming.items()
+    names = {**fed_back, **{name: f"gradient of {result}" for name, result in incoming}}
     wanted = [names.get(name, name) for name in gradient.inputs]
     return GradientPair(
         gradient,

@@ -165,8 +165,6 @@ class OperationStep:
         return complete(pipeline.run(layout, tensors))
 
 
-
-
 def complete(results: Tensors) -> Results:
     """Every result of an operation; one that was not produced has no elements."""
     like = results[0]

@@ -1,6 +1,6 @@
 """The names of torch that have no public counterpart: all of them, and nothing else.
 
-They exist under these names in torch 2.6, the oldest that pyproject.toml allows, and in 2.13.
+Tried with torch 2.11 and 2.13; what is missing in another version is looked up defensively.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...descriptors import Activation, AnyDescriptor
+from ...cells.activations import ACTIVATIONS
+from ...descriptors import AnyDescriptor
 from ...operations import Operation
 from .. import operators
 from ..dispatch import Tensors
@@ -21,7 +22,7 @@ from ..dispatch import Tensors
 
 def _may_grow(descriptor: AnyDescriptor) -> bool:
     """Whether a state may grow without bound."""
-    return any(kind in (Activation.NONE, Activation.RELU) for kind in descriptor.activations)
+    return not all(ACTIVATIONS[kind].bounded for kind in descriptor.activations)
 
 
 class Padded:
