@@ -1,6 +1,6 @@
 """Random calls of the native engine, checked against the reference, that know which ways they took.
 
-Every fast path of the engine marks itself (csrc/paths.h). ``check_random_call`` draws a call whose
+Every fast path of the engine marks itself (csrc/runtime/paths.h). ``check_random_call`` draws a call whose
 size is meant for one of the paths and whose cell, options, inputs, float type, lengths, threads and
 repetition are random, compares every result with the reference backend in float64, and returns the
 paths that it took. As a script, it makes many calls in a process of its own and fails if a path was

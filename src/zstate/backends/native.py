@@ -20,7 +20,7 @@ from ..layout import Call, Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
 
-_INTERFACE = 8  # what this module knows how to call; csrc/module.cpp says what it offers
+_INTERFACE = 8  # what this module knows how to call; csrc/python/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:
@@ -111,7 +111,7 @@ def product(a: Array, b: Array) -> Array:
 def fused(name: str, *values: Any) -> Any:
     """What the engine computes of these arrays in one pass, or None where it does not serve them.
 
-    ``name``: one of the functions of csrc/graph_arrays.h, which says what they take and give.
+    ``name``: one of the functions of csrc/python/graph_arrays.h, which says what they take and give.
     """
     return None if _REASON else getattr(_native, name)(*values)
 
