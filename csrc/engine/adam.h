@@ -13,7 +13,8 @@ struct AdamOp : WithoutScratch<zstate::Adam> {
   void run(const Team& team) {
     constexpr int L = Simd<R>::lanes;
     const Range mine = share(team, ceil_div(p.count, L));
-    for (i64 i = mine.begin; i < mine.end; ++i) update(i * L, lanes_at<R>(i * L, p.count));
+    for (i64 i = mine.begin; i < mine.end && ((i & 4095) || !team.stopped()); ++i)
+      update(i * L, lanes_at<R>(i * L, p.count));
   }
 
   void update(i64 at, int lanes) const {

@@ -3,6 +3,7 @@
 
 #include "engine/simd.h"
 #include "runtime/blocks.h"
+#include "runtime/sizes.h"
 
 namespace ZS_NAMESPACE {
 
@@ -11,10 +12,12 @@ namespace ZS_NAMESPACE {
 class Arena {
  public:
   explicit Arena(char* base) : base_(base) {}
-  template <class R>
-  R* take(i64 count) {
+  // Room for as many values as the product of these sizes.
+  template <class R, class... Sizes>
+  R* take(Sizes... sizes) {
     R* piece = base_ ? reinterpret_cast<R*>(base_ + used_) : nullptr;
-    used_ += round_up(count * static_cast<i64>(sizeof(R)), 128) + kGap;
+    const i64 bytes = zstate::size_product(sizeof(R), sizes...);
+    used_ = zstate::size_sum(used_, round_up(bytes, 128) + kGap);
     return piece;
   }
   i64 used() const { return used_; }

@@ -9,6 +9,30 @@ namespace ZS_NAMESPACE {
 
 using zstate::BackwardArrays;
 
+// A call without rows: the gradients of the weights are zero, those of the states are what comes from
+// outside.
+template <class S>
+void backward_without_rows(const Problem& p, const BackwardArrays& in) {
+  const i64 GH = p.G * p.H;
+  const auto clear = [](const Array& to, i64 count) {
+    if (to) std::memset(to.data, 0, sizeof(S) * static_cast<std::size_t>(count));
+  };
+  clear(in.d_recurrent, p.D * GH * p.H);
+  clear(in.d_input, p.D * GH * p.I);
+  clear(in.d_bias, p.D * GH);
+  clear(in.d_peephole, p.D * GH);
+  clear(in.d_secondary, p.D * p.H);
+  const auto pass_on = [&](const Array& from, const Array& to) {
+    const Rows<const S> source = state_rows<const S>(from.rank == 2 ? from : Array{}, 0, 0);
+    const Rows<S> target = state_rows<S>(to, 0, 0);
+    const std::size_t bytes = sizeof(S) * static_cast<std::size_t>(p.D * p.H);
+    for (i64 n = 0; n < p.N && target; ++n)
+      source ? std::memcpy(target.at(0, n), source.at(0, n), bytes) : std::memset(target.at(0, n), 0, bytes);
+  };
+  pass_on(in.state_gradient, in.d_state);
+  pass_on(in.cell_gradient, in.d_cell);
+}
+
 template <class S, class Cell>
 struct BackwardOp {
   using R = RealOf<S>;
@@ -91,25 +115,25 @@ struct BackwardOp {
       if (gates_are_dx())
         cell.dgates[d] = as_rows<R>(dx_rows[d]);
       else
-        cell.dgates[d] = dense_rows(p, arena.take<R>(p.rows() * GH), d, GH);
-      cell.carry[d] = arena.take<R>(p.N * cell.Hp);
-      if (needs_recurrent_buffer()) cell.recurrent[d] = arena.take<E>(2 * p.N * GH);
+        cell.dgates[d] = dense_rows(p, arena.take<R>(p.rows(), GH), d, GH);
+      cell.carry[d] = arena.take<R>(p.N, cell.Hp);
+      if (needs_recurrent_buffer()) cell.recurrent[d] = arena.take<E>(2, p.N, GH);
       if (kRecomputes && !direct) packed_recomputed[d] = arena.take<E>(panels_size<E>(H, H));
-      if (direct) cell.products[d] = arena.take<R>(p.N * cell.Hp);
+      if (direct) cell.products[d] = arena.take<R>(p.N, cell.Hp);
       if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));
     }
     if (!direct) lay_out_stages(arena, cell, packed);
     if (direct) {
-      direct_scratch = arena.take<R>(threads * direct_size());
+      direct_scratch = arena.take<R>(threads, direct_size());
     } else {
-      row_scratch = arena.take<E>(threads * kRowsScratch<R>);
-      outer_scratch = arena.take<E>(threads * kOuterScratch<R>);
+      row_scratch = arena.take<E>(threads, kRowsScratch<R>);
+      outer_scratch = arena.take<E>(threads, kOuterScratch<R>);
       const i64 panels = recurrent_parts() * ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>);
-      outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.rows()) * panels * kPanel<R>);
+      outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.rows()), panels, kPanel<R>);
     }
-    if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_rows() * p.I);
-    dR = gradient(arena, in.d_recurrent, p.D * GH * H);
-    dW = gradient(arena, in.d_input, p.D * GH * p.I);
+    if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_rows(), p.I);
+    dR = gradient(arena, in.d_recurrent, zstate::size_product(p.D, GH, H));
+    dW = gradient(arena, in.d_input, zstate::size_product(p.D, GH, p.I));
     db = gradient(arena, in.d_bias, p.D * GH);
     db2 = gradient(arena, in.d_secondary, p.D * H);
     dp = gradient(arena, in.d_peephole, p.D * GH);
@@ -137,7 +161,7 @@ struct BackwardOp {
     }
     const bool states = in.d_state || in.d_cell;
     scan(cell, team, p.T - 1, p.T + (states ? 1 : 0), -1);
-    for (int d = 0; d < p.D; ++d) contract_weights(team, d);
+    for (int d = 0; d < p.D && !team.stopped(); ++d) contract_weights(team, d);
     contract_source(team);
     team.barrier();
     if (!kSame) convert_gradients(team);
@@ -205,14 +229,24 @@ struct BackwardOp {
   void contract_weights(const Team& team, int d) {
     const Contraction c = contraction(d);
     if (c.band_count > 0) multiply(team, d, c);
-    if (no_history()) {
-      const Range mine = share(team, GH * H);
-      std::memset(dR + d * GH * H + mine.begin, 0,
-                  sizeof(R) * static_cast<std::size_t>(mine.end - mine.begin));
-    }
+    if (no_history()) contract_nothing(team, d);
     if (dp) contract_peephole(team, d);
   }
-  bool no_history() const { return p.T == 1 && !in.init_state; }  // then dR is zero: do not compute it
+  // Then R multiplied zeros alone.
+  bool no_history() const { return p.T == 1 && !in.init_state && !in.mask; }
+  // dR = dgates·0: zero, or NaN where the gates' gradient is not finite.
+  void contract_nothing(const Team& team, int d) {
+    const Range mine = share(team, ceil_div(GH, L));
+    for (i64 g = mine.begin * L; g < min_of(mine.end * L, GH); g += L) {
+      const int lanes = lanes_at<R>(g, GH);
+      Vec<R> sum{};
+      for (i64 n = 0; n < p.N; ++n) sum += Io<R>::load_n(cell.dgates[d].at(0, n) + g, lanes) * R{0};
+      for (int i = 0; i < lanes; ++i) {
+        R* row = dR + (d * GH + g + i) * H;
+        for (i64 u = 0; u < H; u += L) Io<R>::store_n(row + u, Vec<R>{} + sum[i], lanes_at<R>(u, H));
+      }
+    }
+  }
 
   // What the gradients of one direction's weights are products of: the gates' gradient by bands of gates, and
   // as parts what W and R multiplied.
@@ -331,7 +365,7 @@ struct BackwardOp {
       multiply_source(team, {0, p.rows()}, static_cast<R*>(in.d_source.data));
     } else {
       const i64 chunk = dx_chunk_rows();
-      for (i64 row = 0; row < p.rows(); row += chunk) {
+      for (i64 row = 0; row < p.rows() && !team.stopped(); row += chunk) {
         const i64 end = min_of(row + chunk, p.rows());
         multiply_source(team, {row, end}, dx_chunk);
         team.barrier();

@@ -51,6 +51,7 @@ void forward(const Problem& p, const ForwardArrays& arrays) {
 #if defined(ZS_BASE_ENGINE)
   if (p.type != Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.forward(p, arrays);
 #endif
+  if (p.rows() == 0) return;  // every result is empty
   with_type(p.type, [&]<class S>() {
     with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
       ForwardOp<S, typename Cell::template Forward<S, Acts>> op(p, arrays, acts);
@@ -63,6 +64,7 @@ void backward(const Problem& p, const BackwardArrays& arrays) {
   if (p.type != Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.backward(p, arrays);
 #endif
   with_type(p.type, [&]<class S>() {
+    if (p.rows() == 0) return backward_without_rows<S>(p, arrays);
     with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
       BackwardOp<S, typename Cell::template Backward<S, Acts>> op(p, arrays, acts);
       run_operation(op, 2 * operation_work(p));

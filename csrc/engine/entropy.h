@@ -47,7 +47,7 @@ struct CrossEntropyOp : WithoutScratch<zstate::CrossEntropy> {
 
   void run(const Team& team) {
     const Range mine = share(team, p.rows);
-    for (i64 row = mine.begin; row < mine.end; ++row)
+    for (i64 row = mine.begin; row < mine.end && !team.stopped(); ++row)
       static_cast<R*>(p.loss)[row] = loss_of(static_cast<const R*>(p.source) + row * p.classes,
                                              static_cast<const R*>(p.labels) + row * p.classes,
                                              static_cast<R*>(p.soft_max) + row * p.classes);
@@ -86,7 +86,7 @@ struct CrossEntropyGradientOp : WithoutScratch<zstate::CrossEntropyGradient> {
   void run(const Team& team) {
     constexpr int L = Simd<R>::lanes;
     const Range mine = share(team, p.rows);
-    for (i64 row = mine.begin; row < mine.end; ++row) {
+    for (i64 row = mine.begin; row < mine.end && !team.stopped(); ++row) {
       const R* labels = static_cast<const R*>(p.labels) + row * p.classes;
       const R* soft_max = static_cast<const R*>(p.soft_max) + row * p.classes;
       R* result = static_cast<R*>(p.result) + row * p.classes;

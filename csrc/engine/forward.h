@@ -24,7 +24,8 @@ struct Forward {
 
   const Problem& problem;
   i64 H, Hp;  // hidden units, and rounded up to whole vectors: the row length of the buffers below
-  bool starts_from_zero = false;
+  bool starts_from_zero = false;  // nothing to multiply at the first step, as long as R is finite
+  int weights_not_finite = 0;     // set by the members that find so, read after a barrier
   bool direct = false;  // no packed weights: the operands are plain values, whatever the elements are
   Stage<Element> stages[2];
   i64 weight_bytes = 0;
@@ -54,7 +55,14 @@ struct Forward {
 
   Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
   i64 rows_at(int d, i64 s) const { return batch_at(problem, d, s); }
-  i64 product_rows(int, int, i64 s) const { return s > 0 || !starts_from_zero ? problem.N : 0; }
+  i64 product_rows(int, int, i64 s) const {
+    return s > 0 || !starts_from_zero || __atomic_load_n(&weights_not_finite, __ATOMIC_RELAXED) ? problem.N
+                                                                                                : 0;
+  }
+  // 0·NaN is NaN: looks at rows of R that the first step would leave out.
+  void check_weights(const S* rows, i64 count) {
+    if (!all_finite(rows, ldr, count, H)) __atomic_store_n(&weights_not_finite, 1, __ATOMIC_RELAXED);
+  }
   Element* operand_at(int d, i64 s) const { return operand_buffer[d] + (s & 1) * problem.N * Hp; }
   const Element* operand(int index, int d, i64 s, i64& lda) const {
     lda = Hp;
@@ -80,20 +88,27 @@ struct Forward {
     }
   }
   // One register column of one panel of R; columns are numbered through all panels of a direction.
-  void pack_column(int index, int d, i64 column, Element* packed) const {
-    pack_column_of(stages[index], index, R[d], ldr, stages[index].length, column, packed);
+  void pack_column(int index, int d, i64 column, Element* packed) {
+    const Column rows = pack_column_of(stages[index], index, R[d], ldr, stages[index].length, column, packed);
+    if (starts_from_zero) check_weights(rows.first, rows.count);
   }
   // The same of W, for the panels of the first stage.
   void pack_input_column(const S* weight, i64 ld, i64 length, i64 column, Element* packed) const {
     pack_column_of(stages[0], 0, weight, ld, length, column, packed);
   }
-  void pack_column_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length, i64 column,
-                      Element* packed) const {
+  struct Column {  // the rows of a weight that make one
+    const S* first;
+    int count;
+  };
+  Column pack_column_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length,
+                        i64 column, Element* packed) const {
     const i64 panel = column / stage.vectors, v = column % stage.vectors, width = stage.vectors * L;
     const i64 u = stage.gated ? panel * L : column * L;
     const i64 row = problem.slots[gate_of(index, static_cast<int>(v))] * H + min_of(u, H - 1);
-    pack_transposed(packed + panel * depth_of<Element>(length) * width + v * L, width, weight + row * ld, ld,
-                    lanes_at<Real>(u, H), length);
+    const Column rows{weight + row * ld, lanes_at<Real>(u, H)};
+    pack_transposed(packed + panel * depth_of<Element>(length) * width + v * L, width, rows.first, ld,
+                    rows.count, length);
+    return rows;
   }
 
   // Adds x W^T of a tile's rows to the tile.

@@ -36,9 +36,10 @@ struct ForwardOp {
     // place.
     in_place = kSame && p.has_input_weight && in.training_state && !direct && !cell.fused;
     gates_row = direct ? round_up(GH, Simd<R>::lanes) : GH;
-    const i64 step_bytes = max_of(1, p.D * p.N * gates_row * static_cast<i64>(sizeof(R)));
+    const i64 step_bytes = max_of(1, zstate::size_product(p.D, p.N, gates_row, sizeof(R)));
     chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
-    cell.starts_from_zero = !in.init_state;
+    // 0·NaN is NaN, also where the factor is a mask, or a reset gate between two stages.
+    cell.starts_from_zero = !in.init_state && !in.mask && Cell::kStages == 1;
     cell.direct = direct;
     cell.far = weights_are_far<S>(p);
     cell.input_is_far =
@@ -84,11 +85,10 @@ struct ForwardOp {
   bool buffers_gates() const { return direct || !(cell.fused || in_place || (kSame && !p.has_input_weight)); }
 
   void lay_out(Arena& arena) {
-    const i64 state = p.N * cell.Hp;
     for (int d = 0; d < p.D; ++d) {
-      if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk * p.N * gates_row);
-      cell.operand_buffer[d] = arena.take<StateE>(2 * state);
-      if (Cell::kKeeps != Kept::kNothing) cell.kept[d] = arena.take<R>(state);
+      if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk, p.N, gates_row);
+      cell.operand_buffer[d] = arena.take<StateE>(2, p.N, cell.Hp);
+      if (Cell::kKeeps != Kept::kNothing) cell.kept[d] = arena.take<R>(p.N, cell.Hp);
       cell.lay_out_own(arena, d);
     }
     if (direct)
@@ -97,18 +97,18 @@ struct ForwardOp {
       lay_out_packed(arena);
   }
   void lay_out_direct(Arena& arena) {
-    row_copy = arena.take<R>(threads * round_up(p.I, Simd<R>::lanes));
-    for (int d = 0; d < p.D; ++d) cell.products[d] = arena.take<R>(p.N * p.G * cell.Hp);
+    row_copy = arena.take<R>(threads, round_up(p.I, Simd<R>::lanes));
+    for (int d = 0; d < p.D; ++d) cell.products[d] = arena.take<R>(p.N, p.G, cell.Hp);
   }
   void lay_out_packed(Arena& arena) {
     lay_out_stages(arena, cell, packed);
     for (int d = 0; d < p.D && p.has_input_weight; ++d) cell.packed_input[d] = arena.take<E>(input_size());
-    scratch = arena.take<E>(threads * kRowsScratch<R>);
+    scratch = arena.take<E>(threads, kRowsScratch<R>);
   }
 
   i64 input_size() const {
     if (!cell.fused) return panels_size<E>(GH, p.I);
-    return cell.stages[0].panels * cell.stages[0].vectors * Simd<R>::lanes * p.I;
+    return zstate::size_product(cell.stages[0].panels, cell.stages[0].vectors, Simd<R>::lanes, p.I);
   }
 
   // W for its own product, or in the panels of the scan.
@@ -118,7 +118,7 @@ struct ForwardOp {
     if (!cell.fused) return pack_panels_transposed(team, cell.packed_input[d], w, ldw, GH, p.I);
     if constexpr (kSame) {
       const Range mine = share(team, cell.stages[0].panels * cell.stages[0].vectors);
-      for (i64 column = mine.begin; column < mine.end; ++column)
+      for (i64 column = mine.begin; column < mine.end && !team.stopped(); ++column)
         cell.pack_input_column(w, ldw, p.I, column, cell.packed_input[d]);
     }
   }
@@ -127,13 +127,18 @@ struct ForwardOp {
     if (!direct) {
       pack_stages(team, cell, packed);
       for (int d = 0; d < p.D && p.has_input_weight; ++d) pack_input(team, d);
+    } else if (cell.starts_from_zero) {
+      const Range mine = share(team, GH);
+      for (int d = 0; d < p.D; ++d)
+        cell.check_weights(cell.R[d] + mine.begin * cell.ldr, mine.end - mine.begin);
     }
     initialise(team);
     team.barrier();
-    for (i64 s = 0; s < p.T; s += chunk) {
+    for (i64 s = 0; s < p.T && !team.stopped(); s += chunk) {
       const i64 steps = min_of(chunk, p.T - s);
       for (int d = 0; d < p.D && !cell.fused; ++d) project(team, d, s, steps);
       team.barrier();
+      if (team.stopped()) return;  // gates_x may not be set
       scan(cell, team, s, steps, 1);
     }
   }
@@ -163,8 +168,11 @@ struct ForwardOp {
       return;
     }
     Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row};
-    out.data -= s * out.step;
-    if (in_place) out = as_rows<R>(cell.z[d]);
+    if (in_place)
+      out = as_rows<R>(cell.z[d]);
+    else  // the buffer begins with step s; not as a pointer, which must not leave its array
+      out.data = reinterpret_cast<R*>(reinterpret_cast<std::uintptr_t>(out.data) -
+                                      static_cast<std::uintptr_t>(s * out.step) * sizeof(R));
     if (team.rank == 0) cell.gates_x[d] = as_rows<const R>(out);
     const Range span = rows_between(p, d, s, steps);
     const i64 rows = span.end - span.begin;

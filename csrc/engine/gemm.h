@@ -50,8 +50,8 @@ i64 even_step(R* const* rows, int count) {
 
 // One block of at most kRowsBlock rows times every panel in [panels.begin, panels.end).
 template <class E, class RowOf>
-void multiply_block(const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i64 k0, i64 depth,
-                    Range panels, i64 columns, const RowOf& c_row, bool accumulate) {
+void multiply_block(const Team& team, const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i64 k0,
+                    i64 depth, Range panels, i64 columns, const RowOf& c_row, bool accumulate) {
   using R = typename Operand<E>::Real;
   constexpr i64 P = kPanel<R>;
   const i64 tiles = ceil_div(rows, kRows);
@@ -64,7 +64,7 @@ void multiply_block(const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i
     step[t] = even_step(c + r, static_cast<int>(rows * (t + 1) / tiles - r));
     mark(step[t] ? Path::tile_in_even_rows : Path::tile_in_scattered_rows);
   }
-  for (i64 p = panels.begin; p < panels.end; ++p) {
+  for (i64 p = panels.begin; p < panels.end && !team.stopped(); ++p) {
     const E* panel = b + (p * K + k0) * P;
     if ((p + 1) * P > columns) mark(Path::tile_of_narrow_panel);
     for (i64 t = 0; t < tiles; ++t) {
@@ -104,7 +104,8 @@ void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Lo
       for (i64 r = 0; r < n; ++r)
         write_elements(scratch + r * depth, k0, d, length,
                        [&](i64 k, int lanes) { return load(row + r, k, lanes); });
-      multiply_block(scratch, depth, row, n, b, K, k0, d, my_panels, columns, c_row, accumulate || k0 > 0);
+      multiply_block(team, scratch, depth, row, n, b, K, k0, d, my_panels, columns, c_row,
+                     accumulate || k0 > 0);
     }
   }
 }
@@ -247,7 +248,7 @@ void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band
       // Members own whole tiles of rows, so that only the last tile of all is narrow.
       const Range tiles = share(team, ceil_div(end - begin, kRows));
       const i64 last = min_of(end, begin + tiles.end * kRows);
-      for (i64 m = begin + tiles.begin * kRows; m < last; m += kOuterRows) {
+      for (i64 m = begin + tiles.begin * kRows; m < last && !team.stopped(); m += kOuterRows) {
         const i64 rows = min_of(kOuterRows, last - m);
         R* own = sums ? sums + (m - begin) : nullptr;
         if (own && k0 == 0) std::memset(own, 0, sizeof(R) * static_cast<std::size_t>(rows));

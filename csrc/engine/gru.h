@@ -30,9 +30,8 @@ struct GruForward final : Forward<S> {
   }
   void lay_out_own(Arena& arena, int d) {
     if (ResetAfter) return;
-    const i64 size = this->problem.N * this->Hp;
-    this->second_operand[d] = arena.take<typename Base::Element>(size);  // h·m·r
-    update[d] = arena.take<Real>(size);
+    this->second_operand[d] = arena.take<typename Base::Element>(this->problem.N, this->Hp);  // h·m·r
+    update[d] = arena.take<Real>(this->problem.N, this->Hp);
   }
   int gate_of(int index, int v) const override { return index == 1 ? 2 : v; }
 
@@ -69,10 +68,9 @@ struct GruForward final : Forward<S> {
     const i64 at = n * this->Hp + u;
     const V r = gate(d, s, n, u, lanes, tile, 1);
     Io<Real>::store(update[d] + at, gate(d, s, n, u, lanes, tile, 0));
-    const bool zero = this->starts_from_zero && s == 0;
     const i64 row = n * this->Hp;
     this->write_operand(this->second_operand[d] + row, u,
-                        zero ? V{} : this->read_operand(this->operand_at(d, s) + row, u) * r);
+                        this->read_operand(this->operand_at(d, s) + row, u) * r);
   }
   ZS_DEVICE void finish_before(int d, i64 s, i64 n, i64 u, int lanes, V recurrent) const {
     const V o = activate(acts.kind(2), recurrent + this->input(d, s, n, u, lanes, 2));

@@ -54,7 +54,7 @@ void run_operation(Op& op, double work) {
   Workspace workspace(static_cast<std::size_t>(measure.used()));
   Arena arena(workspace.data());
   op.lay_out(arena);
-  zstate::run_team(op.threads, run_member<Op>, &op);
+  zstate::run_team(op.threads, run_member<Op>, &op, work);
 }
 
 // Calls run.template operator()<R>() for arguments of type float32 or float64.
@@ -96,12 +96,12 @@ const S* weight_matrix(const Array& a, int d, i64 rows, i64& ld) {
 
 // Packs the panels of all stages, and points the stages at them.
 template <class Cell>
-void pack_stages(const Team& team, const Cell& cell, typename Cell::Element* const packed[2][2]) {
+void pack_stages(const Team& team, Cell& cell, typename Cell::Element* const packed[2][2]) {
   for (int index = 0; index < Cell::kStages; ++index)
     for (int d = 0; d < cell.problem.D; ++d) {
       const auto& stage = cell.stages[index];
       const Range mine = share(team, stage.panels * stage.vectors);
-      for (i64 column = mine.begin; column < mine.end; ++column)
+      for (i64 column = mine.begin; column < mine.end && !team.stopped(); ++column)
         cell.pack_column(index, d, column, packed[index][d]);
     }
 }

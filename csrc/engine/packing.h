@@ -3,6 +3,7 @@
 
 #include "engine/tile.h"
 #include "runtime/paths.h"
+#include "runtime/sizes.h"
 #include "runtime/threads.h"
 
 namespace ZS_NAMESPACE {
@@ -42,12 +43,31 @@ void pack_straight(E* dst, i64 ldd, const S* src, i64 lds, int columns, i64 K) {
   for (i64 k = 0; k < depth_of<E>(K); ++k) store_bits(dst + k * ldd, Operand<E>::load_across(load, k, K));
 }
 
+// Whether `rows` rows of K values are all finite: 0·x is NaN for all other x.
+template <class S>
+bool all_finite(const S* from, i64 ld, i64 rows, i64 K) {
+  using R = RealOf<S>;
+  constexpr int L = Simd<R>::lanes, at_once = 4;
+  Vec<R> sum[at_once] = {};
+  for (i64 r = 0; r < rows; ++r, from += ld) {
+    i64 k = 0;
+    for (; k + at_once * L <= K; k += at_once * L)
+#pragma GCC unroll 4
+      for (int q = 0; q < at_once; ++q) sum[q] += Io<S>::load(from + k + q * L) * R{0};
+    for (; k < K; k += L) sum[0] += Io<S>::load_n(from + k, lanes_at<R>(k, K)) * R{0};
+  }
+  const Vec<R> total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  for (int i = 0; i < L; ++i)
+    if (!(total[i] == 0)) return false;
+  return true;
+}
+
 // Calls pack(to, first, lanes) for each register column of panels [K][kPanel] of `columns` columns; `to` is
 // where the column that starts at `first` goes.
 template <class E, class R, class Pack>
 void pack_panels(const Team& team, E* dst, i64 columns, i64 K, const Pack& pack) {
   const Range mine = share(team, ceil_div(columns, kPanel<R>) * kPanelVectors);
-  for (i64 c = mine.begin; c < mine.end; ++c) {
+  for (i64 c = mine.begin; c < mine.end && !team.stopped(); ++c) {
     const i64 first = c * Simd<R>::lanes;
     E* panel = dst + c / kPanelVectors * kPanel<R> * depth_of<E>(K) + c % kPanelVectors * Simd<R>::lanes;
     pack(panel, min_of(first, columns), lanes_at<R>(first, columns));
@@ -70,7 +90,7 @@ void pack_panels_straight(const Team& team, E* dst, const S* src, i64 lds, i64 c
 template <class E>
 i64 panels_size(i64 columns, i64 K) {
   constexpr i64 P = kPanel<typename Operand<E>::Real>;
-  return ceil_div(columns, P) * P * depth_of<E>(K);
+  return zstate::size_product(ceil_div(columns, P), P, depth_of<E>(K));
 }
 
 }  // namespace ZS_NAMESPACE

@@ -37,10 +37,11 @@ struct ProductOp {
 
   void lay_out(Arena& arena) {
     const i64 wide = swapped() ? p.rows : p.columns;
-    packed = arena.take<E>(a_transposed() ? 2 * min_of(kOuterDepth, p.length) * round_up(wide, kPanel<R>)
-                                          : panels_size<E>(p.columns, p.length));
-    scratch = arena.take<E>(threads * (a_transposed() ? kOuterScratch<R> : kRowsScratch<R>));
-    if (swapped()) result = arena.take<R>(p.rows * p.columns);
+    packed = arena.take<E>(
+        a_transposed() ? zstate::size_product(2 * min_of(kOuterDepth, p.length), round_up(wide, kPanel<R>))
+                       : panels_size<E>(p.columns, p.length));
+    scratch = arena.take<E>(threads, a_transposed() ? kOuterScratch<R> : kRowsScratch<R>);
+    if (swapped()) result = arena.take<R>(p.rows, p.columns);
   }
 
   // C[m, n] = sum over k of left(k)[m]·right(k)[n]; both give a contiguous row.

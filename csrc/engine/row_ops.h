@@ -12,7 +12,7 @@ struct TakeRowsOp : WithoutScratch<zstate::TakeRows> {
 
   void run(const Team& team) {
     const Range mine = share(team, p.count);
-    for (i64 k = mine.begin; k < mine.end; ++k)
+    for (i64 k = mine.begin; k < mine.end && ((k & 255) || !team.stopped()); ++k)
       std::memcpy(static_cast<R*>(p.result) + k * p.width,
                   static_cast<const R*>(p.table) + p.places[k] * p.width,
                   sizeof(R) * static_cast<std::size_t>(p.width));
@@ -30,9 +30,9 @@ struct AddRowsOp : WithoutScratch<zstate::AddRows> {
     const i64 begin = vectors.begin * L, end = min_of(vectors.end * L, p.width);
     if (begin >= end) return;
     R* result = static_cast<R*>(p.result);
-    for (i64 row = 0; row < p.rows; ++row)
+    for (i64 row = 0; row < p.rows && ((row & 255) || !team.stopped()); ++row)
       std::memset(result + row * p.width + begin, 0, sizeof(R) * static_cast<std::size_t>(end - begin));
-    for (i64 k = 0; k < p.count; ++k)
+    for (i64 k = 0; k < p.count && ((k & 255) || !team.stopped()); ++k)
       add(static_cast<const R*>(p.updates) + k * p.width, result + p.places[k] * p.width, begin, end);
   }
 

@@ -51,7 +51,7 @@ Stage<E> gated_stage(int gates, i64 H, i64 length) {
 }
 template <class E>
 i64 stage_size(const Stage<E>& stage) {
-  return stage.panels * stage.K * stage.vectors * Operand<E>::L;
+  return zstate::size_product(stage.panels, stage.K, stage.vectors, Operand<E>::L);
 }
 
 template <class E>
@@ -172,6 +172,7 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
   const Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
   if (cell.direct && cell.product_rows(index, first_d, s) > 0) scan_direct_product(cell, index, s, mine);
   for (i64 i = mine.begin; i < mine.end; ++i) {
+    if ((i & 63) == 63 && team.stopped()) return;
     i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
     const int d = tile < forwards ? 0 : 1;
     if (d == 1) tile -= forwards;
@@ -205,7 +206,7 @@ void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
   const int begin = split_up ? team.rank : 0, end = split_up ? begin + 1 : D;
   if (split != Split::kSolo || team.rank == 0)
     for (int d = begin; d < end; d += together)
-      for (i64 i = 0; i < count; ++i)
+      for (i64 i = 0; i < count && !team.stopped(); ++i)
         for (int index = 0; index < Cell::kStages; ++index) {
           scan_stage(cell, team, split, index, first + i * direction, d, d + together);
           if (split == Split::kUnits) team.barrier();

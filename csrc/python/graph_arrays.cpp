@@ -1,9 +1,11 @@
 // From NumPy arrays to the engine's operations of a graph.
 #include "python/graph_arrays.h"
 
+#include <optional>
 #include <vector>
 
 #include "engine/graph_ops.h"
+#include "python/gil.h"
 #include "python/numpy.h"
 #include "python/results.h"
 #include "runtime/engines.h"
@@ -67,7 +69,7 @@ npy_intp* shape(nb::handle value) { return PyArray_DIMS(as_array(value.ptr())); 
 template <class Arguments>
 void compute(void (*const GraphOps::*operation)(const Arguments&), const Arguments& arguments) {
   const GraphOps& ops = *engine().graph;
-  nb::gil_scoped_release released;
+  const WithoutGil released;
   (ops.*operation)(arguments);
 }
 
@@ -79,10 +81,10 @@ bool read_number(nb::handle value, double& number) {
   return true;
 }
 
-// Whole numbers in [0, rows).
-bool are_places(nb::handle value, i64 rows) {
-  if (!is_plain(value, NPY_INT64)) return false;
-  return are_below(static_cast<const i64*>(data(value)), size(value), rows);
+// Whole numbers in [0, rows), copied: another thread may write to the array while this one computes.
+std::optional<Sizes> copy_places(nb::handle value, i64 rows) {
+  if (!is_plain(value, NPY_INT64)) return {};
+  return copy_below(static_cast<const i64*>(data(value)), size(value), rows);
 }
 
 }  // namespace
@@ -142,7 +144,9 @@ nb::object adam(nb::tuple arrays, nb::tuple numbers) {
 
 nb::object take_rows(nb::handle table, nb::handle places) {
   const Reals reals(table);
-  if (!reals || axes(table) < 1 || !are_places(places, shape(table)[0])) return nb::none();
+  if (!reals || axes(table) < 1) return nb::none();
+  const std::optional<Sizes> copied = copy_places(places, shape(table)[0]);
+  if (!copied) return nb::none();
   Sizes sizes(shape(places), shape(places) + axes(places));
   sizes.insert(sizes.end(), shape(table) + 1, shape(table) + axes(table));
   if (sizes.size() > kMostAxes) return nb::none();
@@ -150,22 +154,23 @@ nb::object take_rows(nb::handle table, nb::handle places) {
   TakeRows p;
   p.type = reals.type();
   p.count = size(places), p.width = size(table) / shape(table)[0];
-  p.places = static_cast<const i64*>(data(places)), p.table = data(table), p.result = data(result);
+  p.places = copied->data(), p.table = data(table), p.result = data(result);
   compute(&GraphOps::take_rows, p);
   return result;
 }
 
 nb::object add_rows(nb::handle updates, nb::handle places, i64 rows) {
   const Reals reals(updates);
-  if (!reals || axes(updates) < 1 || rows < 1 || !are_places(places, rows)) return nb::none();
-  if (axes(places) != 1 || size(places) != shape(updates)[0]) return nb::none();
+  if (!reals || axes(updates) < 1 || rows < 1) return nb::none();
+  const std::optional<Sizes> copied = copy_places(places, rows);
+  if (!copied || axes(places) != 1 || size(places) != shape(updates)[0]) return nb::none();
   Sizes sizes(shape(updates), shape(updates) + axes(updates));
   sizes[0] = rows;
   const nb::object result = reals.empty(sizes);
   AddRows p;
   p.type = reals.type();
   p.count = size(places), p.width = size(updates) / p.count, p.rows = rows;
-  p.places = static_cast<const i64*>(data(places)), p.updates = data(updates), p.result = data(result);
+  p.places = copied->data(), p.updates = data(updates), p.result = data(result);
   compute(&GraphOps::add_rows, p);
   return result;
 }

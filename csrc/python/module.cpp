@@ -55,6 +55,7 @@
 #include <utility>
 #include <vector>
 
+#include "python/gil.h"
 #include "python/graph_arrays.h"
 #include "python/known_calls.h"
 #include "python/padding.h"
@@ -170,9 +171,33 @@ void apply_activation(int kind, const std::string& type_name, const Plain& in, c
 }  // namespace
 }  // namespace zstate
 
+namespace zstate {
+namespace {
+
+// Whether a signal's handler raised: the error is set then.
+bool signal_raised() {
+  bool raised = false;
+  take_gil([&] {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    raised = PyErr_CheckSignals() != 0;
+    PyGILState_Release(state);
+  });
+  return raised;
+}
+
+}  // namespace
+}  // namespace zstate
+
 NB_MODULE(_native, m) {
   using zstate::Plan;
   if (!zstate::import_numpy()) throw nb::python_error();
+  zstate::set_stop_check(&zstate::signal_raised);
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const zstate::Interrupted&) {  // by signal_raised(), which has left Python's error
+    }
+  });
   // Plans live in a cache until the process ends: that is not a leak to tell a user of.
   nb::set_leak_warnings(false);
   m.doc() = "The native CPU engine: whole recurrent operations in C++.";

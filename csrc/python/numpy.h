@@ -11,16 +11,22 @@
 #include <numpy/arrayobject.h>
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 namespace zstate {
 
 inline PyArrayObject* as_array(PyObject* value) { return reinterpret_cast<PyArrayObject*>(value); }
 
-// Whether all of these are places in [0, most): what is read or written there relies on it.
-inline bool are_below(const std::int64_t* places, std::int64_t count, std::int64_t most) {
+// A copy of these if all are places in [0, most), where memory is read or written. The copy is what was
+// checked: the array itself may be written to by another thread at any time.
+inline std::optional<std::vector<std::int64_t>> copy_below(const std::int64_t* places, std::int64_t count,
+                                                           std::int64_t most) {
+  std::vector<std::int64_t> copy(places, places + count);
   bool inside = true;
-  for (std::int64_t k = 0; k < count; ++k) inside &= places[k] >= 0 && places[k] < most;
-  return inside;
+  for (const std::int64_t place : copy) inside &= place >= 0 && place < most;
+  if (!inside) return {};
+  return copy;
 }
 
 }  // namespace zstate

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
+#include "python/gil.h"
 #include "python/numpy.h"
 #include "python/results.h"
+#include "runtime/sizes.h"
 #include "runtime/threads.h"
 
 namespace zstate {
@@ -27,17 +30,13 @@ PyArrayObject* checked(nb::handle array, int rank) {
   return found;
 }
 
-struct Places {
-  const i64* data;
-  i64 count;
-};
-// Checked here, once: a place beyond the end would be written to.
+using Places = std::vector<i64>;
 Places checked_places(nb::handle rows, i64 most) {
   PyArrayObject* array = checked(rows, 1);
   if (PyArray_TYPE(array) != NPY_INT64) throw std::invalid_argument("rows: expected int64");
-  const Places places{static_cast<const i64*>(PyArray_DATA(array)), PyArray_DIM(array, 0)};
-  if (!are_below(places.data, places.count, most)) throw std::invalid_argument("rows: beyond the end");
-  return places;
+  auto places = copy_below(static_cast<const i64*>(PyArray_DATA(array)), PyArray_DIM(array, 0), most);
+  if (!places) throw std::invalid_argument("rows: beyond the end");
+  return *std::move(places);
 }
 
 // One copy: row i of the packed rows is row places[i] of the padded ones, whose first axis counts T steps of
@@ -50,14 +49,15 @@ struct Copy {
   bool put;
   std::vector<char> there;  // which of the T·N rows are put
 
+  i64 count() const { return static_cast<i64>(places.size()); }
   char* place(i64 k) const { return padded + k / N * step + k % N * sequence; }
 
   static void member(void* context, const Team& team) {
     const Copy& c = *static_cast<const Copy*>(context);
     const auto size = static_cast<std::size_t>(c.bytes);
-    const Range rows = share(team, c.places.count), all = share(team, c.T * c.N);
+    const Range rows = share(team, c.count()), all = share(team, c.T * c.N);
     for (i64 i = rows.begin; i < rows.end; ++i) {
-      char *outside = c.place(c.places.data[i]), *inside = c.packed + i * c.row;
+      char *outside = c.place(c.places[static_cast<std::size_t>(i)]), *inside = c.packed + i * c.row;
       std::memcpy(c.put ? outside : inside, c.put ? inside : outside, size);
     }
     if (!c.put) return;
@@ -67,7 +67,7 @@ struct Copy {
 
   void run() {
     if (bytes == 0 || T * N == 0) return;
-    const i64 all = bytes * (put ? T * N : places.count);
+    const i64 all = bytes * (put ? T * N : count());
     run_team(all < kShared ? 1 : get_num_threads(), &member, this);
   }
 };
@@ -75,11 +75,11 @@ struct Copy {
 nb::object pack_rows(nb::handle padded, nb::handle rows) {
   PyArrayObject* from = checked(padded, 3);
   const i64 T = PyArray_DIM(from, 0), N = PyArray_DIM(from, 1), F = PyArray_DIM(from, 2);
-  const Places places = checked_places(rows, T * N);
-  const i64 shape[2] = {places.count, F};
+  Places places = checked_places(rows, size_product(T, N));
+  const i64 shape[2] = {static_cast<i64>(places.size()), F};
   nb::object made = new_array(2, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(from)));
   const i64 bytes = F * PyArray_ITEMSIZE(from);
-  Copy copy{.places = places,
+  Copy copy{.places = std::move(places),
             .T = T,
             .N = N,
             .bytes = bytes,
@@ -90,7 +90,7 @@ nb::object pack_rows(nb::handle padded, nb::handle rows) {
             .row = bytes,
             .put = false,
             .there = {}};
-  nb::gil_scoped_release released;
+  const WithoutGil released;
   copy.run();
   return made;
 }
@@ -98,12 +98,13 @@ nb::object pack_rows(nb::handle padded, nb::handle rows) {
 nb::object unpack_rows(nb::handle packed, nb::handle rows, i64 T, i64 N) {
   PyArrayObject* from = checked(packed, 2);
   if (T < 0 || N < 0) throw std::invalid_argument("rows: impossible sizes");
-  const Places places = checked_places(rows, T * N);
-  if (places.count != PyArray_DIM(from, 0)) throw std::invalid_argument("rows: expected one for each row");
+  Places places = checked_places(rows, size_product(T, N));
+  if (static_cast<i64>(places.size()) != PyArray_DIM(from, 0))
+    throw std::invalid_argument("rows: expected one for each row");
   const i64 F = PyArray_DIM(from, 1), shape[3] = {T, N, F};
   nb::object made = new_array(3, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(from)));
   const i64 bytes = F * PyArray_ITEMSIZE(from);
-  Copy copy{.places = places,
+  Copy copy{.places = std::move(places),
             .T = T,
             .N = N,
             .bytes = bytes,
@@ -114,8 +115,8 @@ nb::object unpack_rows(nb::handle packed, nb::handle rows, i64 T, i64 N) {
             .row = PyArray_STRIDE(from, 0),
             .put = true,
             .there = std::vector<char>(static_cast<std::size_t>(T * N))};
-  for (i64 i = 0; i < places.count; ++i) copy.there[static_cast<std::size_t>(places.data[i])] = 1;
-  nb::gil_scoped_release released;
+  for (const i64 place : copy.places) copy.there[static_cast<std::size_t>(place)] = 1;
+  const WithoutGil released;
   copy.run();
   return made;
 }

@@ -4,10 +4,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "python/gil.h"
 #include "python/numpy.h"
 #include "python/results.h"
 #include "runtime/engines.h"
+#include "runtime/blocks.h"
 #include "runtime/paths.h"
+#include "runtime/sizes.h"
 
 namespace zstate {
 namespace {
@@ -154,6 +157,11 @@ class CallArrays {
 
   PyArrayObject* copy(PyArrayObject* array) {
     nb::object made = nb::steal(PyArray_NewCopy(array, NPY_CORDER));
+    if (!made && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+      PyErr_Clear();
+      free_kept();
+      made = nb::steal(PyArray_NewCopy(array, NPY_CORDER));
+    }
     if (!made) throw nb::python_error();
     copies_.push_back(made);
     return as_array(made.ptr());
@@ -179,7 +187,7 @@ nb::object run_on(const Signature& s, nb::handle values, const Member<Arrays> (&
     if (a) arrays.*results[s.results[i].place].array = a;
   }
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     function(s.problem, arrays);
   }
   // A named tuple is a tuple with other names: its own constructor would only count the fields again.
@@ -195,6 +203,8 @@ void check_problem(const Signature& s) {
   const Problem& p = s.problem;
   if (p.T < 0 || p.N < 0 || p.I < 0 || p.H < 1 || (p.D != 1 && p.D != 2))
     throw std::invalid_argument("Plan: impossible sizes");
+  size_product(p.T, p.N);  // the engine multiplies these itself
+  size_product(p.D, p.G, p.H, size_sum(p.H, p.I));
   if (!p.has_input_weight && p.I != p.D * p.G * p.H)
     throw std::invalid_argument("Plan: a projected source has I = D*G*H");
   if (!PyArray_DescrCheck(s.dtype.ptr())) throw std::invalid_argument("Plan: dtype is not NumPy's");

@@ -1,5 +1,6 @@
 // From NumPy matrices to the engine's product.
 #include "python/graph_arrays.h"
+#include "python/gil.h"
 #include "python/numpy.h"
 #include "python/results.h"
 #include "runtime/engines.h"
@@ -49,7 +50,7 @@ nb::object product(nb::handle a, nb::handle b) {
   nb::object made = new_array(2, shape, reinterpret_cast<PyObject*>(PyArray_DESCR(as_array(a.ptr()))));
   p.c = PyArray_DATA(as_array(made.ptr()));
   const Engine& e = engine();
-  nb::gil_scoped_release released;
+  const WithoutGil released;
   e.product(p);
   return made;
 }

@@ -79,10 +79,13 @@ nb::object view(PyObject* value) {
   const int type = numpy_type(*tensor);
   if (tensor->device_type != kCpu || type == NPY_NOTYPE || tensor->ndim > kMostAxes) return {};
   npy_intp shape[kMostAxes], strides[kMostAxes];
+  bool empty = false;
   for (int axis = 0; axis < tensor->ndim; ++axis) {
+    empty = empty || tensor->shape[axis] == 0;
     shape[axis] = tensor->shape[axis];
     strides[axis] = tensor->strides[axis] * (tensor->bits / 8);
   }
+  if (!tensor->data && !empty) return {};  // values that are nowhere: the caller's own way says so by name
   PyObject* array =
       PyArray_NewFromDescr(&PyArray_Type, PyArray_DescrFromType(type), tensor->ndim, shape, strides,
                            static_cast<char*>(tensor->data) + tensor->byte_offset, 0, nullptr);

@@ -2,12 +2,12 @@
 #include "runtime/blocks.h"
 
 #include "runtime/paths.h"
+#include "runtime/sizes.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <thread>
 
@@ -60,12 +60,19 @@ struct Kept {
 };
 Kept g_kept;
 
+void lock() {
+  while (g_kept.locked.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+}
+void unlock() { g_kept.locked.clear(std::memory_order_release); }
+#if !defined(_WIN32)
+// A child of fork() must not get the list in the middle of a change by a thread that it has not.
+[[maybe_unused]] const int g_registered = pthread_atfork(lock, unlock, unlock);
+#endif
+
 class Lock {
  public:
-  Lock() {
-    while (g_kept.locked.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
-  }
-  ~Lock() { g_kept.locked.clear(std::memory_order_release); }
+  Lock() { lock(); }
+  ~Lock() { unlock(); }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 };
@@ -106,20 +113,12 @@ char* find_kept(std::size_t bytes) {
   return best < 0 ? nullptr : remove_at(best);
 }
 
-// In a child of fork() the other threads, one of which may have held the lock, are gone.
-void watch_for_forks() {
-#if !defined(_WIN32)
-  static std::once_flag registered;
-  std::call_once(registered, [] { pthread_atfork(nullptr, nullptr, [] { g_kept.locked.clear(); }); });
-#endif
-}
-
+// A new block, or null.
 char* allocate(std::size_t bytes) {
   static std::atomic<std::size_t> made{0};
-  watch_for_forks();
   const std::size_t whole = size_for(bytes), unit = unit_for(whole);
   char* start = static_cast<char*>(std::aligned_alloc(unit, whole));
-  if (!start) throw std::bad_alloc();
+  if (!start) return nullptr;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   if (unit == kHuge) madvise(start, whole, MADV_HUGEPAGE);
 #endif
@@ -128,13 +127,13 @@ char* allocate(std::size_t bytes) {
   return block;
 }
 
-// Frees the oldest until `room` bytes more are within the limit.
-void make_room(std::size_t room) {
+// Frees the oldest until `room` bytes more are within the limit, or all of them.
+void make_room(std::size_t room, bool all = false) {
   for (;;) {
     char* oldest;
     {
       const Lock lock;
-      const bool full = g_kept.count == kMost || g_kept.bytes + room > g_kept.limit;
+      const bool full = all || g_kept.count == kMost || g_kept.bytes + room > g_kept.limit;
       if (!full || g_kept.count == 0) return;
       oldest = remove_at(0);
     }
@@ -159,11 +158,19 @@ std::size_t kept_limit() {
 }  // namespace
 
 void* take_block(std::size_t bytes) {
-  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
+  if (bytes > static_cast<std::size_t>(kMostBytes)) throw_too_large();
   char* kept = find_kept(bytes);
   mark(kept ? Path::block_kept : Path::block_new);
-  return kept ? kept : allocate(bytes);
+  if (kept) return kept;
+  if (char* block = allocate(bytes)) return block;
+  free_kept();
+  if (char* block = allocate(bytes)) return block;
+  throw std::bad_alloc();
 }
+
+void free_kept() { make_room(0, true); }
+
+void throw_too_large() { throw std::bad_alloc(); }
 
 void give_block(void* given) noexcept {
   char* block = static_cast<char*>(given);

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 
+#include "runtime/inline.h"
+
 namespace zstate {
 
 // At least this many bytes, aligned to a cache line, with any contents; throws std::bad_alloc.
@@ -16,6 +18,9 @@ void give_block(void* block) noexcept;
 // How many bytes of a block may be used.
 std::size_t block_size(const void* block);
 
+// Gives all that is kept back to the system.
+void free_kept();
+
 // How many bytes may be kept, and how many are. A lower limit frees what is over it.
 void set_kept_limit(std::size_t bytes);
 std::size_t kept_bytes();
@@ -23,8 +28,9 @@ std::size_t kept_bytes();
 // Scratch memory of one call.
 class Workspace {
  public:
-  explicit Workspace(std::size_t bytes) : data_(bytes ? static_cast<char*>(take_block(bytes)) : nullptr) {}
-  ~Workspace() {
+  ZS_INLINE explicit Workspace(std::size_t bytes)
+      : data_(bytes ? static_cast<char*>(take_block(bytes)) : nullptr) {}
+  ZS_INLINE ~Workspace() {
     if (data_) give_block(data_);
   }
   Workspace(const Workspace&) = delete;

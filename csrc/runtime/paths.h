@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/inline.h"
+
 namespace zstate {
 
 #define ZS_PATHS(X)                     \
@@ -79,7 +81,7 @@ enum class Path : int {
 
 extern std::atomic<bool> g_taken[static_cast<int>(Path::count)];
 
-inline void mark(Path path) {
+ZS_INLINE void mark(Path path) {
   std::atomic<bool>& taken = g_taken[static_cast<int>(path)];
   if (!taken.load(std::memory_order_relaxed)) taken.store(true, std::memory_order_relaxed);
 }

@@ -1,14 +1,14 @@
-// The thread pool and its default size.
+// The thread pool, and teams of an OpenMP runtime's threads.
 #include "runtime/threads.h"
 
 #include "runtime/cores.h"
+#include "runtime/float_mode.h"
 #include "runtime/paths.h"
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
+#include <system_error>
 #include <thread>
-#include <vector>
 
 #if !defined(_WIN32)
 #include <pthread.h>
@@ -21,6 +21,10 @@ namespace zstate {
 namespace {
 
 constexpr int kMaxThreads = 256;
+constexpr double kLong = 1e9;  // multiplications: some hundredths of a second on one thread
+
+using Clock = std::chrono::steady_clock;
+std::atomic<bool (*)()> g_stop_check{nullptr};
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -48,30 +52,48 @@ void spin_while(Waiting waiting) {
 
 }  // namespace
 
-void Barrier::wait(int size) {
+void set_stop_check(bool (*stop)()) { g_stop_check.store(stop); }
+
+bool Watch::look() {
+  const std::int64_t now = Clock::now().time_since_epoch() / std::chrono::milliseconds(1);
+  if (now < next_) return false;
+  const bool first = next_ == 0;
+  next_ = now + 100;
+  bool (*const stop)() = g_stop_check.load(std::memory_order_relaxed);
+  if (first || !stop || !stop()) return false;
+  stopped_.store(true, std::memory_order_release);
+  return true;
+}
+
+void Barrier::wait(int size, int rank, Watch* watch) {
+  if (watch && watch->stopped(rank)) return;
   const std::uint32_t phase = phase_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
     arrived_.store(0, std::memory_order_relaxed);
     phase_.store(phase + 1, std::memory_order_release);
     return;
   }
-  spin_while([&] { return phase_.load(std::memory_order_acquire) == phase; });
+  spin_while(
+      [&] { return phase_.load(std::memory_order_acquire) == phase && !(watch && watch->stopped(rank)); });
 }
 
 class Pool {
  public:
-  bool awake() const { return sleeping_.load(std::memory_order_relaxed) == 0 && !workers_.empty(); }
+  bool awake() const { return sleeping_.load(std::memory_order_relaxed) == 0 && workers_ > 0; }
 
   // For one caller at a time.
-  void run(int threads, TeamFunction function, void* context) {
-    start_workers(threads - 1);
+  void run(int threads, TeamFunction function, void* context, Watch* watch) {
+    threads = 1 + start_workers(threads - 1);
     function_ = function;
     context_ = context;
+    watch_ = watch;
+    mode_ = float_mode();
+    meeting_.reset();
     const std::uint32_t number = job_.load(std::memory_order_relaxed) / kSizes + 1;
     job_.store(number * kSizes + static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);
     if (sleeping_.load(std::memory_order_seq_cst) > 0) job_.notify_all();
     function(context, member(0, threads));
-    barrier_.wait(threads);
+    end_.wait(threads);
   }
 
  private:
@@ -80,21 +102,21 @@ class Pool {
   // A job is its number and its team's size in one word: a worker that wakes late must not mix two jobs.
   static constexpr std::uint32_t kSizes = 512;
 
-  Team member(int rank, int size) {
-    Team team;
-    team.rank = rank;
-    team.size = size;
-    team.meeting = &barrier_;
-    return team;
-  }
+  Team member(int rank, int size) { return {rank, size, &meeting_, watch_}; }
 
-  void start_workers(int wanted) {
-    while (static_cast<int>(workers_.size()) < wanted) {
-      const int rank = static_cast<int>(workers_.size()) + 1;
-      const std::uint32_t seen = job_.load();
-      workers_.emplace_back([this, rank, seen] { work(rank, seen); });
-      workers_.back().detach();
+  // How many of the wanted there are: the system may refuse to start more.
+  int start_workers(int wanted) {
+    try {
+      while (workers_ < wanted) {
+        const int rank = workers_ + 1;
+        const std::uint32_t seen = job_.load();
+        std::thread([this, rank, seen] { work(rank, seen); }).detach();
+        ++workers_;
+      }
+    } catch (const std::system_error&) {
+    } catch (const std::bad_alloc&) {
     }
+    return workers_ < wanted ? workers_ : wanted;
   }
 
   [[noreturn]] void work(int rank, std::uint32_t seen) {
@@ -110,17 +132,20 @@ class Pool {
       seen = job_.load(std::memory_order_acquire);
       const Team team = member(rank, static_cast<int>(seen % kSizes));
       if (rank >= team.size) continue;
+      set_float_mode(mode_);
       function_(context_, team);
-      barrier_.wait(team.size);
+      end_.wait(team.size);
     }
   }
 
   alignas(64) std::atomic<std::uint32_t> job_{0};
-  Barrier barrier_;
+  Barrier meeting_, end_;  // of the members in a job, and when they leave it
   alignas(64) std::atomic<int> sleeping_{0};
   TeamFunction function_ = nullptr;
   void* context_ = nullptr;
-  std::vector<std::thread> workers_;
+  Watch* watch_ = nullptr;
+  FloatMode mode_ = 0;
+  int workers_ = 0;
 };
 
 namespace {
@@ -131,14 +156,6 @@ std::atomic<Pool*> g_pool{nullptr};
 std::atomic<int> g_threads{0};
 std::atomic<bool> g_busy{false};  // one team at a time
 
-void forget_pool_in_child();
-void watch_for_forks() {
-#if !defined(_WIN32)
-  static std::once_flag registered;
-  std::call_once(registered, [] { pthread_atfork(nullptr, nullptr, forget_pool_in_child); });
-#endif
-}
-
 Pool* pool() {
   Pool* existing = g_pool.load(std::memory_order_acquire);
   if (existing) return existing;
@@ -147,33 +164,33 @@ Pool* pool() {
     delete fresh;
     return existing;
   }
-  watch_for_forks();
   return fresh;
 }
 
 OpenMp g_openmp;
 std::atomic<bool> g_uses_openmp{false};
-using Clock = std::chrono::steady_clock;
 std::atomic<Clock::rep> g_last_region{0};
 
 struct Region {
   TeamFunction function;
   void* context;
+  Watch* watch;
+  FloatMode mode;
   Barrier barrier;
 };
 
 // What every thread of an OpenMP team runs; the runtime may give fewer than `threads`.
 void run_member_of_region(void* data) {
   Region& region = *static_cast<Region*>(data);
-  Team team;
-  team.rank = g_openmp.thread_number();
-  team.size = g_openmp.team_size();
-  team.meeting = &region.barrier;
-  region.function(region.context, team);
+  const FloatMode own = float_mode();
+  set_float_mode(region.mode);
+  region.function(region.context,
+                  {g_openmp.thread_number(), g_openmp.team_size(), &region.barrier, region.watch});
+  set_float_mode(own);
 }
 
-void run_region(int threads, TeamFunction function, void* context) {
-  Region region{function, context, {}};
+void run_region(int threads, TeamFunction function, void* context, Watch* watch) {
+  Region region{function, context, watch, float_mode(), {}};
   g_openmp.parallel(run_member_of_region, &region, static_cast<unsigned>(threads), 0);
   g_last_region.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
 }
@@ -183,24 +200,55 @@ void run_region(int threads, TeamFunction function, void* context) {
 void use_openmp(const OpenMp& runtime) {
   if (g_uses_openmp.load()) return;
   g_openmp = runtime;
-  watch_for_forks();
   g_uses_openmp.store(true);
 }
 
-void run_team(int threads, TeamFunction function, void* context) {
-  const bool alone = threads == 1, busy = !alone && g_busy.exchange(true, std::memory_order_acquire);
-  if (alone || busy) {
-    mark(alone ? Path::one_thread : Path::team_is_busy);
-    function(context, Team{});
-    return;
+namespace {
+
+// Holds the team, if it is free, and gives it back however its job ends.
+class Hold {
+ public:
+  Hold() : held_(!g_busy.exchange(true, std::memory_order_acquire)) {}
+  ~Hold() {
+    if (held_) g_busy.store(false, std::memory_order_release);
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  explicit operator bool() const { return held_; }
+
+ private:
+  const bool held_;
+};
+
+void run_alone(TeamFunction function, void* context, Watch* watch) {
+  function(context, Team{0, 1, nullptr, watch});
+}
+
+void run_watched(int threads, TeamFunction function, void* context, Watch* watch) {
+  if (threads == 1) {
+    mark(Path::one_thread);
+    return run_alone(function, context, watch);
+  }
+  const Hold hold;
+  if (!hold) {
+    mark(Path::team_is_busy);
+    return run_alone(function, context, watch);
   }
   const bool openmp = g_uses_openmp.load(std::memory_order_acquire);
   mark(openmp ? Path::team_of_openmp : Path::team_of_pool);
   if (openmp)
-    run_region(threads, function, context);
+    run_region(threads, function, context, watch);
   else
-    pool()->run(threads, function, context);
-  g_busy.store(false, std::memory_order_release);
+    pool()->run(threads, function, context, watch);
+}
+
+}  // namespace
+
+void run_team(int threads, TeamFunction function, void* context, double work) {
+  if (work < kLong) return run_watched(threads, function, context, nullptr);
+  Watch watch;
+  run_watched(threads, function, context, &watch);
+  if (watch.stopped(1)) throw Interrupted();
 }
 
 bool workers_awake() {
@@ -229,11 +277,15 @@ int get_num_threads() {
 
 namespace {
 
+// In a child of fork() the other threads are gone.
 void forget_pool_in_child() {
-  g_pool.store(nullptr);       // the parent's threads do not exist here; its pool object is left alone
-  g_uses_openmp.store(false);  // nor do the runtime's, which would wait for them
+  g_pool.store(nullptr);       // its threads do not exist here; the object is left alone
+  g_uses_openmp.store(false);  // the runtime would wait for its own
   g_busy.store(false);
 }
+#if !defined(_WIN32)
+[[maybe_unused]] const int g_registered = pthread_atfork(nullptr, nullptr, forget_pool_in_child);
+#endif
 
 }  // namespace
 
