@@ -39,7 +39,7 @@ class Namespace(Protocol):
 
     def fused(self, name: str, *values: Any) -> Any:
         """The result of a row that this library computes in one pass, by the names and forms of
-        csrc/graph_arrays.h; None: compose it of array functions."""
+        csrc/python/graph_arrays.h; None: compose it of array functions."""
 
     def put_ones(self, rows: Any, columns: Any, value: float) -> None: ...
     def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any: ...

@@ -1,10 +1,10 @@
 """Random calls of the native engine, checked against the reference, that know which ways they took.
 
-Every fast path of the engine marks itself (csrc/paths.h). ``check_random_call`` draws a call whose
-size is meant for one of the paths and whose cell, options, inputs, float type, lengths, threads and
-repetition are random, compares every result with the reference backend in float64, and returns the
-paths that it took. As a script, it makes many calls in a process of its own and fails if a path was
-never taken:
+Every fast path of the engine marks itself (csrc/runtime/paths.h). ``check_random_call`` draws a
+call whose size is meant for one of the paths and whose cell, options, inputs, float type, lengths,
+threads and repetition are random, compares every result with the reference backend in float64, and
+returns the paths that it took. As a script, it makes many calls in a process of its own and fails
+if a path was never taken:
 
     python tests/native/random_calls.py [--isa NAME] [--calls N] [--seconds S] [--seed S]
 
@@ -51,6 +51,7 @@ _BOUNDS = {
 
 # Sizes T, N, I, H (least and most of each) for the paths that depend on them.
 _SIZES: dict[str, tuple[tuple[int, int], ...]] = {
+    "empty": ((0, 1), (0, 2), (0, 3), (1, 20)),
     "small": ((1, 12), (1, 9), (1, 40), (1, 70)),
     "few sequences": ((3, 12), (2, 7), (1, 5), (1, 40)),
     "few rows": ((1, 3), (1, 1), (1, 60), (1, 60)),
@@ -109,7 +110,7 @@ def draw(rng: Rng, sizes: dict[str, tuple[tuple[int, int], ...]], kind: str) -> 
     if not options.get("reset_after"):
         present.discard("secondary_bias")
     lengths: tuple[int, ...] = ()
-    if rng.random() < 0.5 and not large:
+    if rng.random() < 0.5 and not large and T * N > 0:
         options["reverse"] = False  # lengths are given for one direction or both, forwards
         # Long ones, short ones and ties, in any mixture; the longest has T.
         drawn = rng.integers(1, T + 1, N)
@@ -136,7 +137,11 @@ def make_inputs(rng: Rng, d: Draw) -> Arrays:
         "mask": tuple(n if rng.random() < 0.5 else 1 for n in (T, N, D * H)),
     }
     # So small that the layer forgets: one that amplifies would amplify rounding too.
-    scales = {"recurrent_weight": 0.4 / H**0.5, "input_weight": 0.7 / I**0.5, "peephole": 0.2}
+    scales = {
+        "recurrent_weight": 0.4 / H**0.5,
+        "input_weight": 0.7 / max(I, 1) ** 0.5,
+        "peephole": 0.2,
+    }
     return {
         name: _array(rng, shapes[name], d.dtype, scales.get(name, 0.6))
         for name in d.operation.inputs
@@ -297,6 +302,9 @@ class Runner:
     def out_of_time(self) -> bool:
         return time.monotonic() > self.end
 
+    def missed(self) -> list[str]:
+        return [path for path in self.module.paths() if not self.counts[path]]
+
     def count(self, call: Any, *arguments: Any) -> None:
         self.module.forget_paths()
         zs.set_num_threads(int(self.rng.integers(1, 4)))
@@ -305,12 +313,12 @@ class Runner:
         self.calls += 1
 
     def run(self, calls: int, isas: list[str]) -> None:
-        kinds = list(_SIZES)
+        kinds = list(_SIZES)  # in turn: every path gets its sizes, however few calls there are
         for k in range(calls):
             if self.out_of_time():
                 return
-            self.module.use_isa(isas[k % len(isas)])
-            d = draw(self.rng, _SIZES, kinds[int(self.rng.integers(len(kinds)))])
+            self.module.use_isa(isas[k // len(kinds) % len(isas)])
+            d = draw(self.rng, _SIZES, kinds[k % len(kinds)])
             self.count(check_random_call, self.rng, d)
             if k % 4 == 0:
                 self.count(check_random_product, self.rng)
@@ -372,13 +380,13 @@ def main() -> None:
 
     runner.run(options.calls - options.calls // 2, isas)
     counts = {path: runner.counts[path] for path in module.paths()}
+    missed = runner.missed()
     if options.json:
         print(json.dumps({"calls": runner.calls, "paths": counts}))
     else:
         for path, count in counts.items():
             print(f"{path:40} {count:6}")
         print(f"{runner.calls} calls, all right, on {', '.join(isas)}")
-    missed = [path for path, count in counts.items() if not count]
     if missed and not runner.out_of_time():
         raise SystemExit(f"seed {seed}: no call took {', '.join(missed)}")
 
