@@ -69,6 +69,9 @@ def main() -> None:
         while not runner.out_of_time() and runner.calls < 4000:
             runner.run(20, isas)
             call_graph_ops(runner.rng)
+        runner.end += 2 * seconds
+        while set(runner.missed()) - _NEED_TORCH and not runner.out_of_time():
+            runner.run(20, isas)
     missed = set(runner.missed()) - _NEED_TORCH
     if missed:
         raise SystemExit(f"seed {seed}: no call took {', '.join(sorted(missed))}")
