@@ -70,8 +70,9 @@ class NumPyNamespace:
         return np.array(value, order="C")
 
     def result(self, value: Any) -> Array:
-        """What a caller gets: an array, also where NumPy's arithmetic gave a scalar."""
-        return np.asarray(value)
+        """What a caller gets or a variable keeps: an array, also where NumPy's arithmetic gave a
+        scalar, in C order, since the bits of a small product depend on the order."""
+        return np.asarray(value, order="C")
 
     def astype(self, value: Any, dtype: Any) -> Any:
         return value.astype(dtype)
@@ -159,7 +160,7 @@ class TorchNamespace:
         return value.detach().clone(memory_format=self._torch.contiguous_format)
 
     def result(self, value: Any) -> Any:
-        return value
+        return value.contiguous()
 
     def astype(self, value: Any, dtype: Any) -> Any:
         return value.to(dtype)

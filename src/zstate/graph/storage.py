@@ -7,9 +7,14 @@ in, and bfloat16 comes out as ml_dtypes has it.
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
+import platform
 import secrets
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -26,20 +31,52 @@ class FormatError(ValueError):
 def write(
     path: str | PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> None:
-    """Write a file beside the place and rename it, so that a crash leaves the old one whole."""
+    """Write arrays and strings to a file."""
     package = _package()
     # The package writes the memory that a strided array begins with, whatever its strides are.
     packed = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    with replacing(path) as temporary:
+        try:
+            package.numpy.save_file(packed, temporary, metadata=dict(metadata))
+        except package.SafetensorError as error:  # a full disk, for one
+            raise OSError(f"cannot write {os.fspath(path)!r}: {error}") from error
+
+
+@contextmanager
+def replacing(path: str | PathLike[str]) -> Iterator[Path]:
+    """A path to write to; what is there at the end replaces the file, or nothing does.
+
+    The temporary folder beside the file carries host and process in its name: the next writer
+    removes those of processes that were killed.
+    """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such directory", str(target.parent))
+    ours = f".{target.name}.{platform.node()}."
+    _remove_abandoned(target.parent, ours)
+    folder = target.with_name(f"{ours}{os.getpid()}.{secrets.token_hex(6)}")
     try:
-        package.numpy.save_file(packed, temporary, metadata=dict(metadata))
+        folder.mkdir()
+        temporary = folder / target.name
+        yield temporary
+        temporary.chmod(folder.stat().st_mode & 0o666)  # the package writes for the owner only
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    if os.name != "posix":  # elsewhere there is no harmless way to ask for a process
+        return
+    for found in folder.glob(f"{glob.escape(prefix)}*.*"):
+        try:
+            os.kill(int(found.name.removeprefix(prefix).partition(".")[0]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(found, ignore_errors=True)
+        except (ValueError, OverflowError, PermissionError):
+            pass  # not ours, or of a process of somebody else
 
 
 def read(path: str | PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
