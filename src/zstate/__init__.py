@@ -3,6 +3,7 @@
 Importing it imports NumPy and nothing heavier; frameworks are found when they are used.
 """
 
+from . import _startup  # noqa: F401 - first: what follows takes its time
 from .backends.native import get_num_threads, set_kept_memory, set_num_threads
 from .descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .errors import (

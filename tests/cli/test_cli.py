@@ -147,7 +147,7 @@ def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[st
     [
         (KeyboardInterrupt(), 130, ""),
         (ImportError("install me"), 2, "zstate: install me\n"),
-        (FileNotFoundError(2, "No such file", "there"), 2, "zstate: [Errno 2] No such file: 'th"),
+        (FileNotFoundError(2, "No such file", "there"), 2, "zstate: there: No such file\n"),
     ],
 )
 def test_what_stops_a_command(

@@ -57,6 +57,9 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     folder = target.with_name(f"{ours}{os.getpid()}.{secrets.token_hex(6)}")
     try:
         folder.mkdir()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from error
+    try:
         temporary = folder / target.name
         yield temporary
         temporary.chmod(folder.stat().st_mode & 0o666)  # the package writes for the owner only
