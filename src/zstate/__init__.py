@@ -5,6 +5,8 @@ Importing it imports NumPy and nothing heavier; frameworks are found when they a
 
 from . import _startup  # noqa: F401 - first: what follows takes its time
 from .backends.native import get_num_threads, set_kept_memory, set_num_threads
+from .backends.slow import SlowBackendWarning
+from .config import show_config
 from .descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .errors import (
     BackendError,
@@ -54,6 +56,7 @@ __all__ = [
     "RNNResult",
     "ShapeError",
     "SingleGateRNNDescriptor",
+    "SlowBackendWarning",
     "Tensor",
     "ZStateError",
     "get_num_threads",
@@ -63,6 +66,7 @@ __all__ = [
     "lstm_gradients",
     "set_kept_memory",
     "set_num_threads",
+    "show_config",
     "single_gate_rnn",
     "single_gate_rnn_gradients",
 ]

@@ -14,6 +14,7 @@ from ..errors import BackendError
 from ..layout import Call, Layout
 from ..types import Array
 from . import cuda, native, reference
+from .slow import warn_once
 
 
 class Backend(Protocol):
@@ -66,6 +67,8 @@ def _fastest(layout: Layout) -> Backend:
     for backend in BACKENDS.values():
         reason = _reason(backend, layout)
         if reason is None:
+            if backend.name == "reference":
+                warn_once(layout, native.unavailable())
             return backend
         if backend.device == layout.device:
             reasons.append(f"{backend.name}: {reason}")

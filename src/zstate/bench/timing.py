@@ -17,7 +17,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call: the best median of the rounds, and how far the worst was off (relative)."""
+    """Seconds per call: the best median of the rounds, and how far the worst was off (relative)."""
 
     seconds: float
     spread: float

@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-
-from rich.console import Console
-from rich.markup import escape
+from typing import Any
 
 from ..errors import GraphError
-from ..graph import Executable, Graph
+from ..graph import Executable, Graph, printing
+from .folding import LARGE, fold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, and what to make of it."""
-    parser.add_argument("file", metavar="FILE", help="a file of Graph.save or Executable.save")
+    parser.add_argument("file", metavar="FILE", help="a file from Graph.save or Executable.save")
     parser.add_argument(
         "--svg", metavar="OUT", help="draw it to this file; laid out by zstate, without Graphviz"
     )
     parser.add_argument("--dot", metavar="OUT", help="write it in Graphviz's language")
+    parser.add_argument(
+        "--unfold",
+        metavar="GLOB",
+        nargs="?",
+        const="*",
+        help=f"draw every node; graphs of more than {LARGE} nodes are folded by layer and gradient "
+        "otherwise. With a glob, unfold only the boxes with such a name, as 'layer0*'",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it, or write what was asked for."""
-    console = Console(soft_wrap=True)
+    """Print the graph, or write the pictures."""
     graph = _load(options.file)
-    if options.svg:
-        Path(options.svg).write_text(graph.to_svg(), encoding="utf-8")
-        console.print(f"drew {len(graph.nodes)} nodes to {escape(options.svg)}")
-    if options.dot:
-        Path(options.dot).write_text(graph.to_dot(), encoding="utf-8")
-        console.print(f"wrote {len(graph.nodes)} nodes to {escape(options.dot)}")
-    if not options.svg and not options.dot:
-        console.print(escape(str(graph)), highlight=False)
+    shown: Any = graph
+    if len(graph.nodes) > LARGE and options.unfold != "*":
+        shown = fold(graph, options.unfold)
+    for path, draw in ((options.svg, printing.to_svg), (options.dot, printing.to_dot)):
+        if path is not None:
+            Path(path).write_text(draw(shown), encoding="utf-8")
+            folded = f" in {len(shown.nodes)} boxes (--unfold shows all)"
+            note = folded if shown is not graph else ""
+            print(f"wrote {len(graph.nodes)} nodes{note} to {path}")
+    if options.svg is None and options.dot is None:
+        print(graph)
     return 0
 
 

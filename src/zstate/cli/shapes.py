@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS, Layout, brackets, gate_order
 from ..operations import OPERATIONS, Operation
 from . import at_least_zero
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # What a tensor is, in a few words; the letters are those of docs/equations.md.
 _MEANINGS = {
@@ -60,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables."""
+    from rich.console import Console
+
     console = Console()
     name = _CELLS[options.cell]
     if options.H == 0:
@@ -113,6 +114,9 @@ def _inputs(layout: Layout) -> tuple[str, ...]:
 def _table(
     console: Console, title: str, layout: Layout, names: tuple[str, ...], numbered: bool
 ) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("#" if numbered else "", justify="right")
     for column in ("tensor", "shape", "in numbers", "what it is"):

@@ -37,7 +37,7 @@ _HELP = {
     "seed": "random seed of the weights, dropout and the sample",
 }
 # What --resume can change, and what a run keeps of it.
-_KEPT = {"checkpoint_every": 100, "temperature": 0.7, "encoding": "utf-8"}
+_KEPT: dict[str, Any] = {"checkpoint_every": 100, "temperature": 0.7, "encoding": "utf-8"}
 
 
 class _Typed(argparse.Action):
