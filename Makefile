@@ -41,6 +41,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror csrc/*
+	$(BIN)/clang-format --dry-run -Werror src/zstate/backends/cuda/*.cu*
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

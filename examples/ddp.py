@@ -3,8 +3,8 @@
     torchrun --nproc-per-node=2 examples/ddp.py
 
 Each process takes its share of every batch; DistributedDataParallel averages the gradients while
-the backward pass is still running. The task: say for every word whether it was seen before in the
-sentence, which needs memory.
+the backward pass is still running. The task needs memory: for every word, say whether it appeared
+earlier in the sentence.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def make_batch(generator: torch.Generator, size: int, steps: int = 12) -> tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=64, help="over all processes")
+    parser.add_argument("--batch", type=int, default=64, help="sum over all processes")
     parser.add_argument("--hidden", type=int, default=64)
     options = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error("start it with torchrun --nproc-per-node=2 examples/ddp.py")
+        parser.error("run it with torchrun --nproc-per-node=2 examples/ddp.py")
 
     on_gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if on_gpu else "gloo")
@@ -67,7 +67,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(Tagger(options.hidden).to(device))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    generator = torch.Generator().manual_seed(rank)  # other data in every process
+    generator = torch.Generator().manual_seed(rank)  # different data in every process
     for step in range(options.steps):
         batch = make_batch(generator, options.batch // count)
         words, lengths, classes = (tensor.to(device) for tensor in batch)
@@ -87,8 +87,8 @@ def leave(on_gpu: bool) -> None:
     dist.barrier()
     dist.destroy_process_group()
     if not on_gpu:
-        # gloo's threads outlive the group. One that still has to drop its last work when the
-        # interpreter ends aborts ("terminate called without an active exception"): leave before.
+        # gloo's threads outlive the group. One that still has work to release when the
+        # interpreter ends aborts ("terminate called without an active exception"): exit first.
         sys.stdout.flush()
         os._exit(0)
 

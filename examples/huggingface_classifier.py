@@ -3,9 +3,9 @@
     pip install transformers accelerate
     python examples/huggingface_classifier.py
 
-The task: is a line of Python's standard library code, or a comment? Letter by letter, nothing is
-downloaded. Lines have different lengths: the attention mask says which, and the LSTM takes them as
-`lengths`, without packing and without computing the padding.
+The task: is a line of Python's standard library code or a comment? The model reads it letter by
+letter, and nothing is downloaded. Lines have different lengths: they come from the attention mask,
+and the LSTM takes them as `lengths`, without packing and without computing the padding.
 """
 
 from __future__ import annotations

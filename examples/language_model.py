@@ -9,7 +9,7 @@ import zstate as zs
 
 T, N, E, H, V = 32, 8, 16, 64, 27
 
-# [1] The graph and what is fed.
+# [1] The graph and its feeds.
 g = zs.Graph()
 tokens = g.placeholder(shape=(T, N), dtype="int32", name="tokens")
 targets = g.placeholder(shape=(T, N), dtype="int32", name="targets")
@@ -43,7 +43,7 @@ loss = g.soft_max_cross_entropy(logits, labels, axis=-1, reduction="mean")
 # [5] Its gradients.
 gradients = g.gradients(of=loss, with_respect_to=parameters)
 
-# [6] Adam: a step for every parameter, kept by assigning.
+# [6] Adam: one step per parameter, stored by assigning.
 beta1, beta2 = 0.9, 0.99
 power1, power2 = g.variable(1.0, name="power1"), g.variable(1.0, name="power2")
 next1, next2 = power1 * beta1, power2 * beta2
@@ -82,5 +82,5 @@ for step in range(120):
     batch = streams[start : start + T + 1]
     loss_now = float(program.run([batch[:-1].copy(), batch[1:].copy()])[0])
     first, last = (loss_now if step == 0 else first), loss_now
-print(f"loss {first:.3f} -> {last:.3f} nats a character")
+print(f"loss {first:.3f} -> {last:.3f} nats per character")
 assert last < first / 2

@@ -5,7 +5,7 @@ import MetalPerformanceShadersGraph
 
 let (T, N, E, H, V) = (32, 8, 16, 64, 27)
 
-// [1] The graph and what is fed.
+// [1] The graph and its feeds.
 let g = MPSGraph()
 let tokens = g.placeholder(shape: [T, N] as [NSNumber], dataType: .int32, name: "tokens")
 let targets = g.placeholder(shape: [T, N] as [NSNumber], dataType: .int32, name: "targets")
@@ -24,7 +24,7 @@ let b = parameter([4 * H], 0, "b")
 let P = parameter([H, V], 0.125, "P")
 let parameters = [table, W, R, b, P]
 
-// [3] The model. `training` must be on, and the cell and the training state come out beside h.
+// [3] The model. `training` must be on, and the cell and the training state are returned with h.
 let descriptor = MPSGraphLSTMDescriptor()
 descriptor.training = true
 let x = g.gather(withUpdatesTensor: table, indicesTensor: tokens, axis: 0, batchDimensions: 0, name: nil)
@@ -41,7 +41,7 @@ let loss = g.softMaxCrossEntropy(logits, labels: labels, axis: -1, reuctionType:
 // [5] Its gradients.
 let gradients = g.gradients(of: loss, with: parameters, name: nil)
 
-// [6] Adam: a step for every parameter, kept by assigning.
+// [6] Adam: one step per parameter, stored by assigning.
 func scalar(_ value: Double) -> MPSGraphTensor { g.constant(value, dataType: .float32) }
 let (beta1, beta2) = (scalar(0.9), scalar(0.99))
 let power1 = g.variable(with: Data(bytes: [Float(1)], count: 4), shape: [1], dataType: .float32, name: "power1")

@@ -3,7 +3,7 @@
     pip install lightning
     python examples/lightning_tagger.py
 
-Lightning moves the model, runs the loops, and with `devices=4` the same program runs on four GPUs.
+Lightning moves the model and runs the loops. With `devices=4` the same program runs on four GPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # words [T,N], lengths [N], classes [T,N]
 
 
 class LitTagger(lightning.LightningModule):
-    """Says for every word whether it was seen before in the sentence."""
+    """Says for every word whether it appeared earlier in the sentence."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def batches(seed: int, count: int) -> DataLoader[Batch]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batches", type=int, default=40, help="of 64 sentences, an epoch")
+    parser.add_argument("--batches", type=int, default=40, help="batches of 64 sentences per epoch")
     parser.add_argument("--hidden", type=int, default=64)
     options = parser.parse_args()
 

@@ -14,8 +14,8 @@ pytest.importorskip("cuda.core")
 
 from zstate.backends.cuda import compiler  # noqa: E402
 from zstate.backends.cuda.options import Options, constants, product_constants  # noqa: E402
-from zstate.backends.cuda.plan import Chip, Plan, Problem  # noqa: E402
-from zstate.backends.cuda.planner import plans  # noqa: E402
+from zstate.backends.cuda.placement import Chip, Placement, Scan  # noqa: E402
+from zstate.backends.cuda.placements import placements  # noqa: E402
 
 try:
     nvrtc.nvrtcVersion()
@@ -60,7 +60,7 @@ def everything(cell: str, backward: bool, reset_after: bool) -> Options:
     )
 
 
-def grid() -> list[tuple[str, Problem, bool]]:
+def grid() -> list[tuple[str, Scan, bool]]:
     """Cells, sizes, types and directions, thinned out evenly and always in the same way."""
     found = []
     for architecture, cell, backward, kind, (hidden, batch), full in itertools.product(
@@ -72,16 +72,17 @@ def grid() -> list[tuple[str, Problem, bool]]:
         (False, True),
     ):
         for reset_after in (False, True) if cell == "gru" else (False,):
-            asked = Problem(cell, backward, reset_after, kind, hidden, batch, 1 + hidden % 2)
+            asked = Scan(cell, backward, reset_after, kind, hidden, batch, 1 + hidden % 2)
             mark = zlib.crc32(repr((architecture, asked, full)).encode())
             if mark % 12 == 0:
                 found.append((architecture, asked, full))
     return found
 
 
-def build(architecture: str, asked: Problem, options: Options, plan: Plan) -> bytes:
+def build(architecture: str, asked: Scan, options: Options, plan: Placement) -> bytes:
     """Machine code; a few spills, and only where the plan says that registers may not suffice."""
-    log, text = io.StringIO(), compiler.source(constants(asked, options, plan))
+    texts = compiler.scan_texts(asked.form.text)
+    log, text = io.StringIO(), compiler.source(constants(asked, options, plan), texts)
     code = compiler.compile_text(text, architecture, log)
     (spilled,) = re.findall(r"(\d+) bytes spill stores", log.getvalue())
     assert int(spilled) <= (256 if plan.may_spill else 0), plan
@@ -89,17 +90,17 @@ def build(architecture: str, asked: Problem, options: Options, plan: Plan) -> by
 
 
 @pytest.mark.parametrize(("architecture", "asked", "full"), grid())
-def test_a_specialisation_compiles(architecture: str, asked: Problem, full: bool) -> None:
+def test_a_specialisation_compiles(architecture: str, asked: Scan, full: bool) -> None:
     options = everything(asked.cell, asked.backward, asked.reset_after)
     if not full:
         options = Options(*CELLS[asked.cell])
-    plan = plans(asked, CHIPS[architecture])[0]
+    plan = placements(asked, CHIPS[architecture])[0]
     assert build(architecture, asked, options, plan)[:4] == b"\x7fELF"
 
 
 def test_many_plans_expect_no_spills() -> None:
     asked = [(architecture, asked) for architecture, asked, _ in grid()]
-    tight = [plans(each, CHIPS[architecture])[0].may_spill for architecture, each in asked]
+    tight = [placements(each, CHIPS[architecture])[0].may_spill for architecture, each in asked]
     assert sum(tight) < 2 / 3 * len(tight)
 
 
@@ -114,6 +115,6 @@ def test_the_products_compile(architecture: str, kind: str) -> None:
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:
-    asked = Problem("gru", backward, False, "bfloat16", 72, 37, 2)
-    plan = next(plan for plan in plans(asked, CHIPS["sm_90"]) if plan.mode == mode)
+    asked = Scan("gru", backward, False, "bfloat16", 72, 37, 2)
+    plan = next(plan for plan in placements(asked, CHIPS["sm_90"]) if plan.mode == mode)
     assert build("sm_90", asked, everything("gru", backward, False), plan)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zstate.backends.cuda.frame import Frame, Slots
-from zstate.backends.cuda.products import KINDS, Operand, Product, are_small, by_torch, jobs
+from zstate.backends.cuda.arguments import Arguments, Memory
+from zstate.backends.cuda.products import KINDS, Matrix, Product, are_small, by_torch, jobs
 
 
 def contraction(T: int, N: int, H: int, gates: int = 4) -> list[Product]:
     """dx, dW and dR of a layer with I = H."""
     rows, wide = T * N, gates * H
     dg, x, h, w = (
-        Operand(name, width) for name, width in (("dg", wide), ("x", H), ("h", H), ("w", H))
+        Matrix(name, width) for name, width in (("dg", wide), ("x", H), ("h", H), ("w", H))
     )
     return [
-        Product("nn", Operand("dx", H), dg, w, rows, H, wide),
-        Product("tn", Operand("dw", H), dg, x, wide, H, rows),
-        Product("tn", Operand("dr", H), dg, h, wide, H, rows),
+        Product("nn", Matrix("dx", H), dg, w, rows, H, wide),
+        Product("tn", Matrix("dw", H), dg, x, wide, H, rows),
+        Product("tn", Matrix("dr", H), dg, h, wide, H, rows),
     ]
 
 
@@ -45,12 +45,12 @@ def test_which_products_are_made_in_one_launch(
 def test_windows_must_begin_at_a_piece() -> None:
     product = contraction(8, 8, 64)[0]
     assert product.in_pieces(8)
-    assert not product._replace(left=Operand("dg", 256, 4)).in_pieces(8)
-    assert not product._replace(out=Operand("dx", 68)).in_pieces(8)
+    assert not product._replace(left=Matrix("dg", 256, 4)).in_pieces(8)
+    assert not product._replace(out=Matrix("dx", 68)).in_pieces(8)
 
 
-def frame(tensors: dict[str, torch.Tensor]) -> Frame:
-    return Frame([], list(tensors.values()), None, None, 0)
+def frame(tensors: dict[str, torch.Tensor]) -> Memory:
+    return Memory([], list(tensors.values()), None, None, 0)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -63,11 +63,11 @@ def test_products_by_torch(kind: str, bias: bool) -> None:
     m, n, k = 4, 3, 5
     product = Product(
         kind,
-        *(Operand("out", 10, 21), Operand("left", 10, 12), Operand("right", 10, 3)),
+        *(Matrix("out", 10, 21), Matrix("left", 10, 12), Matrix("right", 10, 3)),
         *(m, n, k),
-        Operand("bias", 10, 2) if bias else None,
+        Matrix("bias", 10, 2) if bias else None,
     )
-    by_torch([product], Slots(list(tensors), []))(frame(tensors))
+    by_torch([product], Arguments(list(tensors), []))(frame(tensors))
     left = tensors["left"][1 : 1 + (k if kind == "tn" else m), 2 : 2 + (m if kind == "tn" else k)]
     right = tensors["right"][: n if kind == "nt" else k, 3 : 3 + (k if kind == "nt" else n)]
     wanted = (left.t() if kind == "tn" else left) @ (right.t() if kind == "nt" else right)
@@ -77,21 +77,21 @@ def test_products_by_torch(kind: str, bias: bool) -> None:
 
 def test_a_sum_by_torch() -> None:
     tensors = {"sums": torch.randn(3, 10), "out": torch.empty(2, 2)}
-    product = Product("sum", Operand("out", 4), Operand("sums", 10, 5), None, 1, 4, 3)
-    by_torch([product], Slots(list(tensors), []))(frame(tensors))
+    product = Product("sum", Matrix("out", 4), Matrix("sums", 10, 5), None, 1, 4, 3)
+    by_torch([product], Arguments(list(tensors), []))(frame(tensors))
     assert torch.equal(tensors["out"].view(-1), tensors["sums"][:, 5:9].sum(0))
 
 
 def test_the_words_of_a_launch() -> None:
     names = ["dg", "w", "dx", "dw", "dr", "x", "h", "sums", "total"]
-    slots = Slots(names, [])
-    second = contraction(8, 16, 128)[2]._replace(bias=Operand("x", 1, 3))
-    total = Product("sum", Operand("total", 300), Operand("sums", 400, 100), None, 1, 300, 5)
-    asked, blocks = jobs([contraction(8, 16, 128)[0], second, total], slots, item_bytes=2)
+    arguments = Arguments(names, [])
+    second = contraction(8, 16, 128)[2]._replace(bias=Matrix("x", 1, 3))
+    total = Product("sum", Matrix("total", 300), Matrix("sums", 400, 100), None, 1, 300, 5)
+    asked, blocks = jobs([contraction(8, 16, 128)[0], second, total], arguments, item_bytes=2)
     numbers = [1_000_000 * (place + 1) for place in range(len(names))]
-    numbers += [numbers[slots.place((name, 0))] + begin for name, begin in slots.inside]
-    numbers += list(slots.constants)
-    count, *words = [numbers[slots.place(each)] for each in asked]
+    numbers += [numbers[arguments.place((name, 0))] + begin for name, begin in arguments.inside]
+    numbers += list(arguments.constants)
+    count, *words = [numbers[arguments.place(each)] for each in asked]
     found = [words[begin : begin + 13] for begin in range(0, len(words), 13)]
     at = dict(zip(names, numbers, strict=False))
     assert count == len(found) == 3

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from zstate import verify
-from zstate.backends.cuda import engine, plain
+from zstate.backends import cuda
+from zstate.backends.cuda import plain
 from zstate.layout import Call, bind
 from zstate.operations import OPERATIONS
 
@@ -66,7 +67,7 @@ def worst(case: verify.Case, dtype: str, seed: int = 0) -> dict[str, Errors]:
     arrays = verify.make_inputs(case, seed)
     rounded = {n: torch.from_numpy(np.asarray(a)).to("cuda", storage) for n, a in arrays.items()}
     wide = {name: tensor.double() for name, tensor in rounded.items()}
-    there, grads = run_both(case, rounded, dtype, engine)
+    there, grads = run_both(case, rounded, dtype, cuda)
     exact = plain.forward(make_call(verify.cell_name(case.descriptor), case, wide, "float64"))
     exact_back = back(case, wide, {n: t.double() for n, t in there.items()}, "float64", plain)
     control = plain.forward(make_call(verify.cell_name(case.descriptor), case, rounded, dtype))

@@ -9,7 +9,8 @@ import harness
 import torch
 
 from zstate import layout, verify
-from zstate.backends.cuda import engine, launch
+from zstate.backends import cuda
+from zstate.backends.cuda import launch
 from zstate.errors import BackendError
 
 
@@ -31,7 +32,7 @@ def main() -> None:
                     for name, array in verify.make_inputs(case, 0).items()
                 }
                 try:
-                    harness.run_both(case, fed, dtype, engine)
+                    harness.run_both(case, fed, dtype, cuda)
                 except BackendError:
                     continue  # this chip has no such way
                 torch.cuda.synchronize()

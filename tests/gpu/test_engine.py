@@ -20,9 +20,10 @@ import torch
 import zstate as zs
 import zstate.torch
 from zstate import layout, verify
-from zstate.backends.cuda import compiler, engine, launch, plain
-from zstate.backends.cuda.plan import Chip, Plan, Problem
-from zstate.backends.cuda.planner import plans
+from zstate.backends import cuda
+from zstate.backends.cuda import compiler, launch, plain
+from zstate.backends.cuda.placement import Chip, Placement, Scan
+from zstate.backends.cuda.placements import placements
 from zstate.descriptors import Activation, AnyDescriptor
 from zstate.errors import BackendError
 
@@ -67,7 +68,7 @@ def test_way_over_the_chip(
 ) -> None:
     taken = []
 
-    def accepts(plan: Plan) -> bool:
+    def accepts(plan: Placement) -> bool:
         taken.append(plan.mode == mode)
         return taken[-1]
 
@@ -89,12 +90,12 @@ def test_tiles_of_so_many_rows(cell: str, rows: int, monkeypatch: pytest.MonkeyP
 
 def test_what_the_driver_refuses_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = launch.Kernel.fits
-    first = plans(Problem("lstm", False, False, "bfloat16", 72, 37, 2), chip())[0].mode
+    first = placements(Scan("lstm", False, False, "bfloat16", 72, 37, 2), chip())[0].mode
     asked = []
 
     def refuse(kernel: launch.Kernel) -> bool:
-        asked.append(kernel.plan.mode)
-        return kernel.plan.mode != first and fits(kernel)
+        asked.append(kernel.placement.mode)
+        return kernel.placement.mode != first and fits(kernel)
 
     monkeypatch.setattr(launch.Kernel, "fits", refuse)
     case = next(case for case in verify.CASES["lstm"] if case.title == "bidirectional")
@@ -183,9 +184,9 @@ def a_case(cell: str, size: tuple[int, int, int, int]) -> verify.Case:
 def test_the_same_bits_every_time(cell: str, size: tuple[int, int, int, int]) -> None:
     case = a_case(cell, size)
     fed = inputs(case, torch.bfloat16)
-    first = harness.run_both(case, fed, "bfloat16", engine)
+    first = harness.run_both(case, fed, "bfloat16", cuda)
     for _ in range(5):
-        again = harness.run_both(case, fed, "bfloat16", engine)
+        again = harness.run_both(case, fed, "bfloat16", cuda)
         for one, other in zip(first, again, strict=True):
             assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -194,10 +195,10 @@ def test_the_same_bits_every_time(cell: str, size: tuple[int, int, int, int]) ->
 def test_inside_a_graph(cell: str) -> None:
     case = a_case(cell, (12, 5, 7, 40))
     fed = inputs(case, torch.float32)
-    wanted = harness.run_both(case, fed, "float32", engine)
+    wanted = harness.run_both(case, fed, "float32", cuda)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = harness.run_both(case, fed, "float32", engine)
+        found = harness.run_both(case, fed, "float32", cuda)
     graph.replay()
     torch.cuda.synchronize()
     for one, other in zip(wanted, found, strict=True):
@@ -207,12 +208,12 @@ def test_inside_a_graph(cell: str) -> None:
 def test_inputs_that_do_not_lie_in_one_piece() -> None:
     case = a_case("lstm", (6, 4, 10, 24))
     fed = inputs(case, torch.float32)
-    wanted = harness.run_both(case, fed, "float32", engine)
+    wanted = harness.run_both(case, fed, "float32", cuda)
     spread = {
         name: torch.stack([tensor, tensor], -1)[..., 0] if tensor.ndim else tensor
         for name, tensor in fed.items()
     }
-    found = harness.run_both(case, spread, "float32", engine)
+    found = harness.run_both(case, spread, "float32", cuda)
     for one, other in zip(wanted, found, strict=True):
         for name in one:
             assert harness.error(other[name], one[name]) < 1e-6
@@ -221,11 +222,11 @@ def test_inputs_that_do_not_lie_in_one_piece() -> None:
 def test_on_another_stream() -> None:
     case = a_case("gru", (8, 3, 5, 33))
     fed = inputs(case, torch.float32)
-    wanted = harness.run_both(case, fed, "float32", engine)
+    wanted = harness.run_both(case, fed, "float32", cuda)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        found = harness.run_both(case, fed, "float32", engine)
+        found = harness.run_both(case, fed, "float32", cuda)
     stream.synchronize()
     for one, other in zip(wanted, found, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -235,7 +236,7 @@ def test_on_another_stream() -> None:
 def test_empty_and_very_long(size: tuple[int, int, int, int]) -> None:
     case = a_case("lstm", size)
     fed = inputs(case, torch.float32)
-    there, back = harness.run_both(case, fed, "float32", engine)
+    there, back = harness.run_both(case, fed, "float32", cuda)
     assert there["state"].shape == (size[0], size[1], 8 if size[3] == 8 else 3)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in back.values())
 
@@ -274,12 +275,12 @@ def hold_half_of_the_chip(stream: torch.cuda.Stream, cycles: int) -> None:
 def test_beside_a_kernel_that_holds_half_of_the_chip(size: tuple[int, int, int, int]) -> None:
     case = a_case("lstm", size)
     fed = inputs(case, torch.bfloat16)
-    wanted = harness.run_both(case, fed, "bfloat16", engine)
+    wanted = harness.run_both(case, fed, "bfloat16", cuda)
     torch.cuda.synchronize()
     other, held = torch.cuda.Stream(), torch.cuda.Event()
     hold_half_of_the_chip(other, 300_000_000)  # a sixth of a second
     held.record(other)
-    found = harness.run_both(case, fed, "bfloat16", engine)
+    found = harness.run_both(case, fed, "bfloat16", cuda)
     assert not held.query()  # it was there all the while that these were launched
     torch.cuda.synchronize()
     for one, two in zip(wanted, found, strict=True):
@@ -402,12 +403,12 @@ def test_in_a_thread_that_never_called_cuda() -> None:
         a_case("single_gate_rnn", (8, 5, 16, 40)),
     )
     fed, more = inputs(known, torch.bfloat16), inputs(new, torch.bfloat16)
-    harness.run_both(known, fed, "bfloat16", engine)
+    harness.run_both(known, fed, "bfloat16", cuda)
     torch.cuda.synchronize()
     done: list[str] = []
 
     def work(case: verify.Case, tensors: dict[str, torch.Tensor]) -> None:
-        harness.run_both(case, tensors, "bfloat16", engine)
+        harness.run_both(case, tensors, "bfloat16", cuda)
         done.append(case.title)
 
     for case, tensors in ((known, fed), (new, more)):
@@ -424,14 +425,14 @@ def test_from_several_threads() -> None:
     fed = [inputs(case, torch.bfloat16) for _ in range(4)]
     for place, tensors in enumerate(fed):
         tensors["source"] = tensors["source"] + place
-    wanted = [harness.run_both(case, tensors, "bfloat16", engine) for tensors in fed]
+    wanted = [harness.run_both(case, tensors, "bfloat16", cuda) for tensors in fed]
     torch.cuda.synchronize()
     wrong: list[str] = []
 
     def work(place: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(50):
-                found = harness.run_both(case, fed[place], "bfloat16", engine)
+                found = harness.run_both(case, fed[place], "bfloat16", cuda)
                 torch.cuda.current_stream().synchronize()
                 for one, other in zip(wanted[place], found, strict=True):
                     wrong.extend(name for name in one if not torch.equal(one[name], other[name]))
@@ -447,6 +448,6 @@ def test_from_several_threads() -> None:
 def test_float64_goes_through_the_plain_path() -> None:
     case = a_case("gru", (5, 3, 4, 6))
     fed = inputs(case, torch.float64)
-    found, wanted = (harness.run_both(case, fed, "float64", runner) for runner in (engine, plain))
+    found, wanted = (harness.run_both(case, fed, "float64", runner) for runner in (cuda, plain))
     for one, other in zip(wanted, found, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)

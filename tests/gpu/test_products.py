@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from zstate.backends.cuda import launch
-from zstate.backends.cuda.frame import Frame, Slots
-from zstate.backends.cuda.products import Operand, Product, by_torch
+from zstate.backends.cuda.arguments import Arguments, Memory
+from zstate.backends.cuda.products import Matrix, Product, by_torch
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32}
 # Of the result, and of what is added up in between: one rounding each.
@@ -15,19 +15,19 @@ ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "tf32": 2.0**-10}
 SIZES = [(1, 8, 8), (64, 64, 64), (65, 72, 80), (200, 136, 304), (7, 8, 1000), (1024, 256, 16)]
 
 
-def frame_of(slots: Slots, tensors: dict[str, torch.Tensor]) -> Frame:
+def frame_of(arguments: Arguments, tensors: dict[str, torch.Tensor]) -> Memory:
     numbers = [tensor.data_ptr() for tensor in tensors.values()]
-    numbers += [numbers[slots.place((name, 0))] + begin for name, begin in slots.inside]
+    numbers += [numbers[arguments.place((name, 0))] + begin for name, begin in arguments.inside]
     stream = launch.current_stream(torch.cuda.current_device())
-    return Frame(numbers + list(slots.constants), list(tensors.values()), None, None, stream)
+    return Memory(numbers + list(arguments.constants), list(tensors.values()), None, None, stream)
 
 
 def run(products: list[Product], tensors: dict[str, torch.Tensor], kind: str) -> None:
     """In one launch."""
-    slots = Slots(list(tensors), [])
+    arguments = Arguments(list(tensors), [])
     device = torch.device("cuda", torch.cuda.current_device())
     assert all(product.in_pieces(4 if kind == "tf32" else 8) for product in products)
-    launch.launched_products(products, slots, kind, device)()(frame_of(slots, tensors))
+    launch.launched_products(products, arguments, kind, device)()(frame_of(arguments, tensors))
 
 
 def matrices(kind: str, size: tuple[int, int, int], dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -60,8 +60,8 @@ def test_one_product(dtype: str, kind: str, size: tuple[int, int, int]) -> None:
     if kind == "tn":
         m = -(-m // 8) * 8  # its rows lie side by side
     tensors = matrices(kind, (m, n, k), TYPES[dtype])
-    operands = (Operand(name, tensors[name].shape[1]) for name in ("out", "left", "right"))
-    run([Product(kind, *operands, m, n, k, Operand("bias", n))], tensors, dtype)
+    operands = (Matrix(name, tensors[name].shape[1]) for name in ("out", "left", "right"))
+    run([Product(kind, *operands, m, n, k, Matrix("bias", n))], tensors, dtype)
     exact = wanted(kind, tensors) + tensors["bias"].double()
     assert error(tensors["out"], exact) < ROUNDING[dtype]
 
@@ -77,9 +77,9 @@ def test_windows_of_larger_matrices(dtype: str) -> None:
     left, right = tensors["left"][8:32, 16:32], tensors["right"][:16, 24:48]
     exact = left.double() @ right.double()  # [24,24]
     out, a, b = (
-        Operand("out", 48, 8 * 48 + 8),
-        Operand("left", 48, 8 * 48 + 16),
-        Operand("right", 48, 24),
+        Matrix("out", 48, 8 * 48 + 8),
+        Matrix("left", 48, 8 * 48 + 16),
+        Matrix("right", 48, 24),
     )
     run([Product("nn", out, a, b, 24, 24, 16)], tensors, dtype)
     assert error(tensors["out"][8:32, 8:32], exact) < ROUNDING[dtype]
@@ -97,19 +97,17 @@ def test_all_that_a_launch_can_hold(dtype: str) -> None:
         made = matrices(kind, size, TYPES[dtype])
         tensors |= {f"{name}{place}": tensor for name, tensor in made.items()}
         out, left, right = (
-            Operand(f"{name}{place}", made[name].shape[1]) for name in ("out", "left", "right")
+            Matrix(f"{name}{place}", made[name].shape[1]) for name in ("out", "left", "right")
         )
         products.append(Product(kind, out, left, right, *size))
     tensors["sums"] = torch.randn(5, 300, device="cuda")
     tensors["total"] = torch.empty(200, device="cuda", dtype=TYPES[dtype])
-    products.append(
-        Product("sum", Operand("total", 200), Operand("sums", 300, 100), None, 1, 200, 5)
-    )
+    products.append(Product("sum", Matrix("total", 200), Matrix("sums", 300, 100), None, 1, 200, 5))
     run(products, tensors, dtype)
     ours = {name: tensor.clone() for name, tensor in tensors.items()}
-    slots = Slots(list(tensors), [])
+    arguments = Arguments(list(tensors), [])
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    by_torch(products, slots)(Frame([], list(tensors.values()), None, None, 0))
+    by_torch(products, arguments)(Memory([], list(tensors.values()), None, None, 0))
     for name in tensors:
         if name.startswith(("out", "total")):
             assert error(ours[name], tensors[name].double()) < 2 * ROUNDING[dtype], name

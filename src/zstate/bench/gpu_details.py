@@ -14,8 +14,8 @@ import torch
 from .. import functional
 from ..backends.cuda import launch
 from ..backends.cuda.options import Options
-from ..backends.cuda.plan import Problem
-from ..backends.cuda.planner import plans
+from ..backends.cuda.placement import Scan
+from ..backends.cuda.placements import placements
 from ..descriptors import Activation, LSTMDescriptor
 from . import contenders
 from .gpu import graphed, make_tensors, timed
@@ -115,7 +115,7 @@ def host(cell: str, training: bool, seed: int) -> dict[str, Any]:
 
 def first_call() -> dict[str, float]:
     """Milliseconds until a new configuration is ready: compiled, and from the cache on disk."""
-    problem = Problem("lstm", True, False, "bfloat16", 640, 24, 1)
+    scan = Scan("lstm", True, False, "bfloat16", 640, 24, 1)
     options = Options((0, 1, 2, 3), (3, 3, 2, 3, 2), want_left=True, sum_bias=True)
     device = torch.device("cuda", torch.cuda.current_device())
     before, found = os.environ.get("ZSTATE_CACHE_DIR"), {}
@@ -123,7 +123,8 @@ def first_call() -> dict[str, float]:
         os.environ["ZSTATE_CACHE_DIR"] = folder
         for name in ("compiled", "cached"):
             start = time.perf_counter()
-            launch.Kernel(problem, options, plans(problem, launch.chip_of(device))[0], device)
+            best = placements(scan, launch.chip_of(device))[0]
+            launch.Kernel(scan, options, best, device)
             found[name] = (time.perf_counter() - start) * 1e3
     if before is None:
         del os.environ["ZSTATE_CACHE_DIR"]

@@ -1,21 +1,22 @@
 """The CUDA backend: persistent scans for every cell and option, on torch CUDA tensors.
 
-``planner`` chooses a way over the chip, ``compiler`` makes the machine code, ``launch`` runs it,
-``engine`` puts matrix products (``products``) around it and remembers the steps of every kind of
-call (``program``). torch and cuda-core are imported on first use.
+``placements`` chooses a way over the chip, ``compiler`` makes the machine code, ``launch`` runs it,
+``engine`` puts matrix products (``products``) around it and prepares the steps of every kind of
+call (``prepared``). torch and cuda-core are imported on first use.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ...layout import Call, Layout
+from .cells import CELLS
 
 if TYPE_CHECKING:
-    from .engine import Runner
-    from .tensors import TensorCall
+    from .prepared import Tensors
 
 name = "cuda"
 device = "cuda"
@@ -34,27 +35,32 @@ def unavailable() -> str | None:
 
 
 def refuses(layout: Layout) -> str | None:
-    """Why the backend cannot serve such a call: it serves them all, on CUDA tensors."""
-    return None
+    """Why the backend cannot serve such a call: it serves every call of the cells that it has."""
+    cell = layout.cell_kind.name
+    known = any(cell == each for each, _ in CELLS)
+    return None if known else f"it has no kernel for the cell {cell!r}"
 
 
-def runner(layout: Layout) -> Runner:
-    """What does calls of one signature: inputs in their order to results in theirs.
+def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
+    """What runs calls of one layout: inputs in the operation's order to results in theirs."""
+    from .engine import Runner
 
-    forward() and backward() are the same with names.
-    """
-    from . import engine
+    return Runner(layout)
 
-    return engine.runner(layout)
+
+def runner(layout: Layout) -> Callable[[Tensors], Tensors]:
+    """prepare(), once per layout."""
+    run: Callable[[Tensors], Tensors] | None = layout.cache.get(name)
+    if run is None:
+        run = layout.cache[name] = prepare(layout)
+    return run
 
 
 def forward(call: Call) -> dict[str, Any]:
-    from . import engine
+    """The results of a call by name, those that it produces."""
+    values: Any = call.values
+    results = zip(call.layout.operation.result._fields, runner(call.layout)(values), strict=True)
+    return {name: tensor for name, tensor in results if tensor is not None}
 
-    return engine.forward(cast("TensorCall", call))
 
-
-def backward(call: Call) -> dict[str, Any]:
-    from . import engine
-
-    return engine.backward(cast("TensorCall", call))
+backward = forward

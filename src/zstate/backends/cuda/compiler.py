@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TextIO
 
 HERE = Path(__file__).parent
-SCAN = ("machine.cuh", "shape.cuh", "scan.cu")
 PRODUCTS = ("machine.cuh", "products.cu")
-_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "[^"]+"$', re.MULTILINE)
 _DIGEST = 32
 
 
@@ -35,16 +34,21 @@ def find(name: str) -> Path:
 @cache
 def _text(name: str) -> str:
     text = find(name).read_text(encoding="utf-8")
-    if name == "scan.cu":
-        text = _INCLUDE.sub(lambda match: _text(match[1]), text)
     return _INCLUDE.sub("", text).replace("#pragma once", "")
 
 
-def source(constants: str, texts: tuple[str, ...] = SCAN) -> str:
+def scan_texts(cell: str) -> tuple[str, ...]:
+    """The texts of a scan, with that of its cell, each behind what it uses."""
+    return (
+        *("machine.cuh", "specialisation.cuh", "block.cuh", "sums.cuh", "turn.cuh"),
+        *("forward.cuh", "backward.cuh", cell),
+        *("exchange.cuh", "product.cuh", "scan.cu"),
+    )
+
+
+def source(constants: str, texts: tuple[str, ...]) -> str:
     """The whole text of a specialisation; it includes nothing."""
-    # The constants name themselves with letters that the shared headers use for other things.
-    shared = _text("activations.h") + _text("cells.h")
-    return shared + constants + "".join(_text(name) for name in texts)
+    return "".join([_text("activations.h"), _text("cells.h"), constants, *map(_text, texts)])
 
 
 def cache_folder() -> Path:

@@ -9,16 +9,16 @@ import torch
 
 from ...layout import Call, Layout
 from . import plain
-from .frame import MASK, Asked, Frame, Shape, Slots, Step
-from .launch import Kernel, chip_of, enter, launched_products, prepare
+from .arguments import MASK, Argument, Arguments, Memory, Shape, Step
+from .launch import Kernel, chip_of, enter, kernel_of, launched_products
 from .options import Options
-from .plan import Problem
-from .planner import plans
-from .products import Operand, Product, are_small, by_torch
-from .program import Program, Tensors
-from .tensors import TensorCall
+from .placement import Scan
+from .placements import placements
+from .prepared import Prepared, Tensors
+from .products import Matrix, Product, are_small, by_torch
 
 Tensor = torch.Tensor
+Run = Callable[[Tensors], Tensors]
 
 
 class Sizes(NamedTuple):
@@ -36,49 +36,26 @@ def sizes(layout: Layout) -> Sizes:
     return Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
 
 
-def forward(call: TensorCall) -> dict[str, Tensor]:
-    """The forward operation: its results by name. Nothing is recorded for gradients."""
-    found = zip(call.layout.operation.result._fields, runner(call.layout)(call.values), strict=True)
-    return {name: tensor for name, tensor in found if tensor is not None}
-
-
-# The gradient operation: the gradient of every input that was passed, by name.
-backward = forward
-
-
-def runner(layout: Layout) -> Runner:
-    """What calls of one signature are made with."""
-    found: Runner | None = layout.cache.get("cuda")
-    if found is None:
-        found = layout.cache["cuda"] = Runner(layout)
-    return found
-
-
 class Runner:
-    """Calls of one layout: inputs in the operation's order to results in the published order."""
+    """Calls of one layout: inputs in the operation's order to results in the published order.
+
+    A layout is that of one device and one set of shapes. What else decides on the kernel may change
+    from call to call: whether torch allows TF32, and how a mask lies in memory.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._programs: dict[object, Callable[[Tensors], Tensors]] = {}
         self._is_float32 = layout.dtype == "float32"
         self._mask = layout.operation.inputs.index("mask") if "mask" in layout.present else None
-        # Nothing else than the layout, which is that of one device, decides on the program.
-        self._one = not self._is_float32 and self._mask is None
-        self._only: Callable[[Tensors], Tensors] | None = None
+        self._prepared: dict[tuple[bool, bool], Run] = {}
 
     def __call__(self, inputs: Tensors) -> Tensors:
-        return self._chosen(inputs)(inputs) if self._only is None else self._only(inputs)
-
-    def _chosen(self, inputs: Tensors) -> Callable[[Tensors], Tensors]:
         exact = self._is_float32 and not torch.backends.cuda.matmul.allow_tf32
         in_pairs = self._mask is not None and _in_pairs(inputs[self._mask])
-        key = (inputs[0].device, exact, in_pairs)  # type: ignore[union-attr]
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = _program(self._layout, inputs, *key)
-        if self._one:
-            self._only = program
-        return program
+        run = self._prepared.get((exact, in_pairs))
+        if run is None:
+            run = self._prepared[exact, in_pairs] = _prepared(self._layout, inputs, exact, in_pairs)
+        return run(inputs)
 
 
 def _in_pairs(mask: Tensor | None) -> bool:
@@ -90,13 +67,13 @@ def _in_pairs(mask: Tensor | None) -> bool:
     return last == 1 and aligned and all(stride % 2 == 0 for stride in others)
 
 
-def _program(
-    layout: Layout, inputs: Tensors, device: torch.device, exact: bool, mask_pairs: bool
-) -> Callable[[Tensors], Tensors]:
+def _prepared(layout: Layout, inputs: Tensors, exact: bool, mask_pairs: bool) -> Run:
     """The steps of such calls; a loop of torch operations where there is nothing to launch."""
-    problem, z = _problem(layout, exact), sizes(layout)
+    source = inputs[0]
+    assert source is not None
+    scan, z, device = _scan(layout, exact), sizes(layout), source.device
     # Full float32 may not fit on a chip with few multiprocessors at all.
-    if layout.dtype == "float64" or not (z.T and z.N) or not plans(problem, chip_of(device)):
+    if layout.dtype == "float64" or not (z.T and z.N) or not placements(scan, chip_of(device)):
         return lambda tensors: _plain(layout, tensors)
     shapes = {
         name: tuple(tensor.shape)
@@ -104,21 +81,19 @@ def _program(
         if tensor is not None
     }
     enter(device.index)
-    kernel = prepare(problem, _options(layout, shapes, mask_pairs), device)
-    source = inputs[0]
-    assert source is not None
+    kernel = kernel_of(scan, _options(layout, shapes, mask_pairs), device)
     builder = _Backward if layout.operation.is_gradient else _Forward
-    return builder(layout, kernel, shapes, source.dtype).program()
+    return builder(layout, kernel, shapes, source.dtype).prepared()
 
 
 def _plain(layout: Layout, tensors: Tensors) -> Tensors:
     run = plain.backward if layout.operation.is_gradient else plain.forward
-    found = run(Call(layout, tensors))  # type: ignore[arg-type]
-    return tuple(found.get(name) for name in layout.operation.result._fields)
+    results = run(Call(layout, tensors))  # type: ignore[arg-type]
+    return tuple(results.get(name) for name in layout.operation.result._fields)
 
 
 class _Builder:
-    """What the two directions of time share. Steps are bound when all of them are known."""
+    """What both directions of time share. Steps are bound once all of them are known."""
 
     def __init__(
         self, layout: Layout, kernel: Kernel, shapes: dict[str, Shape], dtype: torch.dtype
@@ -127,7 +102,7 @@ class _Builder:
         self.z, self.shapes = sizes(layout), dict(shapes)
         self.names = layout.result_names()
         read = [n for n in layout.operation.inputs if n in layout.present and self.reads(n)]
-        self.slots = Slots(read, [self.result(name) for name in self.names])
+        self.arguments = Arguments(read, [self.result(name) for name in self.names])
         self.steps: list[Callable[[], Step]] = []
 
     def reads(self, name: str) -> bool:
@@ -142,7 +117,7 @@ class _Builder:
         """An input's name, if it was passed."""
         return name if name in self.layout.present else None
 
-    def program(self) -> Program:
+    def prepared(self) -> Prepared:
         self.build()
         self.shapes |= {
             self.result(name): self.shapes[name]
@@ -151,8 +126,8 @@ class _Builder:
             for name in self.names
         }
         fields = self.layout.operation.result._fields
-        return Program(
-            self.slots,
+        return Prepared(
+            self.arguments,
             self.layout.operation.inputs,
             self.shapes,
             [self.result(name) if name in self.names else None for name in fields],
@@ -170,17 +145,17 @@ class _Builder:
         products = [each for each in products if each.m and each.n]
         if not products:
             return
-        kind, device = self.kernel.problem.type, self.kernel.device
+        kind, device = self.kernel.scan.type, self.kernel.device
         if are_small(products, kind, chip_of(device).multiprocessors):
-            self.steps.append(launched_products(products, self.slots, kind, device))
+            self.steps.append(launched_products(products, self.arguments, kind, device))
         else:
-            self.by_torch(by_torch(products, self.slots))
+            self.by_torch(by_torch(products, self.arguments))
 
     def by_torch(self, step: Step) -> None:
         """A step of torch operations."""
         self.steps.append(lambda: step)
 
-    def scan(self, **tensors: str | Asked | None) -> None:
+    def scan(self, **tensors: str | Argument | None) -> None:
         """The step of the scan; tensors are named as in launch.FIELDS."""
         tensors |= {
             "weight": self.weight(),
@@ -190,28 +165,29 @@ class _Builder:
             "cell0": self.given("init_cell"),
         }
         addresses = {
-            field: self.slots.ask(name) if name is None or isinstance(name, str) else name
+            field: self.arguments.address(name) if name is None or isinstance(name, str) else name
             for field, name in tensors.items()
         }
         if self.given("mask"):
             addresses |= {name: (name, 0) for name in MASK}
-        self.steps.append(self.kernel.step(self.slots, self.z.T, addresses))
+        self.steps.append(self.kernel.step(self.arguments, self.z.T, addresses))
 
     def weight(self) -> str:
-        """The recurrent weight as the scan reads it: the caller's own, where it is read once."""
-        z, plan, gradient = self.z, self.kernel.plan, self.layout.operation.is_gradient
-        if plan.holds_all(self.kernel.problem) or (plan.padded == z.H and not gradient):
+        """The recurrent weight as the scan reads it: the caller's own if it stays on the chip."""
+        z, placement = self.z, self.kernel.placement
+        gradient = self.layout.operation.is_gradient
+        size = placement.padded
+        if placement.holds_all(self.kernel.scan) or (size == z.H and not gradient):
             return "recurrent_weight"
-        size = plan.padded
         shape = (z.D, size, z.G, size) if gradient else (z.D, z.G, size, size)
-        name = self.slots.part("weight", shape, self.dtype)
+        name = self.arguments.reserve("weight", shape, self.dtype)
 
-        def copy(frame: Frame) -> None:
-            weight = self.slots.tensor(frame, "recurrent_weight").reshape(z.D, z.G, z.H, z.H)
-            padded = self.slots.tensor(frame, name)
+        def copy(memory: Memory) -> None:
+            weight = self.arguments.tensor(memory, "recurrent_weight").reshape(z.D, z.G, z.H, z.H)
+            padded = self.arguments.tensor(memory, name)
             if size != z.H:
                 padded.zero_()
-            if gradient:  # turned, so that the backward product reads along its rows too
+            if gradient:  # transposed, so that the backward product reads along its rows too
                 padded[:, : z.H, :, : z.H] = weight.permute(0, 3, 1, 2)
             else:
                 padded[:, :, : z.H, : z.H] = weight
@@ -243,17 +219,19 @@ class _Forward(_Builder):
             return "source"
         wide, name = z.D * z.G * z.H, "training_state"
         if name not in self.names or (self.layout.descriptor.reverse and z.D == 1):
-            name = self.slots.part("gates", (z.T, z.N, wide), self.dtype)
+            name = self.arguments.reserve("gates", (z.T, z.N, wide), self.dtype)
         if self.given("input_weight"):
-            operands = Operand(name, wide), Operand("source", z.I), Operand("input_weight", z.I)
-            added = None if bias is None else Operand("bias", wide)
+            operands = Matrix(name, wide), Matrix("source", z.I), Matrix("input_weight", z.I)
+            added = None if bias is None else Matrix("bias", wide)
             self.multiply([Product("nt", *operands, z.T * z.N, wide, z.I, added)])
         else:
-            self.by_torch(lambda frame: self._add_bias(frame, name))
+            self.by_torch(lambda memory: self._add_bias(memory, name))
         return name
 
-    def _add_bias(self, frame: Frame, to: str) -> None:
-        source, bias, gates = (self.slots.tensor(frame, name) for name in ("source", "bias", to))
+    def _add_bias(self, memory: Memory, to: str) -> None:
+        source, bias, gates = (
+            self.arguments.tensor(memory, name) for name in ("source", "bias", to)
+        )
         torch.add(source, bias, out=gates)
 
 
@@ -264,7 +242,7 @@ class _Backward(_Builder):
         self, layout: Layout, kernel: Kernel, shapes: dict[str, Shape], dtype: torch.dtype
     ) -> None:
         super().__init__(layout, kernel, shapes, dtype)
-        self.resets_after = getattr(layout.descriptor, "reset_after", False)
+        self.form = kernel.scan.form
         self.wide = self.z.D * self.z.G * self.z.H
 
     def reads(self, name: str) -> bool:
@@ -278,15 +256,15 @@ class _Backward(_Builder):
         return self.result(name) if name in self.names else None
 
     def build(self) -> None:
-        z, part = self.z, self.slots.part
+        z, reserve = self.z, self.arguments.reserve
         gates = self.result("source")  # already projected: the gates' gradient is the source's
         if self.given("input_weight"):
-            gates = part("gates", (z.T * z.N, self.wide), self.dtype)
-        left = part("left", (z.T * z.N, z.D * z.H), self.dtype)
+            gates = reserve("gates", (z.T * z.N, self.wide), self.dtype)
+        left = reserve("left", (z.T * z.N, z.D * z.H), self.dtype)
         left_reset = None
-        if self.layout.cell_kind.name == "gru":
-            width = self.wide if self.resets_after else z.D * z.H
-            left_reset = part("left_reset", (z.T * z.N, width), self.dtype)
+        if self.form.left_reset:
+            width = z.D * self.form.left_reset * z.H
+            left_reset = reserve("left_reset", (z.T * z.N, width), self.dtype)
         sums = self.sums()
         self.scan(
             saved="z_state",
@@ -303,60 +281,54 @@ class _Backward(_Builder):
             d_cell0=self.gradient("init_cell"),
             **sums.addresses,
         )
-        self.multiply([*self.contractions(gates, left, left_reset), *sums.products])
+        self.multiply([*self.contractions(gates), *sums.products])
 
-    def contractions(self, gates: str, left: str, left_reset: str | None) -> list[Product]:
+    def contractions(self, gates: str) -> list[Product]:
         """dx [T·N,I], dW [D·G·H,I] and dR [D,G·H,H] from the gates' gradients [T·N,D·G·H]."""
         z, wide, rows = self.z, self.wide, self.z.T * self.z.N
-        found = []
+        products = []
         if self.given("input_weight"):
-            dg, x, w = Operand(gates, wide), Operand("source", z.I), Operand("input_weight", z.I)
-            dx, dw = (Operand(self.result(name), z.I) for name in ("source", "input_weight"))
-            found.append(Product("nn", dx, dg, w, rows, z.I, wide))
-            found.append(Product("tn", dw, dg, x, wide, z.I, rows))
-        # What stood in front of R, and which gates' products it was a factor of.
-        parts = [(gates, left, 0, z.G * z.H)]
-        if left_reset is not None and self.resets_after:
-            parts = [(left_reset, left, 0, z.G * z.H)]
-        elif left_reset is not None:
-            # The candidate's gate is the last in either gate order, and has a factor of its own.
-            parts = [(gates, left, 0, 2 * z.H), (gates, left_reset, 2 * z.H, z.H)]
+            dg, x, w = Matrix(gates, wide), Matrix("source", z.I), Matrix("input_weight", z.I)
+            dx, dw = (Matrix(self.result(name), z.I) for name in ("source", "input_weight"))
+            products.append(Product("nn", dx, dg, w, rows, z.I, wide))
+            products.append(Product("tn", dw, dg, x, wide, z.I, rows))
         for d in range(z.D):
-            for products, factor, first, count in parts:
-                row = d * z.G * z.H + first
-                out = Operand(self.result("recurrent_weight"), z.H, row * z.H)
-                operands = Operand(products, wide, row), Operand(factor, z.D * z.H, d * z.H)
-                found.append(Product("tn", out, *operands, count, z.H, rows))
-        return found
+            for gradients, factor, first, count in self.form.contractions:
+                row = (d * z.G + first) * z.H
+                dr = Matrix(self.result("recurrent_weight"), z.H, row * z.H)
+                left = Matrix(gates if gradients == "gates" else gradients, wide, row)
+                right = Matrix(factor, z.D * z.H, d * z.H)
+                products.append(Product("tn", dr, left, right, count * z.H, z.H, rows))
+        return products
 
     def sums(self) -> _Sums:
-        """Gradients that are sums over time and batch: the scan leaves one a group of rows."""
-        z, slots = self.z, self.slots
-        per_unit = {"bias": z.G, "peephole": 4, "secondary_bias": 1}
+        """Gradients that are sums over time and batch: the scan leaves one per group of rows."""
+        z, arguments = self.z, self.arguments
+        per_unit = {"bias": z.G, "peephole": z.G, "secondary_bias": 1}
         widths = {name: z.D * n * z.H for name, n in per_unit.items() if name in self.names}
-        groups, total = self.kernel.plan.tile_groups(z.N), sum(widths.values())
+        groups, total = self.kernel.placement.tile_groups(z.N), sum(widths.values())
         if groups == 1:
             return _Sums({_SUM_FIELDS[name]: self.result(name) for name in widths}, [])
-        found = _Sums({"sum_stride": slots.constant(total)}, [])
+        several = _Sums({"sum_stride": arguments.constant(total)}, [])
         if widths:
-            slots.part("sums", (groups, total), torch.float32)
+            arguments.reserve("sums", (groups, total), torch.float32)
         begin = 0
         for name, width in widths.items():
-            found.addresses[_SUM_FIELDS[name]] = slots.ask("sums", begin * 4)
-            out, sums = Operand(self.result(name), width), Operand("sums", total, begin)
-            found.products.append(Product("sum", out, sums, None, 1, width, groups))
+            several.addresses[_SUM_FIELDS[name]] = arguments.address("sums", begin * 4)
+            out, sums = Matrix(self.result(name), width), Matrix("sums", total, begin)
+            several.products.append(Product("sum", out, sums, None, 1, width, groups))
             begin += width
-        return found
+        return several
 
     def unreset(self) -> str | None:
         """What reset_after multiplies by r, for all t in one product; zState does not keep it.
 
-        [T,N,D·H]; without an initial state the scan knows that of the first step.
+        [T,N,D·H]; without an initial state the scan knows it at the first step.
         """
         z = self.z
-        if not self.resets_after:
+        if not self.form.unreset:
             return None
-        name = self.slots.part("unreset", (z.T, z.N, z.D * z.H), self.dtype)
+        name = self.arguments.reserve("unreset", (z.T, z.N, z.D * z.H), self.dtype)
         if self.given("mask"):
             self.by_torch(self._unreset_masked)
             return name
@@ -366,32 +338,32 @@ class _Backward(_Builder):
             # In the order of the output; the second direction goes the other way.
             begin, after, before = (0, step, 0) if d == 0 else (last, 0, step)
             own = d * z.H
-            weight = Operand("recurrent_weight", z.H, (d * z.G + 2) * z.H * z.H)
-            bias = Operand("secondary_bias", wide, own) if self.given("secondary_bias") else None
+            weight = Matrix("recurrent_weight", z.H, (d * z.G + 2) * z.H * z.H)
+            bias = Matrix("secondary_bias", wide, own) if self.given("secondary_bias") else None
             out, states = (
-                Operand(name, wide, after + own),
-                Operand("output_fwd", wide, before + own),
+                Matrix(name, wide, after + own),
+                Matrix("output_fwd", wide, before + own),
             )
             rows = (z.T - 1) * z.N
             products.append(Product("nt", out, states, weight, rows, z.H, z.H, bias))
             if self.given("init_state"):
-                out, states = Operand(name, wide, begin + own), Operand("init_state", wide, own)
+                out, states = Matrix(name, wide, begin + own), Matrix("init_state", wide, own)
                 products.append(Product("nt", out, states, weight, z.N, z.H, z.H, bias))
         self.multiply(products)
         return name
 
-    def _unreset_masked(self, frame: Frame) -> None:
-        z, slots = self.z, self.slots
-        state, found = (slots.tensor(frame, name) for name in ("output_fwd", "unreset"))
-        weight = slots.tensor(frame, "recurrent_weight").reshape(z.D, z.G, z.H, z.H)[:, 2]
+    def _unreset_masked(self, memory: Memory) -> None:
+        z, arguments = self.z, self.arguments
+        state, unreset = (arguments.tensor(memory, name) for name in ("output_fwd", "unreset"))
+        weight = arguments.tensor(memory, "recurrent_weight").reshape(z.D, z.G, z.H, z.H)[:, 2]
         first, bias = (
-            slots.tensor(frame, name) if self.given(name) else None
+            arguments.tensor(memory, name) if self.given(name) else None
             for name in ("init_state", "secondary_bias")
         )
-        assert frame.mask is not None
+        assert memory.mask is not None
         for d in range(z.D):
             own = slice(d * z.H, (d + 1) * z.H)
-            mask = frame.mask[:, :, own]
+            mask = memory.mask[:, :, own]
             mask = mask.flip(0) if z.D == 1 and self.layout.descriptor.reverse else mask
             early, late = (slice(None, -1), slice(1, None))
             before, after = (early, late) if d == 0 else (late, early)
@@ -399,40 +371,30 @@ class _Backward(_Builder):
             added = None if bias is None else bias[own]
             rows = (state[before, :, own] * mask[after]).reshape(-1, z.H)
             linear = torch.nn.functional.linear
-            found[after, :, own] = linear(rows, weight[d], added).view(-1, z.N, z.H)
+            unreset[after, :, own] = linear(rows, weight[d], added).view(-1, z.N, z.H)
             if first is not None:
-                found[begin, :, own] = linear(first[:, own] * mask[begin], weight[d], added)
+                unreset[begin, :, own] = linear(first[:, own] * mask[begin], weight[d], added)
 
 
 _SUM_FIELDS = {"bias": "bias_sum", "peephole": "peephole_sum", "secondary_bias": "bias2_sum"}
 
 
 class _Sums(NamedTuple):
-    """Where the scan leaves sums over time and batch, and how the groups' become one."""
+    """Where the scan leaves sums over time and batch, and how those of the groups become one."""
 
-    addresses: dict[str, str | Asked | None]
+    addresses: dict[str, str | Argument | None]
     products: list[Product]
 
 
-def _problem(layout: Layout, exact: bool) -> Problem:
+def _scan(layout: Layout, exact: bool) -> Scan:
     z = sizes(layout)
     kind = "tf32" if layout.dtype == "float32" and not exact else layout.dtype
-    return Problem(
-        layout.cell_kind.name,
-        layout.operation.is_gradient,
-        getattr(layout.descriptor, "reset_after", False),
-        kind,
-        z.H,
-        z.N,
-        z.D,
-        _optional_registers(layout),
-    )
-
-
-def _optional_registers(layout: Layout) -> int:
-    """Of a pair of units: masks, peepholes and the sums of their gradients."""
-    sums = 2 if layout.operation.is_gradient else 1
-    return 2 * ("mask" in layout.present) + 8 * sums * ("peephole" in layout.present)
+    # Of a pair of units: the mask, peepholes and the sums of their gradients.
+    gradient, present = layout.operation.is_gradient, layout.present
+    sums = 2 if gradient else 1
+    optional = 2 * ("mask" in present) + 2 * z.G * sums * ("peephole" in present)
+    reset_after = getattr(layout.descriptor, "reset_after", False)
+    return Scan(layout.cell_kind.name, gradient, reset_after, kind, z.H, z.N, z.D, optional)
 
 
 def _options(layout: Layout, shapes: dict[str, Shape], mask_pairs: bool) -> Options:

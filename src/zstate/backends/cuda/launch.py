@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from operator import itemgetter
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from ...errors import BackendError
-from .compiler import PRODUCTS, machine_code, source
-from .frame import Asked, Frame, Slots, Step
+from .arguments import Argument, Arguments, Memory, Step
+from .compiler import PRODUCTS, machine_code, scan_texts, source
 from .options import Options, constants, product_constants
-from .plan import BLOCK, CLUSTER, GRID, Chip, Plan, Problem
-from .planner import plans
+from .placement import BLOCK, CLUSTER, GRID, Chip, Placement, Scan
+from .placements import placements
 from .products import MOST_WORDS, SHARED, THREADS, Product, jobs
 
 driver: Any
@@ -27,7 +27,7 @@ try:
 except ImportError:  # the backend's unavailable() says so before anything here is used
     driver = None
 
-# The fields of Arguments in shape.cuh, in its order.
+# The fields of Arguments in specialisation.cuh, in its order.
 FIELDS = (
     "T",
     "N",
@@ -65,7 +65,7 @@ FIELDS = (
 _FIRST_GROUP, _EXCHANGE = FIELDS.index("first_group"), FIELDS.index("exchange")
 
 DEBUG = False  # stop a wait that lasts too long: for development
-ACCEPTS: Callable[[Plan], bool] | None = None  # only these plans: for tests
+ACCEPTS: Callable[[Placement], bool] | None = None  # only these placements: for tests
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
@@ -80,11 +80,11 @@ def checked(answer: tuple[Any, ...]) -> Any:
 
 @cache
 def chip_of(device: torch.device) -> Chip:
-    found: Any = torch.cuda.get_device_properties(device)
+    properties: Any = torch.cuda.get_device_properties(device)
     return Chip(
-        found.multi_processor_count,
-        int(found.shared_memory_per_block_optin),
-        (found.major, found.minor),
+        properties.multi_processor_count,
+        int(properties.shared_memory_per_block_optin),
+        (properties.major, properties.minor),
     )
 
 
@@ -102,7 +102,7 @@ def _context(index: int) -> Any:
 
 
 class _Thread(threading.local):
-    """The devices whose context this thread has had."""
+    """The devices whose context this thread has entered."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
@@ -112,25 +112,41 @@ _THIS_THREAD = _Thread()
 
 
 def enter(index: int) -> None:
-    """Give this thread the context that torch computes in: one of autograd's may have none yet."""
+    """Enter the context that torch computes in; a thread of autograd may have none yet."""
     if index not in _THIS_THREAD.devices:
         checked(driver.cuCtxSetCurrent(_context(index)))
         _THIS_THREAD.devices.add(index)
 
 
-class Words:
-    """Memory for the arguments of a launch, so many 64-bit words; one thread has it at a time.
+class Launch:
+    """A function with its launch configuration: call it with a stream and the arguments' words.
 
-    The driver copies the arguments before a launch returns.
+    A configuration is made once per stream and never changed: making one costs more than launching
+    with it. The memory of the words serves one thread at a time; the driver copies them before a
+    launch returns.
     """
 
-    def __init__(self, count: int, most: int | None = None) -> None:
-        self._pack = struct.Struct(f"{count}q").pack_into
-        self._type = ctypes.c_int64 * (most or count)  # as large as the kernel's argument is
+    def __init__(
+        self,
+        function: Any,
+        blocks: int,
+        threads: int,
+        shared: int,
+        words: int,
+        attributes: Sequence[Any] = (),
+        most_words: int | None = None,
+    ) -> None:
+        self._function, self._attributes = function, list(attributes)
+        self._blocks, self._threads, self._shared = blocks, threads, shared
+        self._pack = struct.Struct(f"{words}q").pack_into
+        self._type = ctypes.c_int64 * (most_words or words)  # as large as the kernel's argument is
         self._free: list[tuple[Any, Any, int]] = []
+        self._configs: dict[int, Any] = {}
 
-    def launch(self, config: Any, function: Any, words: tuple[int, ...] | list[int]) -> None:
-        """Launch with these arguments."""
+    def __call__(self, stream: int, words: Sequence[int]) -> None:
+        config = self._configs.get(stream)
+        if config is None:
+            config = self._configs[stream] = self.config(stream)
         try:
             memory = self._free.pop()
         except IndexError:
@@ -138,24 +154,20 @@ class Words:
             pointer = ctypes.c_void_p(ctypes.addressof(buffer))
             memory = buffer, pointer, ctypes.addressof(pointer)
         self._pack(memory[0], 0, *words)
-        (status,) = driver.cuLaunchKernelEx(config, function, memory[2], 0)
+        (status,) = driver.cuLaunchKernelEx(config, self._function, memory[2], 0)
         self._free.append(memory)
         if status:
             checked((status,))
 
-
-def launch_config(
-    blocks: int, threads: int, shared: int, stream: int, attributes: list[Any]
-) -> Any:
-    """Made once a stream and never changed: making one costs more than launching with it."""
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-    config.sharedMemBytes = shared
-    config.hStream = driver.CUstream(stream)
-    config.attrs = attributes
-    config.numAttrs = len(attributes)
-    return config
+    def config(self, stream: int) -> Any:
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = self._blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
+        config.sharedMemBytes = self._shared
+        config.hStream = driver.CUstream(stream)
+        config.attrs = self._attributes
+        config.numAttrs = len(self._attributes)
+        return config
 
 
 def loaded(code: bytes, name: bytes, shared: int) -> Any:
@@ -171,16 +183,15 @@ def architecture(device: torch.device) -> str:
 
 
 class Kernel:
-    """One specialisation, loaded onto one device, with its plan."""
+    """One specialisation, loaded onto one device, with its placement."""
 
     def __init__(
-        self, problem: Problem, options: Options, plan: Plan, device: torch.device
+        self, scan: Scan, options: Options, placement: Placement, device: torch.device
     ) -> None:
-        self.problem, self.plan, self.device = problem, plan, device
-        text = source(constants(problem, options, plan, DEBUG))
-        code = machine_code(text, architecture(device))
-        self._function = loaded(code, b"scan", plan.shared)
-        if plan.mode == CLUSTER and plan.blocks > 8:
+        self.scan, self.placement, self.device = scan, placement, device
+        text = source(constants(scan, options, placement, DEBUG), scan_texts(scan.form.text))
+        self._function = loaded(machine_code(text, architecture(device)), b"scan", placement.shared)
+        if placement.mode == CLUSTER and placement.blocks > 8:
             checked(
                 driver.cuFuncSetAttribute(
                     self._function,
@@ -188,54 +199,57 @@ class Kernel:
                     1,
                 )
             )
-        self._attributes = self._launch_attributes()
-        groups, at_once = plan.tile_groups(problem.batch), plan.groups // problem.directions
+        groups, at_once = placement.tile_groups(scan.batch), placement.groups // scan.directions
         self._launches = [
-            (first, min(at_once, groups - first) * problem.directions)
+            (first, self._launch(min(at_once, groups - first) * scan.directions))
             for first in range(0, groups, at_once)
         ]
-        self.exchange_words = 0  # of a step, 32 bits each
-        if plan.mode == GRID:
-            row = sum(into for into, _ in problem.phases) * plan.padded * problem.value_bytes
-            self.exchange_words = plan.groups * plan.tiles * plan.rows * row // 4
-        self._configs: dict[tuple[int, int], Any] = {}
+        self.exchange_words = 0  # per step, 32 bits each
+        if placement.mode == GRID:
+            row = sum(phase.gates_in for phase in scan.phases) * placement.padded * scan.value_bytes
+            self.exchange_words = placement.groups * placement.tiles * placement.rows * row // 4
+
+    def _launch(self, groups: int) -> Launch:
+        placement = self.placement
+        return Launch(
+            self._function,
+            groups * placement.blocks,
+            placement.threads,
+            placement.shared,
+            len(FIELDS),
+            self._launch_attributes(),
+        )
 
     def _launch_attributes(self) -> list[Any]:
-        if self.plan.mode == CLUSTER:
+        if self.placement.mode == CLUSTER:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value.clusterDim.x = self.plan.blocks
+            attribute.value.clusterDim.x = self.placement.blocks
             attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
             return [attribute]
-        if self.plan.mode == GRID:
-            # The driver refuses a launch whose blocks cannot all be resident: no wait without end.
+        if self.placement.mode == GRID:
+            # The driver refuses a launch whose blocks cannot all be resident: no wait is endless.
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
             return [attribute]
         return []
 
-    def _config(self, groups: int, stream: int) -> Any:
-        plan = self.plan
-        return launch_config(
-            groups * plan.blocks, plan.threads, plan.shared, stream, self._attributes
-        )
-
     def fits(self) -> bool:
-        """Whether the driver can have what must be resident together on the chip at once."""
-        if self.plan.mode == CLUSTER:
+        """Whether everything that must be resident together fits on the chip at once."""
+        if self.placement.mode == CLUSTER:
             return self.active_clusters() >= 1
         count = checked(
             driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                self._function, self.plan.threads, self.plan.shared
+                self._function, self.placement.threads, self.placement.shared
             )
         )
-        needed = self.plan.groups * self.plan.blocks if self.plan.mode == GRID else 1
+        needed = self.placement.groups * self.placement.blocks if self.placement.mode == GRID else 1
         return bool(count * chip_of(self.device).multiprocessors >= needed)
 
     def active_clusters(self) -> int:
-        """How many clusters the driver would have on the chip at once."""
-        config = self._config(1, 0)
+        """How many clusters fit on the chip at once."""
+        config = self._launch(1).config(stream=0)
         return int(checked(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
     def resources(self) -> tuple[int, int]:
@@ -247,62 +261,55 @@ class Kernel:
         )
         return int(checked(registers)), int(checked(local))
 
-    def step(self, slots: Slots, steps: int, addresses: dict[str, Asked]) -> Callable[[], Step]:
-        """A launch on the frame's stream, once all numbers have their places.
+    def step(
+        self, arguments: Arguments, steps: int, addresses: dict[str, Argument]
+    ) -> Callable[[], Step]:
+        """A launch on the call's stream, once all numbers have their places.
 
         Addresses and strides are named as in FIELDS; what is not named is 0.
         """
-        problem = self.problem
-        values = {
+        scan = self.scan
+        sizes = {
             "T": steps,
-            "N": problem.batch,
-            "step": problem.batch * problem.directions * problem.hidden,
+            "N": scan.batch,
+            "step": scan.batch * scan.directions * scan.hidden,
         }
-        asked: dict[str, Asked] = {name: slots.constant(value) for name, value in values.items()}
-        asked |= addresses
-        nothing = slots.constant(0)
-        if self.exchange_words:
-            size = (steps * self.exchange_words,)
-            asked["exchange"] = slots.ask(slots.part("exchange", size, torch.int32))
+        fields: dict[str, Argument] = {
+            name: arguments.constant(value) for name, value in sizes.items()
+        }
+        fields |= addresses
+        nothing = arguments.constant(0)
+        exchange_words = steps * self.exchange_words
+        if exchange_words:
+            name = arguments.reserve("exchange", (exchange_words,), torch.int32)
+            fields["exchange"] = arguments.address(name)
         return lambda: self._bound(
-            [slots.place(asked.get(name, nothing)) for name in FIELDS],
-            steps * self.exchange_words,
+            [arguments.place(fields.get(name, nothing)) for name in FIELDS], exchange_words
         )
 
     def _bound(self, places: list[int], exchange_words: int) -> Step:
-        pick, words, configs = itemgetter(*places), Words(len(FIELDS)), self._configs
+        pick, launches = itemgetter(*places), self._launches
         fill = self._filler(exchange_words) if exchange_words else None
+        pieces = exchange_words // 4
 
-        def launch(frame: Frame) -> None:
-            arguments, stream = pick(frame.numbers), frame.stream
-            for first, groups in self._launches:
+        def launch(memory: Memory) -> None:
+            words, stream = pick(memory.numbers), memory.stream
+            for first, launch_groups in launches:
                 if first:
-                    arguments = [*arguments[:_FIRST_GROUP], first, *arguments[_FIRST_GROUP + 1 :]]
+                    words = [*words[:_FIRST_GROUP], first, *words[_FIRST_GROUP + 1 :]]
                 if fill is not None:
-                    fill(arguments[_EXCHANGE], stream)
-                config = configs.get((groups, stream))
-                if config is None:
-                    config = configs[groups, stream] = self._config(groups, stream)
-                words.launch(config, self._function, arguments)
+                    fill(stream, (words[_EXCHANGE], pieces))
+                launch_groups(stream, words)
 
         return launch
 
-    def _filler(self, exchange_words: int) -> Callable[[int, int], None]:
-        """Sets an exchange, by its address and on a stream, to "not there yet"."""
-        kind = "tf32" if self.problem.type == "float32" else self.problem.type
+    def _filler(self, exchange_words: int) -> Launch:
+        """Sets an exchange, by its address and its 16-byte pieces, to "not there yet"."""
+        kind = "tf32" if self.scan.type == "float32" else self.scan.type
         function = _product_function(kind, self.device, b"fill")
-        pieces, words = exchange_words // 4, Words(2)
         most = 8 * chip_of(self.device).multiprocessors
-        blocks = min(most, -(-pieces // THREADS))
-        configs: dict[int, Any] = {}
-
-        def fill(address: int, stream: int) -> None:
-            config = configs.get(stream)
-            if config is None:
-                config = configs[stream] = launch_config(blocks, THREADS, 0, stream, [])
-            words.launch(config, function, (address, pieces))
-
-        return fill
+        blocks = min(most, -(-(exchange_words // 4) // THREADS))
+        return Launch(function, blocks, THREADS, shared=0, words=2)
 
 
 @cache
@@ -312,47 +319,44 @@ def _product_function(kind: str, device: torch.device, name: bytes) -> Any:
 
 
 def launched_products(
-    products: list[Product], slots: Slots, kind: str, device: torch.device
+    products: list[Product], arguments: Arguments, kind: str, device: torch.device
 ) -> Callable[[], Step]:
-    """Products that are small, all in one launch on the frame's stream."""
-    asked, blocks = jobs(products, slots, 4 if kind == "tf32" else 2)
-    function = _product_function(kind, device, b"products")
+    """Products that are small, all in one launch on the call's stream."""
+    words, blocks = jobs(products, arguments, 4 if kind == "tf32" else 2)
+    launch = Launch(
+        _product_function(kind, device, b"products"),
+        *(blocks, THREADS, SHARED, len(words)),
+        most_words=MOST_WORDS,
+    )
 
     def bound() -> Step:
-        pick, words = itemgetter(*map(slots.place, asked)), Words(len(asked), MOST_WORDS)
-        configs: dict[int, Any] = {}
-
-        def launch(frame: Frame) -> None:
-            stream = frame.stream
-            config = configs.get(stream)
-            if config is None:
-                config = configs[stream] = launch_config(blocks, THREADS, SHARED, stream, [])
-            words.launch(config, function, pick(frame.numbers))
-
-        return launch
+        pick = itemgetter(*map(arguments.place, words))
+        return lambda memory: launch(memory.stream, pick(memory.numbers))
 
     return bound
 
 
 _KERNELS: dict[tuple[object, ...], Kernel] = {}
-_MOST_REFUSED = 3  # plans of one way; each had to be compiled
+_MOST_REFUSED = 3  # placements of one mode; each had to be compiled
 
 
-def prepare(problem: Problem, options: Options, device: torch.device) -> Kernel:
-    """The best specialisation that the driver agrees to."""
-    key = (problem, options, device, ACCEPTS, DEBUG)
+def kernel_of(scan: Scan, options: Options, device: torch.device) -> Kernel:
+    """The best specialisation that the driver accepts."""
+    key = (scan, options, device, ACCEPTS, DEBUG)
     if key in _KERNELS:
         return _KERNELS[key]
     refused = {BLOCK: 0, CLUSTER: 0, GRID: 0}
-    for plan in plans(problem, chip_of(device)):
-        if refused[plan.mode] == _MOST_REFUSED or (ACCEPTS is not None and not ACCEPTS(plan)):
+    for placement in placements(scan, chip_of(device)):
+        if refused[placement.mode] == _MOST_REFUSED:
             continue
-        kernel = Kernel(problem, options, plan, device)
+        if ACCEPTS is not None and not ACCEPTS(placement):
+            continue
+        kernel = Kernel(scan, options, placement, device)
         if kernel.fits():
             _KERNELS[key] = kernel
             return kernel
-        refused[plan.mode] += 1
+        refused[placement.mode] += 1
     raise BackendError(
-        f"[{problem.cell}] backend 'cuda': no way to hold H = {problem.hidden} on this device "
-        f"({chip_of(device)}); {sum(refused.values())} plans were refused by the driver"
+        f"[{scan.cell}] backend 'cuda': no way to hold H = {scan.hidden} on this device "
+        f"({chip_of(device)}); {sum(refused.values())} placements were refused by the driver"
     )

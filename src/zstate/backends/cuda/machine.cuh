@@ -1,24 +1,31 @@
 // What the machine offers, in one place: types, conversions, matrix instructions, exchange between blocks.
 //
-// Matrix operands are handled as 64-byte pieces of K ("k-blocks"): a thread's 16 bytes of a row hold its fragments of two
-// matrix instructions, because K may be permuted as long as both operands are. 16-bit types and TF32 then share all code.
+// Matrix operands are handled as 64-byte pieces of K ("k-blocks"): a thread's 16 bytes of a row hold its fragments of
+// two matrix instructions, because K may be permuted as long as both operands are. 16-bit types and TF32 then share all
+// code.
 #pragma once
 
 typedef unsigned int u32;
-typedef unsigned long long u64;
 typedef long long i64;
 
+// The same numbers as in options.py and placement.py.
 enum { kBfloat16 = 0, kFloat16 = 1, kTf32 = 2, kFloat32 = 3 };
 enum { kBlock = 0, kCluster = 1, kGrid = 2 };
 
-template <bool B, class X, class Y> struct Select { using type = X; };
-template <class X, class Y> struct Select<false, X, Y> { using type = Y; };
+template <bool B, class X, class Y>
+struct Select {
+  using type = X;
+};
+template <class X, class Y>
+struct Select<false, X, Y> {
+  using type = Y;
+};
 
-constexpr bool kIsHalf = TYPE == kBfloat16 || TYPE == kFloat16;
+constexpr bool kIsHalf = kType == kBfloat16 || kType == kFloat16;
 using Stored = Select<kIsHalf, unsigned short, float>::type;
 constexpr int kBytes = sizeof(Stored);
 
-// A float with the arithmetic of the shared headers; all but full float32 need no more than the fast functions give.
+// The fast functions: accurate enough for every type but full float32.
 ZS_DEVICE float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -29,7 +36,10 @@ ZS_DEVICE float reciprocal_fast(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-struct Real { float v; };
+// A float for the equations of the shared headers.
+struct Real {
+  float v;
+};
 ZS_DEVICE Real operator+(Real a, Real b) { return {a.v + b.v}; }
 ZS_DEVICE Real operator-(Real a, Real b) { return {a.v - b.v}; }
 ZS_DEVICE Real operator*(Real a, Real b) { return {a.v * b.v}; }
@@ -39,20 +49,27 @@ ZS_DEVICE bool operator>(Real a, Real b) { return a.v > b.v; }
 constexpr float kLog2e = 1.4426950408889634f;
 
 namespace zstate {
-template <> struct Math<Real> {
+template <>
+struct Math<Real> {
   static ZS_DEVICE Real splat(double x) { return {static_cast<float>(x)}; }
   static ZS_DEVICE Real sigmoid(Real x) {
-    if constexpr (TYPE == kBfloat16) return {0.5f * tanh({0.5f * x.v}).v + 0.5f};
-    else if constexpr (TYPE == kFloat32) return {1.0f / (1.0f + ::expf(-x.v))};
-    else return {reciprocal_fast(1.0f + exp2_fast(-kLog2e * x.v))};
+    if constexpr (kType == kBfloat16)
+      return {0.5f * tanh({0.5f * x.v}).v + 0.5f};
+    else if constexpr (kType == kFloat32)
+      return {1.0f / (1.0f + ::expf(-x.v))};
+    else
+      return {reciprocal_fast(1.0f + exp2_fast(-kLog2e * x.v))};
   }
   static ZS_DEVICE Real tanh(Real x) {
-    if constexpr (TYPE == kBfloat16) {  // one instruction, within 2^-11: a quarter of what rounding to bfloat16 costs
+    if constexpr (kType == kBfloat16) {
+      // One instruction, within 2^-11: a quarter of the error of rounding to bfloat16.
       float y;
       asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x.v));
       return {y};
-    } else if constexpr (TYPE == kFloat32) return {::tanhf(x.v)};
-    else return {fmaf(-2.0f, reciprocal_fast(1.0f + exp2_fast(2.0f * kLog2e * x.v)), 1.0f)};
+    } else if constexpr (kType == kFloat32)
+      return {::tanhf(x.v)};
+    else
+      return {fmaf(-2.0f, reciprocal_fast(1.0f + exp2_fast(2.0f * kLog2e * x.v)), 1.0f)};
   }
 };
 }  // namespace zstate
@@ -61,27 +78,34 @@ template <> struct Math<Real> {
 
 ZS_DEVICE u32 pack(float low, float high) {
   u32 word;
-  if constexpr (TYPE == kBfloat16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  if constexpr (kType == kBfloat16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
 ZS_DEVICE float widen(unsigned short bits) {
   float x;
-  if constexpr (TYPE == kBfloat16) x = __uint_as_float(static_cast<u32>(bits) << 16);
-  else asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  if constexpr (kType == kBfloat16)
+    x = __uint_as_float(static_cast<u32>(bits) << 16);
+  else
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
   return x;
 }
 ZS_DEVICE float widen(float x) { return x; }
 
-// Two neighbouring units. `count` of them lie inside H (2, 1 or 0): what lies outside is 0 and is not stored.
-// What was loaded is converted where it is used: a conversion next to the load would wait for it.
+// Two neighbouring units. `count` of them lie inside the layer (2, 1 or 0): what lies outside is 0 and is not stored.
+// Conversion happens where the value is used: next to the load it would wait for the load.
 struct Pair {
-  static constexpr bool in_one_word = kIsHalf && H % 2 == 0;
+  static constexpr bool in_one_word = kIsHalf && kHidden % 2 == 0;
   u32 words[in_one_word ? 1 : 2];
   ZS_DEVICE float2 value() const {
-    if constexpr (in_one_word) return {half(words[0] & 0xffff), half(words[0] >> 16)};
-    else if constexpr (kIsHalf) return {half(words[0]), half(words[1])};
-    else return {__uint_as_float(words[0]), __uint_as_float(words[1])};
+    if constexpr (in_one_word)
+      return {half(words[0] & 0xffff), half(words[0] >> 16)};
+    else if constexpr (kIsHalf)
+      return {half(words[0]), half(words[1])};
+    else
+      return {__uint_as_float(words[0]), __uint_as_float(words[1])};
   }
   static ZS_DEVICE float half(u32 bits) { return widen(static_cast<unsigned short>(bits)); }
 };
@@ -108,14 +132,15 @@ ZS_DEVICE Pair take_apart(const Stored* from, i64 stride, int count) {
   return x;
 }
 ZS_DEVICE Pair take(const Stored* from, int count) {
-  if constexpr (H % 2 != 0) return take_apart(from, 1, count);
+  if constexpr (kHidden % 2 != 0) return take_apart(from, 1, count);
   Pair x = {};
   if (count) {
     if constexpr (kIsHalf) {
       x.words[0] = load_bits(reinterpret_cast<const void*>(from));
     } else {
       asm volatile("ld.relaxed.cta.global.v2.b32 {%0,%1},[%2];"
-                   : "=r"(x.words[0]), "=r"(x.words[sizeof(x) / 4 - 1]) : "l"(from));
+                   : "=r"(x.words[0]), "=r"(x.words[sizeof(x) / 4 - 1])
+                   : "l"(from));
     }
   }
   return x;
@@ -124,14 +149,14 @@ ZS_DEVICE float2 load_pair(const Stored* from, int count) { return take(from, co
 ZS_DEVICE void store_pair(Stored* to, float2 x, int count) {
   if constexpr (kIsHalf) {
     const u32 word = pack(x.x, x.y);
-    if constexpr (H % 2 == 0) {
+    if constexpr (kHidden % 2 == 0) {
       if (count) *reinterpret_cast<u32*>(to) = word;
     } else {
       if (count > 0) to[0] = static_cast<unsigned short>(word & 0xffff);
       if (count > 1) to[1] = static_cast<unsigned short>(word >> 16);
     }
   } else {
-    if constexpr (H % 2 == 0) {
+    if constexpr (kHidden % 2 == 0) {
       if (count) *reinterpret_cast<float2*>(to) = x;
     } else {
       if (count > 0) to[0] = x.x;
@@ -148,7 +173,7 @@ constexpr int kPairWords = kIsHalf ? 1 : 2;
 
 ZS_DEVICE u32 operand_word(float x) {
   u32 word = __float_as_uint(x);
-  if constexpr (TYPE == kTf32) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(x));
+  if constexpr (kType == kTf32) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(x));
   return word == 0xffffffffu ? 0x7fffffffu : word;  // all ones means "not there yet"
 }
 ZS_DEVICE void operand_pair(float2 x, u32 (&word)[kPairWords]) {
@@ -160,7 +185,7 @@ ZS_DEVICE void operand_pair(float2 x, u32 (&word)[kPairWords]) {
   }
 }
 ZS_DEVICE uint4 weight_words(uint4 v) {
-  if constexpr (TYPE == kTf32) {
+  if constexpr (kType == kTf32) {
     v.x = operand_word(__uint_as_float(v.x));
     v.y = operand_word(__uint_as_float(v.y));
     v.z = operand_word(__uint_as_float(v.z));
@@ -172,13 +197,16 @@ ZS_DEVICE uint4 weight_words(uint4 v) {
 // ---- matrix instructions: acc[16 rows, 8 columns] += one half of a k-block
 
 ZS_DEVICE void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-#define ZS_MMA(SHAPE)                                                                                                    \
-  asm("mma.sync.aligned." SHAPE " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"                                    \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                                   \
+#define ZS_MMA(SHAPE)                                                                 \
+  asm("mma.sync.aligned." SHAPE " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                \
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
-  if constexpr (TYPE == kBfloat16) ZS_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
-  else if constexpr (TYPE == kFloat16) ZS_MMA("m16n8k16.row.col.f32.f16.f16.f32");
-  else ZS_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+  if constexpr (kType == kBfloat16)
+    ZS_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+  else if constexpr (kType == kFloat16)
+    ZS_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+  else
+    ZS_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
 #undef ZS_MMA
 }
 
@@ -189,19 +217,23 @@ ZS_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_gen
 ZS_DEVICE uint4 load_relaxed(const void* p) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3},[%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 ZS_DEVICE void store_relaxed(void* p, const u32 (&word)[kPairWords]) {
-  if constexpr (kPairWords == 1) asm volatile("st.relaxed.gpu.global.b32 [%0],%1;" ::"l"(p), "r"(word[0]) : "memory");
-  else asm volatile("st.relaxed.gpu.global.v2.b32 [%0],{%1,%2};" ::"l"(p), "r"(word[0]), "r"(word[kPairWords - 1]) : "memory");
+  if constexpr (kPairWords == 1)
+    asm volatile("st.relaxed.gpu.global.b32 [%0],%1;" ::"l"(p), "r"(word[0]) : "memory");
+  else
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0],{%1,%2};" ::"l"(p), "r"(word[0]), "r"(word[kPairWords - 1])
+                 : "memory");
 }
 ZS_DEVICE bool missing(const uint4& v) { return v.x == ~0u || v.y == ~0u || v.z == ~0u || v.w == ~0u; }
 
 ZS_DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 #if __CUDA_ARCH__ >= 900
-ZS_DEVICE u32 cluster_rank() { u32 r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 ZS_DEVICE u32 on_peer(u32 address, u32 rank) {
   u32 there;
   asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -219,20 +251,23 @@ ZS_DEVICE void barrier_expect(u32 barrier, u32 bytes) {
 ZS_DEVICE bool barrier_passed(u32 barrier, u32 parity) {
   u32 done;
   asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
-               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done;
 }
 ZS_DEVICE void send(u32 to, u32 barrier, const uint4& v) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0],{%1,%2,%3,%4},[%5];"
-               ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier) : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
+               : "memory");
 }
 #endif
 
-// A wait that lasts this many looks is a bug: while developing, stop instead of holding the device.
+// Ends a wait that lasts too long, in debug builds: a bug would otherwise hold the device for ever.
 struct Patience {
   u32 looks = 0;
   ZS_DEVICE void look() {
-    if constexpr (DEBUG) {
+    if constexpr (kDebug) {
       if (++looks > (1u << 24)) __trap();
     }
   }

@@ -1,13 +1,12 @@
-"""The options of a call and its plan, as the constants that the kernel is compiled with."""
+"""The options of a call and its placement, as the constants that a kernel is compiled with."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .plan import Plan, Problem
+from .placement import Placement, Scan
 from .products import MOST_JOBS, SHARED
 
-_CELLS = {"single_gate_rnn": 0, "lstm": 1, "gru": 2}
 _TYPES = {"bfloat16": 0, "float16": 1, "tf32": 2, "float32": 3}
 
 
@@ -35,69 +34,78 @@ class Options(NamedTuple):
     sum_bias2: bool = False
 
 
-def constants(problem: Problem, options: Options, plan: Plan, debug: bool = False) -> str:
-    """The text in front of the kernel's."""
+def constants(scan: Scan, options: Options, placement: Placement, debug: bool = False) -> str:
+    """The text in front of the scan's."""
     slots = (*options.slots, 0, 0, 0)
-    activations = (*options.activations, 0, 0, 0, 0)
+    phases = scan.phases
     integers = {
-        "CELL": _CELLS[problem.cell],
-        "TYPE": _TYPES[problem.type],
-        "H": problem.hidden,
-        "D": problem.directions,
-        "MODE": plan.mode,
-        "B": plan.blocks,
-        "UH": plan.units,
-        "HP": plan.padded,
-        "RV": plan.rows,
-        "MT": plan.tiles,
-        "WK": plan.warps_k,
-        "WN": plan.warps_n,
-        "KR0": plan.held[0],
-        "KR1": plan.held[1] if len(plan.held) > 1 else 0,
-        "KS0": plan.stored[0],
-        "KS1": plan.stored[1] if len(plan.stored) > 1 else 0,
-        "CHUNK": plan.chunk,
-        "SHARED": plan.shared,
-        "RESIDENT": plan.resident,
-        **{f"SLOT{k}": slots[k] for k in range(4)},
-        **{f"ACT{k}": activations[k] for k in range(5)},
+        "Type": _TYPES[scan.type],
+        "Hidden": scan.hidden,
+        "Directions": scan.directions,
+        "Gates": scan.gates,
+        "Phases": len(phases),
+        "States": scan.states,
+        "Mode": placement.mode,
+        "Blocks": placement.blocks,
+        "Units": placement.units,
+        "Padded": placement.padded,
+        "Rows": placement.rows,
+        "Tiles": placement.tiles,
+        "WarpsK": placement.warps_k,
+        "WarpsN": placement.warps_n,
+        "Chunk": placement.chunk,
+        "Shared": placement.shared,
+        "Resident": placement.resident,
+        **{f"Slot{k}": slots[k] for k in range(4)},
+    }
+    by_phase = {
+        "GatesIn": [phase.gates_in for phase in phases],
+        "GatesOut": [phase.gates_out for phase in phases],
+        "FirstGate": [phase.first for phase in phases],
+        "Held": placement.held,
+        "Stored": placement.stored,
     }
     switches = {
-        "BACKWARD": problem.backward,
-        "RESET_AFTER": problem.reset_after,
-        "REVERSE": options.reverse,
-        "FLIP_Z": options.flip_z,
-        "HAS_MASK": options.mask,
-        "MASK_PAIRS": options.mask_pairs,
-        "AS_IS": plan.holds_all(problem),
-        "ONE_GROUP": problem.backward and plan.tile_groups(problem.batch) == 1,
-        "HAS_PEEPHOLE": options.peephole,
-        "HAS_BIAS2": options.bias2,
-        "HAS_STATE": options.state,
-        "HAS_CELL": options.cell,
-        "SAVE_C": options.save_cell,
-        "SAVE_Z": options.save_gates,
-        "LAST_STATE": options.last_state,
-        "LAST_CELL": options.last_cell,
-        "EVERY_CELL": options.every_cell,
-        "WANT_LEFT": options.want_left,
-        "SUM_BIAS": options.sum_bias,
-        "SUM_PEEPHOLE": options.sum_peephole,
-        "SUM_BIAS2": options.sum_bias2,
-        "DEBUG": debug,
+        "Backward": scan.backward,
+        "ResetAfter": scan.reset_after,
+        "Reverse": options.reverse,
+        "FlipZ": options.flip_z,
+        "HasMask": options.mask,
+        "MaskPairs": options.mask_pairs,
+        "HoldsAll": placement.holds_all(scan),
+        "OneGroup": scan.backward and placement.tile_groups(scan.batch) == 1,
+        "HasPeephole": options.peephole,
+        "HasBias2": options.bias2,
+        "HasState": options.state,
+        "HasCell": options.cell,
+        "SaveCell": options.save_cell,
+        "SaveGates": options.save_gates,
+        "LastState": options.last_state,
+        "LastCell": options.last_cell,
+        "EveryCell": options.every_cell,
+        "WantLeft": options.want_left,
+        "SumBias": options.sum_bias,
+        "SumPeephole": options.sum_peephole,
+        "SumBias2": options.sum_bias2,
+        "Debug": debug,
     }
-    # The preprocessor cannot see a constexpr, and only one of the two directions is included.
-    return _written(integers, switches) + f"#define BACKWARD_TEXT {int(problem.backward)}\n"
+    arrays = [
+        f"constexpr int k{name}[] = {{{', '.join(map(str, values))}}};"
+        for name, values in by_phase.items()
+    ]
+    kinds = ", ".join(map(str, options.activations))
+    activations = f"using Activations = zstate::FixedActivations<{kinds}>;"
+    return _written(integers, switches) + "\n".join([*arrays, activations, ""])
 
 
 def product_constants(kind: str) -> str:
     """The text in front of the products'."""
     # Their rows are whole pieces of 16 bytes, so that pairs of numbers are whole words.
-    integers = {"TYPE": _TYPES[kind], "H": 2, "MOST_JOBS": MOST_JOBS, "SHARED": SHARED}
-    return _written(integers, {"DEBUG": False})
+    integers = {"Type": _TYPES[kind], "Hidden": 2, "MostJobs": MOST_JOBS, "Shared": SHARED}
+    return _written(integers, {"Debug": False})
 
 
 def _written(integers: dict[str, int], switches: dict[str, bool]) -> str:
-    lines = [f"constexpr int {name} = {value};" for name, value in integers.items()]
-    lines += [f"constexpr bool {name} = {str(on).lower()};" for name, on in switches.items()]
+    lines = [f"constexpr int k{name} = {value};" for name, value in integers.items()]
+    lines += [f"constexpr bool k{name} = {str(on).lower()};" for name, on in switches.items()]
     return "\n".join(lines) + "\n"

@@ -1,22 +1,22 @@
-// Several matrix products in one launch: where each takes less time than the launch of a library's kernel.
+// Several matrix products in one launch, for products that take less time than the launch of a library's kernel.
 //
-// A block makes a tile of 64 by 64 numbers of one product. Operands come in pieces of 16 bytes through four stages of shared memory,
-// as they lie: along K, or across it, with the pieces of a row swapped so that no two lanes meet in a bank. Nothing is split over
-// K: every sum has one order.
+// A block computes a tile of 64 by 64 numbers of one product. Operands come in pieces of 16 bytes through four stages
+// of shared memory, as they lie: along K, or across it, with the pieces of a row swapped so that no two lanes meet in a
+// bank. Nothing is split over K: every sum has one order.
 
-enum { kAlong = 0, kAcross = 1 };                 // how an operand lies: K is what is contiguous, or rows (columns) are
-enum { kNT = 0, kNN = 1, kTN = 2, kSum = 3 };     // the same letters as a BLAS has; a sum over the rows of A
+enum { kAlong = 0, kAcross = 1 };              // how an operand lies: K is what is contiguous, or rows (columns) are
+enum { kNT = 0, kNN = 1, kTN = 2, kSum = 3 };  // the same letters as a BLAS has; a sum over the rows of A
 
 // The same order as in products.py; all of it 64-bit words.
 struct Job {
   const Stored *a, *b, *bias;  // no bias: null; of a sum: a is float
   Stored* c;
   i64 m, n, k, lda, ldb, ldc, kind;
-  i64 first, columns;          // the job's first block; tiles side by side
+  i64 first, columns;  // the job's first block; tiles side by side
 };
 struct Jobs {
   i64 count;
-  Job job[MOST_JOBS];
+  Job job[kMostJobs];
 };
 
 constexpr int kSide = 64, kDeep = 128 / kBytes, kPiece = 16 / kBytes, kStages = 4, kThreads = 256;
@@ -26,14 +26,21 @@ ZS_DEVICE void copy_async(u32 to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 ZS_DEVICE void load_matrices(u32 from, u32 (&x)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(from) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(from)
+               : "memory");
 }
-ZS_DEVICE void load_turned(u32 from, u32 (&x)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(from) : "memory");
+ZS_DEVICE void load_transposed(u32 from, u32 (&x)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(from)
+               : "memory");
 }
 
 // One operand: `rows` of them, of which a tile has 64, and K. A thread copies the same pieces of every step.
-template <int Lies> struct Operand {
+template <int Lies>
+struct Operand {
   static constexpr int pieces = Lies == kAlong ? 8 : kSide / kPiece;  // of a row in shared memory
   static ZS_DEVICE int swap(int row) { return Lies == kAlong || kIsHalf ? row & 7 : (row & 3) * 2; }
   static ZS_DEVICE u32 place(int row, int piece) { return (row * pieces + (piece ^ swap(row))) * 16; }
@@ -41,7 +48,8 @@ template <int Lies> struct Operand {
   const Stored* from[kCopies];
   i64 left[kCopies];  // of K, from the piece on; none where there is no such row
   i64 ahead;          // from step to step
-  ZS_DEVICE Operand(const Stored* first, i64 stride, i64 rows, i64 row0, i64 K) : ahead(Lies == kAlong ? kDeep : kDeep * stride) {
+  ZS_DEVICE Operand(const Stored* first, i64 stride, i64 rows, i64 row0, i64 K)
+      : ahead(Lies == kAlong ? kDeep : kDeep * stride) {
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
       const int at = c * kThreads + threadIdx.x, row = at / pieces, piece = at % pieces;
@@ -59,13 +67,14 @@ template <int Lies> struct Operand {
       left[c] -= kDeep;
     }
   }
-  // 16 rows and 32 bytes of K as the matrix instruction takes A: {rows 0-7, 8-15} of the first half of K, then of the second.
+  // 16 rows and 32 bytes of K as the matrix instruction takes A: {rows 0-7, 8-15} of the first half of K, then of the
+  // second.
   static ZS_DEVICE void take(u32 tile, int row, int slice, int lane, u32 (&x)[4]) {
     const int part = lane / 8, at = lane % 8;
     if constexpr (Lies == kAlong) {
       load_matrices(tile + place(row + part % 2 * 8 + at, slice * 2 + part / 2), x);
     } else if constexpr (kIsHalf) {
-      load_turned(tile + place(slice * 16 + part / 2 * 8 + at, row / 8 + part % 2), x);
+      load_transposed(tile + place(slice * 16 + part / 2 * 8 + at, row / 8 + part % 2), x);
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -73,14 +82,15 @@ template <int Lies> struct Operand {
         asm volatile("ld.shared.b32 %0,[%1];" : "=r"(x[e]) : "r"(tile + place(k, r / 4) + r % 4 * 4));
       }
     }
-    if constexpr (TYPE == kTf32) {
+    if constexpr (kType == kTf32) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] = operand_word(__uint_as_float(x[e]));
     }
   }
 };
 
-template <int LiesA, int LiesB> ZS_DEVICE void product(const Job& job, i64 tile, char* shared) {
+template <int LiesA, int LiesB>
+ZS_DEVICE void product(const Job& job, i64 tile, char* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp / 4 * 32, column = warp % 4 * 16;
   const i64 row0 = tile / job.columns * kSide, column0 = tile % job.columns * kSide;
   const u32 base = shared_address(shared);
@@ -124,27 +134,32 @@ template <int LiesA, int LiesB> ZS_DEVICE void product(const Job& job, i64 tile,
   for (int j = 0; j < 2; ++j) {
     const i64 n = column0 + column + j * 8 + lane % 4 * 2;
     if (n >= job.n) continue;
-    const float2 bias = job.bias != nullptr ? make_float2(widen(job.bias[n]), widen(job.bias[n + 1])) : make_float2(0.0f, 0.0f);
+    const float2 bias =
+        job.bias != nullptr ? make_float2(widen(job.bias[n]), widen(job.bias[n + 1])) : make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const i64 m = row0 + row + i * 16 + h * 8 + lane / 4;
-        if (m < job.m) store_pair(job.c + m * job.ldc + n, {acc[i][j][h * 2] + bias.x, acc[i][j][h * 2 + 1] + bias.y}, 2);
+        if (m < job.m)
+          store_pair(job.c + m * job.ldc + n, {acc[i][j][h * 2] + bias.x, acc[i][j][h * 2 + 1] + bias.y}, 2);
       }
   }
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 2) products(const __grid_constant__ Jobs jobs) {
   extern __shared__ __align__(128) char shared[];
-  static_assert(SHARED == kStages * 2 * kOperandBytes, "the host and the kernel disagree about shared memory");
+  static_assert(kShared == kStages * 2 * kOperandBytes, "the host and the kernel disagree about shared memory");
   int which = 0;
   while (which + 1 < jobs.count && blockIdx.x >= jobs.job[which + 1].first) ++which;
   const Job& job = jobs.job[which];
   const i64 tile = blockIdx.x - job.first;
-  if (job.kind == kNT) product<kAlong, kAlong>(job, tile, shared);
-  else if (job.kind == kNN) product<kAlong, kAcross>(job, tile, shared);
-  else if (job.kind == kTN) product<kAcross, kAcross>(job, tile, shared);
+  if (job.kind == kNT)
+    product<kAlong, kAlong>(job, tile, shared);
+  else if (job.kind == kNN)
+    product<kAlong, kAcross>(job, tile, shared);
+  else if (job.kind == kTN)
+    product<kAcross, kAcross>(job, tile, shared);
   else {
     const i64 n = tile * kThreads + threadIdx.x;
     float sum = 0.0f;
@@ -155,12 +170,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) products(const __grid_
   }
 }
 
-// All ones: what an exchange through L2 begins with. After the driver's memset a scan at N = 64, H = 512 takes 2 to 4% longer.
+// All ones: what an exchange through L2 begins with. After the driver's memset instead, a scan at N = 64, H = 512 takes
+// 2 to 4% longer.
 struct Filling {
   uint4* to;
   i64 pieces;
 };
 extern "C" __global__ void __launch_bounds__(kThreads) fill(const __grid_constant__ Filling a) {
-  for (i64 k = static_cast<i64>(blockIdx.x) * kThreads + threadIdx.x; k < a.pieces; k += static_cast<i64>(gridDim.x) * kThreads)
+  for (i64 k = static_cast<i64>(blockIdx.x) * kThreads + threadIdx.x; k < a.pieces;
+       k += static_cast<i64>(gridDim.x) * kThreads)
     a.to[k] = make_uint4(~0u, ~0u, ~0u, ~0u);
 }

@@ -1,7 +1,7 @@
-"""The matrix products around a scan: torch's own, or, where they are small, all in one launch.
+"""The matrix products around a scan: torch's own or, where they are small, all in one launch.
 
-A call of cuBLAS costs the host ten microseconds, even where the product takes four. Small products
-are made together by one launch of products.cu, which costs it three.
+A call of cuBLAS costs the host ten microseconds, even for a product that takes four. One launch of
+products.cu, which computes all small products of a step together, costs it three.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from .frame import Asked, Frame, Slots, Step
+from .arguments import Argument, Arguments, Memory, Step
 
 Tensor = torch.Tensor
 SIDE, THREADS, SHARED = 64, 256, 65536  # of a block: its tile, threads, bytes of shared memory
@@ -22,7 +22,7 @@ _STEP = {"bfloat16": 0.4, "float16": 0.4, "tf32": 0.6}
 KINDS = {"nt": 0, "nn": 1, "tn": 2, "sum": 3}
 
 
-class Operand(NamedTuple):
+class Matrix(NamedTuple):
     """A matrix inside a tensor: its first number, and how far apart its rows are."""
 
     name: str
@@ -38,17 +38,17 @@ class Product(NamedTuple):
     """
 
     kind: str
-    out: Operand
-    left: Operand
-    right: Operand | None
+    out: Matrix
+    left: Matrix
+    right: Matrix | None
     m: int
     n: int
     k: int
-    bias: Operand | None = None
+    bias: Matrix | None = None
 
     @property
     def blocks(self) -> int:
-        """Of a launch: one a tile, or, for a sum, one for so many numbers."""
+        """Of a launch: one per tile or, for a sum, one per so many numbers."""
         if self.kind == "sum":
             return -(-self.n // THREADS)
         return -(-self.n // SIDE) * -(-self.m // SIDE)
@@ -73,7 +73,7 @@ class Product(NamedTuple):
 
 
 def are_small(products: list[Product], kind: str, multiprocessors: int) -> bool:
-    """Whether one launch of our own can make these, and as fast as cuBLAS."""
+    """Whether one launch of our own can compute these, as fast as cuBLAS."""
     if kind not in _STEP or len(products) > MOST_JOBS:
         return False
     count = 4 if kind == "tf32" else 8
@@ -83,7 +83,7 @@ def are_small(products: list[Product], kind: str, multiprocessors: int) -> bool:
 
 
 def launch_time(products: list[Product], kind: str, multiprocessors: int) -> float:
-    """Microseconds of a launch that makes all of them: its longest sum, or all of its work."""
+    """Microseconds of a launch that computes all of them: its longest sum, or all of its work."""
     deep = 8 * (4 if kind == "tf32" else 8)  # numbers of K in a step
     steps = [0 if each.kind == "sum" else -(-each.k // deep) for each in products]
     work = sum(each.blocks * count for each, count in zip(products, steps, strict=True))
@@ -91,54 +91,54 @@ def launch_time(products: list[Product], kind: str, multiprocessors: int) -> flo
 
 
 class Jobs(NamedTuple):
-    """The arguments of a launch, as numbers to be asked for, and its blocks."""
+    """The arguments of a launch, and its blocks."""
 
-    words: list[Asked]
+    words: list[Argument]
     blocks: int
 
 
-def jobs(products: list[Product], slots: Slots, item_bytes: int) -> Jobs:
+def jobs(products: list[Product], arguments: Arguments, item_bytes: int) -> Jobs:
     """The words of ``Jobs`` in products.cu."""
 
-    def address(operand: Operand | None, size: int = item_bytes) -> Asked:
-        name, begin = (None, 0) if operand is None else (operand.name, operand.begin)
-        return slots.ask(name, begin * size)
+    def address(matrix: Matrix | None, size: int = item_bytes) -> Argument:
+        name, begin = (None, 0) if matrix is None else (matrix.name, matrix.begin)
+        return arguments.address(name, begin * size)
 
-    found: list[Asked] = [slots.constant(len(products))]
+    words = [arguments.constant(len(products))]
     first = 0
     for each in products:
         is_sum = each.kind == "sum"
         columns = -(-each.n // (THREADS if is_sum else SIDE))
-        found += [
+        words += [
             address(each.left, 4 if is_sum else item_bytes),
-            *(address(operand) for operand in (each.right, each.bias, each.out)),
+            *(address(matrix) for matrix in (each.right, each.bias, each.out)),
         ]
         strides = (0 if each.right is None else each.right.stride, each.out.stride)
         numbers = (each.m, each.n, each.k, each.left.stride, *strides, KINDS[each.kind])
-        found += [slots.constant(number) for number in (*numbers, first, columns)]
+        words += [arguments.constant(number) for number in (*numbers, first, columns)]
         first += each.blocks
-    return Jobs(found, first)
+    return Jobs(words, first)
 
 
-def by_torch(products: list[Product], slots: Slots) -> Step:
+def by_torch(products: list[Product], arguments: Arguments) -> Step:
     """The same by torch's products, one after the other."""
 
-    def matrix(frame: Frame, operand: Operand, shape: tuple[int, int]) -> Tensor:
-        tensor = slots.tensor(frame, operand.name)
-        begin = tensor.storage_offset() + operand.begin
-        return tensor.as_strided(shape, (operand.stride, 1), begin)
+    def view(memory: Memory, matrix: Matrix, shape: tuple[int, int]) -> Tensor:
+        tensor = arguments.tensor(memory, matrix.name)
+        begin = tensor.storage_offset() + matrix.begin
+        return tensor.as_strided(shape, (matrix.stride, 1), begin)
 
-    def run(frame: Frame) -> None:
+    def run(memory: Memory) -> None:
         for each in products:
             shapes = each.shapes()
             if each.kind == "sum":
-                out = slots.tensor(frame, each.out.name)
-                out.view(-1).copy_(matrix(frame, each.left, (each.k, each.n)).sum(0))
+                out = arguments.tensor(memory, each.out.name)
+                out.view(-1).copy_(view(memory, each.left, (each.k, each.n)).sum(0))
                 continue
             assert each.right is not None
             out, left, right = (
-                matrix(frame, operand, shapes[name])
-                for name, operand in (
+                view(memory, matrix, shapes[name])
+                for name, matrix in (
                     ("out", each.out),
                     ("left", each.left),
                     ("right", each.right),
@@ -149,7 +149,7 @@ def by_torch(products: list[Product], slots: Slots) -> Step:
             if each.bias is None:
                 torch.mm(left, right, out=out)
             else:
-                bias = slots.tensor(frame, each.bias.name)
+                bias = arguments.tensor(memory, each.bias.name)
                 bias = bias.view(-1)[each.bias.begin : each.bias.begin + each.n]
                 torch.addmm(bias, left, right, out=out)
 

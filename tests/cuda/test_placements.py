@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from zstate.backends.cuda import planner
-from zstate.backends.cuda.plan import BLOCK, CLUSTER, GRID, Chip, Problem
-from zstate.backends.cuda.planner import plans
+from zstate.backends.cuda import placements as module
+from zstate.backends.cuda.placement import BLOCK, CLUSTER, GRID, Chip, Placement, Scan
+from zstate.backends.cuda.placements import placements
 
 A100 = Chip(108, 166912, (8, 0))
 L4 = Chip(58, 101376, (8, 9))
@@ -19,7 +19,7 @@ SLICE = Chip(16, 232448, (9, 0))  # a part of a chip
 CELLS = [("single_gate_rnn", False), ("lstm", False), ("gru", False), ("gru", True)]
 
 
-def problem(cell: str, reset_after: bool, **changes: object) -> Problem:
+def problem(cell: str, reset_after: bool, **changes: object) -> Scan:
     sizes: dict[str, object] = {
         "backward": False,
         "type": "bfloat16",
@@ -28,7 +28,7 @@ def problem(cell: str, reset_after: bool, **changes: object) -> Problem:
         "directions": 1,
     }
     sizes.update(changes)
-    return Problem(cell=cell, reset_after=reset_after, **sizes)  # type: ignore[arg-type]
+    return Scan(cell=cell, reset_after=reset_after, **sizes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chip", [A100, L4, H200, B200, SLICE], ids=lambda chip: str(chip))
@@ -45,7 +45,7 @@ def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
             directions=directions,
             backward=backward,
         )
-        found = plans(asked, chip)
+        found = placements(asked, chip)
         if not found:
             # Full float32 needs registers that few blocks do not have: the plain path serves it.
             assert (chip, kind, hidden) == (SLICE, "float32", 1024), asked
@@ -53,7 +53,7 @@ def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
         check(asked, chip, found[0])
 
 
-def check(asked: Problem, chip: Chip, plan: planner.Plan) -> None:
+def check(asked: Scan, chip: Chip, plan: Placement) -> None:
     assert plan.shared <= chip.shared_bytes // plan.resident
     assert plan.padded == plan.blocks * plan.units >= asked.hidden
     assert plan.units % 8 == 0
@@ -71,8 +71,8 @@ def check(asked: Problem, chip: Chip, plan: planner.Plan) -> None:
         assert plan.blocks == 1
     for depth, held, stored in zip(
         [
-            -(-into * plan.padded * asked.value_bytes // 64 // plan.warps_k)
-            for into, _ in asked.phases
+            -(-phase.gates_in * plan.padded * asked.value_bytes // 64 // plan.warps_k)
+            for phase in asked.phases
         ],
         plan.held,
         plan.stored,
@@ -87,30 +87,32 @@ def check(asked: Problem, chip: Chip, plan: planner.Plan) -> None:
 @pytest.mark.parametrize("backward", [False, True])
 def test_sizes_that_no_chip_holds_are_streamed(hidden: int, batch: int, backward: bool) -> None:
     asked = problem("lstm", False, hidden=hidden, batch=batch, backward=backward)
-    plan = plans(asked, H200)[0]
+    plan = placements(asked, H200)[0]
     check(asked, H200, plan)
     assert plan.mode == GRID
 
 
 def test_small_sizes_stay_in_a_block_or_a_cluster() -> None:
     for batch in (1, 8):
-        assert plans(problem("lstm", False, hidden=128, batch=batch), H200)[0].mode != GRID
-    assert plans(problem("single_gate_rnn", False, hidden=64, batch=1), A100)[0].mode == BLOCK
+        assert placements(problem("lstm", False, hidden=128, batch=batch), H200)[0].mode != GRID
+    assert placements(problem("single_gate_rnn", False, hidden=64, batch=1), A100)[0].mode == BLOCK
 
 
 def test_without_clusters_none_are_planned() -> None:
     for hidden in (16, 128, 512):
         assert all(
-            plan.mode != CLUSTER for plan in plans(problem("gru", True, hidden=hidden), A100)
+            plan.mode != CLUSTER for plan in placements(problem("gru", True, hidden=hidden), A100)
         )
 
 
 def test_a_batch_beyond_the_chip_takes_several_launches() -> None:
-    plan = plans(problem("lstm", False, hidden=1024, batch=5000), H200)[0]
+    plan = placements(problem("lstm", False, hidden=1024, batch=5000), H200)[0]
     assert plan.launches > 1
-    assert plan.tiles <= planner.MOST_TILES
+    assert plan.tiles <= module.MOST_TILES
 
 
 def test_more_work_never_costs_less() -> None:
-    costs = [plans(problem("lstm", False, hidden=h), H200)[0].microseconds for h in (64, 256, 1024)]
+    costs = [
+        placements(problem("lstm", False, hidden=h), H200)[0].microseconds for h in (64, 256, 1024)
+    ]
     assert costs == sorted(costs)

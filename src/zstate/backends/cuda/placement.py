@@ -1,4 +1,4 @@
-"""What a plan is made from and what it says: a device, a problem, and one way over the chip.
+"""What a placement is made from and what it says: a chip, a scan, and one way over the chip.
 
 A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of up
 to 32 rows; groups are independent. Its blocks exchange the operand of every product
@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
+from .cells import CELLS, Form, Phase
 
 BLOCK, CLUSTER, GRID = 0, 1, 2
 TILE = 16  # rows of one matrix instruction: the least that a tile has
@@ -22,10 +25,10 @@ THREAD_REGISTERS = 255
 
 @dataclass(frozen=True)
 class Chip:
-    """What the planner has to know of a device."""
+    """What a placement depends on of a device."""
 
     multiprocessors: int
-    shared_bytes: int  # a block may have
+    shared_bytes: int  # that a block may have
     capability: tuple[int, int]
 
     @property
@@ -33,7 +36,7 @@ class Chip:
         return self.capability[0] >= 9 and self.capability[0] != 12
 
     def clusters(self, blocks: int) -> int:
-        """How many clusters are resident at once, one block a multiprocessor: an estimate.
+        """How many clusters are resident at once, one block per multiprocessor: an estimate.
 
         A cluster lies inside one group of 16 or 18 multiprocessors, some of which are switched off.
         """
@@ -43,10 +46,10 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What of a call decides the plan."""
+class Scan:
+    """What of a call decides its placement."""
 
-    cell: str  # single_gate_rnn, lstm or gru
+    cell: str
     backward: bool
     reset_after: bool
     type: str  # bfloat16, float16, tf32 or float32
@@ -55,37 +58,36 @@ class Problem:
     directions: int
     optional: int = 0  # registers that the options of a call take for each pair of units
 
-    @property
-    def gates(self) -> int:
-        return {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[self.cell]
+    @cached_property
+    def form(self) -> Form:
+        return CELLS[self.cell, self.reset_after]
 
-    @property
+    @cached_property
+    def gates(self) -> int:
+        return self.form.gates
+
+    @cached_property
     def value_bytes(self) -> int:
         return 2 if self.type in ("bfloat16", "float16") else 4
 
-    @property
-    def phases(self) -> list[tuple[int, int]]:
-        """For each product of a step: gates that go in, gates that come out."""
-        if self.cell == "gru" and not self.reset_after:
-            return [(1, 1), (2, 1)] if self.backward else [(1, 2), (1, 1)]
-        return [(self.gates, 1)] if self.backward else [(1, self.gates)]
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        return self.form.direction(self.backward).phases
 
-    @property
+    @cached_property
     def states(self) -> int:
         """Values that a unit of a row keeps from phase to phase."""
-        if self.cell == "gru":
-            return 1 if self.reset_after else 4 if self.backward else 2
-        return 1 if self.cell == "lstm" else 0
+        return self.form.direction(self.backward).states
 
 
-class Plan(NamedTuple):
-    """One way over the chip. ``held`` and ``stored``: k-blocks a warp, by phase."""
+class Placement(NamedTuple):
+    """One way over the chip. ``held`` and ``stored``: k-blocks per warp, by phase."""
 
     mode: int
     blocks: int  # of a group
     units: int  # of a block
     padded: int  # H, rounded up to blocks · units
-    rows: int  # of a tile; for a small batch only as many of the 16 as are there at all
+    rows: int  # of a tile; for a small batch fewer than the 16 of a matrix instruction
     tiles: int  # of a group
     groups: int  # of one launch, all directions
     launches: int  # one after the other, where the chip cannot hold all groups at once
@@ -96,8 +98,8 @@ class Plan(NamedTuple):
     stored: tuple[int, ...]  # in shared memory; the rest is read from L2 at every step
     shared: int  # bytes of shared memory
     resident: int  # blocks that one multiprocessor has to hold at once
-    spare: int  # registers of a thread that are left, by estimate
-    microseconds: float  # of a step, by the model
+    spare: int  # registers of a thread that remain, by estimate
+    microseconds: float  # per step, by the cost model
 
     @property
     def threads(self) -> int:
@@ -112,9 +114,9 @@ class Plan(NamedTuple):
         """Whether the compiler may run out of registers; the estimate of their number is rough."""
         return self.spare < 56
 
-    def holds_all(self, problem: Problem) -> bool:
-        """Whether the weight comes onto the chip once: nothing of it is read at every step."""
-        deep, wide = warp_parts(problem, self.padded, self.units, self.warps_k, self.warps_n)
+    def holds_all(self, scan: Scan) -> bool:
+        """Whether all of the weight stays on the chip: none of it is read again at every step."""
+        deep, wide = warp_parts(scan, self.padded, self.units, self.warps_k, self.warps_n)
         return not streamed(deep, wide, self.held, self.stored)
 
     def tile_groups(self, batch: int) -> int:
@@ -122,18 +124,18 @@ class Plan(NamedTuple):
         return -(-batch // (self.tile_rows * self.tiles))
 
 
-def is_direct(problem: Problem, rows: int, warps_k: int) -> bool:
+def is_direct(scan: Scan, rows: int, warps_k: int) -> bool:
     """Whether a warp keeps its sums in registers: it has all of K, and up to eight rows."""
-    return warps_k == 1 and rows <= 8 and problem.type != "float32"
+    return warps_k == 1 and rows <= 8 and scan.type != "float32"
 
 
 def warp_parts(
-    problem: Problem, padded: int, units: int, warps_k: int, warps_n: int
+    scan: Scan, padded: int, units: int, warps_k: int, warps_n: int
 ) -> tuple[list[int], list[int]]:
     """K-blocks and column tiles of a warp, by phase."""
-    gate_k = padded * problem.value_bytes // 64
-    deep = [-(-into * gate_k // warps_k) for into, _ in problem.phases]
-    wide = [units // 8 // warps_n * out for _, out in problem.phases]
+    gate_k = padded * scan.value_bytes // 64
+    deep = [-(-phase.gates_in * gate_k // warps_k) for phase in scan.phases]
+    wide = [units // 8 // warps_n * phase.gates_out for phase in scan.phases]
     return deep, wide
 
 

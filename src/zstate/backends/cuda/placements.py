@@ -1,15 +1,15 @@
-"""Which way a scan takes over the chip: pure arithmetic on sizes, no GPU needed.
+"""The placements of a scan that a chip could hold: pure arithmetic on sizes, no GPU needed.
 
-``plans`` lists what is possible, best first by a model of the time of one step (model.py). The
-engine takes the first one that the driver agrees to.
+``placements`` lists them, best first by a model of the time of one step (cost_model.py). The
+engine takes the first one that the driver accepts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .model import microseconds
-from .plan import (
+from .cost_model import microseconds
+from .placement import (
     BLOCK,
     CLUSTER,
     GRID,
@@ -17,8 +17,8 @@ from .plan import (
     THREAD_REGISTERS,
     TILE,
     Chip,
-    Plan,
-    Problem,
+    Placement,
+    Scan,
     is_direct,
     streamed,
     warp_parts,
@@ -29,66 +29,66 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def plans(problem: Problem, chip: Chip) -> list[Plan]:
-    """Every plan that this chip could hold, best first."""
-    found = _plans(problem, chip, False) or _plans(problem, chip, True)
+def placements(scan: Scan, chip: Chip) -> list[Placement]:
+    """Every placement that this chip could hold, best first."""
+    possible = _placements(scan, chip, False) or _placements(scan, chip, True)
     # What holds nothing in registers is never best, but may be all that fits.
-    holding = [plan for plan in found if any(plan.held) or problem.type == "float32"]
-    return sorted(holding or found, key=lambda plan: plan.microseconds)
+    holding = [placement for placement in possible if any(placement.held) or scan.type == "float32"]
+    return sorted(holding or possible, key=lambda placement: placement.microseconds)
 
 
-def _plans(problem: Problem, chip: Chip, every: bool) -> list[Plan]:
-    """Plans with the numbers of warps that are worth a try, or with every number."""
+def _placements(scan: Scan, chip: Chip, every: bool) -> list[Placement]:
+    """Placements with the numbers of warps that are worth a try, or with every number."""
     return [
-        plan
-        for mode, blocks, units, padded in _shapes(problem, chip)
-        for rows in _row_counts(problem)
-        for tiles in _tile_counts(problem, chip, mode, blocks, rows)
+        placement
+        for mode, blocks, units, padded in _shapes(scan, chip)
+        for rows in _row_counts(scan)
+        for tiles in _tile_counts(scan, chip, mode, blocks, rows)
         for warps in _warps(units, every or rows <= 8, every)
         for resident in ((1, 2) if mode == CLUSTER else (1,))
         for chunk in (4, 8)
         if (
-            plan := _plan(
-                problem, chip, mode, blocks, units, padded, rows, tiles, warps, resident, chunk
+            placement := _placement(
+                scan, chip, mode, blocks, units, padded, rows, tiles, warps, resident, chunk
             )
         )
     ]
 
 
-def _shapes(problem: Problem, chip: Chip) -> Iterator[tuple[int, int, int, int]]:
+def _shapes(scan: Scan, chip: Chip) -> Iterator[tuple[int, int, int, int]]:
     """Mode, blocks of a group, units of a block, padded H."""
-    block_k = 64 // problem.value_bytes
-    if problem.hidden <= 1024:
-        padded = round_up(problem.hidden, block_k)
+    block_k = 64 // scan.value_bytes
+    if scan.hidden <= 1024:
+        padded = round_up(scan.hidden, block_k)
         yield BLOCK, 1, padded, padded
     if chip.has_clusters:
         for blocks in (2, 4, 8, 16):
-            padded = round_up(problem.hidden, max(8 * blocks, block_k))
-            if padded - problem.hidden < max(padded // blocks, block_k):
+            padded = round_up(scan.hidden, max(8 * blocks, block_k))
+            if padded - scan.hidden < max(padded // blocks, block_k):
                 yield CLUSTER, blocks, padded // blocks, padded
     for units in (8, 16, 24, 32, 48, 64, 96, 128, 256, 512):
         # The least common multiple of units and a k-block.
         step = units if units % block_k == 0 else units * 2 if units % 16 == 8 else units
         while step % block_k:
             step += units
-        padded = round_up(problem.hidden, step)
+        padded = round_up(scan.hidden, step)
         blocks = padded // units
-        if blocks > 1 and blocks * problem.directions <= chip.multiprocessors:
+        if blocks > 1 and blocks * scan.directions <= chip.multiprocessors:
             yield GRID, blocks, units, padded
 
 
-def _row_counts(problem: Problem) -> list[int]:
+def _row_counts(scan: Scan) -> list[int]:
     rows = TILE
-    while rows // 2 >= problem.batch and rows > 1:
+    while rows // 2 >= scan.batch and rows > 1:
         rows //= 2
-    # Two matrix instructions a weight pay where the weight is wide.
-    return [rows, 2 * TILE] if problem.batch > TILE and problem.type == "tf32" else [rows]
+    # Two matrix instructions per weight pay where the weight is wide.
+    return [rows, 2 * TILE] if scan.batch > TILE and scan.type == "tf32" else [rows]
 
 
-def _tile_counts(problem: Problem, chip: Chip, mode: int, blocks: int, rows: int) -> list[int]:
-    total = -(-problem.batch // max(TILE, rows))
+def _tile_counts(scan: Scan, chip: Chip, mode: int, blocks: int, rows: int) -> list[int]:
+    total = -(-scan.batch // max(TILE, rows))
     if mode == GRID:
-        at_once = chip.multiprocessors // (blocks * problem.directions)
+        at_once = chip.multiprocessors // (blocks * scan.directions)
         tiles = min(MOST_TILES, -(-total // at_once))
         # With fewer there are several launches: slower, but it fits where the state would not.
         return sorted({min(tiles, count) for count in (1, 4, MOST_TILES)})
@@ -108,7 +108,7 @@ def _warps(units: int, single: bool, many: bool) -> Iterator[tuple[int, int]]:
 
 
 def shared_bytes(
-    problem: Problem,
+    scan: Scan,
     mode: int,
     units: int,
     padded: int,
@@ -118,29 +118,29 @@ def shared_bytes(
     warps_n: int,
     stored: tuple[int, ...],
 ) -> int:
-    """Shared memory of a block: the same sums as in shape.cuh, which asserts that they agree."""
-    phases = problem.phases
+    """Shared memory of a block; specialisation.cuh computes and asserts the same."""
+    phases = scan.phases
     state_stride = tiles * rows * units // 2
-    columns = max(out for _, out in phases) * units
+    columns = max(phase.gates_out for phase in phases) * units
     sum_stride = (columns // 8 | 1) * 8
     total = round_up(len(phases) * tiles * 2 * 8, 128)
-    total += round_up(problem.states * state_stride * 8, 128)
-    if not is_direct(problem, rows, warps_k):
+    total += round_up(scan.states * state_stride * 8, 128)
+    if not is_direct(scan, rows, warps_k):
         size = rows * sum_stride
-        if rows > 8 and problem.type != "float32":
+        if rows > 8 and scan.type != "float32":
             size += 16 * (rows // 8 - 1)
         total += round_up(2 * warps_k * size * 4, 128)
     if mode != GRID:
-        for into, _ in phases:
-            total += 2 * tiles * rows * into * padded * problem.value_bytes
+        for phase in phases:
+            total += 2 * tiles * rows * phase.gates_in * padded * scan.value_bytes
     total = round_up(total, 128)
-    for (_, out), blocks in zip(phases, stored, strict=True):
-        total += warps_k * warps_n * blocks * (units // 8 // warps_n * out) * 512
+    for phase, blocks in zip(phases, stored, strict=True):
+        total += warps_k * warps_n * blocks * (units // 8 // warps_n * phase.gates_out) * 512
     return total
 
 
-def _plan(
-    problem: Problem,
+def _placement(
+    scan: Scan,
     chip: Chip,
     mode: int,
     blocks: int,
@@ -151,39 +151,39 @@ def _plan(
     warps: tuple[int, int],
     resident: int,
     chunk: int,
-) -> Plan | None:
+) -> Placement | None:
     warps_k, warps_n = warps
     threads = 32 * warps_k * warps_n
     per_thread = -(-rows * units // 2 // threads)
-    if is_direct(problem, rows, warps_k):
+    if is_direct(scan, rows, warps_k):
         per_thread = units // 8 // warps_n
     if per_thread > 8:
         return None
-    phases = problem.phases
-    deep, wide = warp_parts(problem, padded, units, warps_k, warps_n)
+    phases = scan.phases
+    deep, wide = warp_parts(scan, padded, units, warps_k, warps_n)
     if chunk > 4 and max(deep) <= 4:
         return None
     loaded = max(min(chunk, depth) for depth in deep)
     # Accumulators, loaded operands, inputs and sums of the cell, addresses: an estimate.
-    inputs = per_thread * (6 * problem.gates if problem.backward else 2 * problem.gates + 4)
-    inputs += per_thread * problem.optional
+    inputs = per_thread * (6 * scan.gates if scan.backward else 2 * scan.gates + 4)
+    inputs += per_thread * scan.optional
     bands = max(TILE, rows) // TILE
-    busy = bands * (4 * max(wide) + 8 * loaded) + inputs + (64 if problem.backward else 56)
-    if problem.type == "float32":
-        busy = (rows + 4) * max(wide) + 4 * rows + inputs + (64 if problem.backward else 56)
+    busy = bands * (4 * max(wide) + 8 * loaded) + inputs + (64 if scan.backward else 56)
+    if scan.type == "float32":
+        busy = (rows + 4) * max(wide) + 4 * rows + inputs + (64 if scan.backward else 56)
     registers = min(THREAD_REGISTERS, 65536 // threads // resident) - busy
     fixed = shared_bytes(
-        problem, mode, units, padded, rows, tiles, warps_k, warps_n, (0,) * len(phases)
+        scan, mode, units, padded, rows, tiles, warps_k, warps_n, (0,) * len(phases)
     )
     room = chip.shared_bytes // resident - 1024 * (resident - 1) - fixed
     if room < 0 or registers < 0:
         return None
-    if problem.type == "float32":
+    if scan.type == "float32":
         registers = 0  # its loop over K is not unrolled
     slices = [warps_k * warps_n * width * 512 for width in wide]
     held, stored = _spread(deep, wide, slices, registers, room, chunk)
     from_l2 = streamed(deep, wide, held, stored)
-    if from_l2 and problem.type != "float32":
+    if from_l2 and scan.type != "float32":
         # What comes from L2 passes through two buffers, in registers too.
         registers -= 8 * max(wide)
         if registers < 0 or chunk % 2:
@@ -193,16 +193,16 @@ def _plan(
     if mode != GRID and from_l2:
         return None  # a cluster that does not hold its weight has nothing over the whole grid
     left = registers - sum(4 * count * width for count, width in zip(held, wide, strict=True))
-    total_tiles = -(-problem.batch // max(TILE, rows))
+    total_tiles = -(-scan.batch // max(TILE, rows))
     all_groups = -(-total_tiles // tiles)  # of one direction
-    launches, groups = 1, all_groups * problem.directions
+    launches, groups = 1, all_groups * scan.directions
     if mode == GRID:
-        at_once = chip.multiprocessors // (blocks * problem.directions)
+        at_once = chip.multiprocessors // (blocks * scan.directions)
         launches = -(-all_groups // at_once)
-        groups = min(all_groups, at_once) * problem.directions
+        groups = min(all_groups, at_once) * scan.directions
     elif resident > 1 and groups <= chip.clusters(blocks):
         return None  # each can have a multiprocessor for itself
-    plan = Plan(
+    placement = Placement(
         mode,
         blocks,
         units,
@@ -216,18 +216,18 @@ def _plan(
         chunk,
         tuple(held),
         tuple(stored),
-        shared_bytes(problem, mode, units, padded, rows, tiles, warps_k, warps_n, tuple(stored)),
+        shared_bytes(scan, mode, units, padded, rows, tiles, warps_k, warps_n, tuple(stored)),
         resident,
         left,
         0.0,
     )
-    return plan._replace(microseconds=microseconds(problem, chip, plan))
+    return placement._replace(microseconds=microseconds(scan, chip, placement))
 
 
 def _spread(
     deep: list[int], wide: list[int], slices: list[int], registers: int, room: int, chunk: int
 ) -> tuple[list[int], list[int]]:
-    """K-blocks a warp in registers and in shared memory, by phase: registers first."""
+    """K-blocks per warp in registers and in shared memory, by phase: registers first."""
     held, stored = [], []
     for depth, width, slice_bytes in zip(deep, wide, slices, strict=True):
         count = max(0, min(depth, chunk, registers // (4 * width)))

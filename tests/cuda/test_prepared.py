@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, layout, verify
-from zstate.backends.cuda import engine, program
-from zstate.backends.cuda.frame import MASK, Asked, Frame, Slots, Step
-from zstate.backends.cuda.plan import GRID, Chip, Plan, Problem
-from zstate.backends.cuda.planner import plans
+from zstate.backends import cuda
+from zstate.backends.cuda import engine, prepared
+from zstate.backends.cuda.arguments import MASK, Argument, Arguments, Memory, Step
+from zstate.backends.cuda.placement import GRID, Chip, Placement, Scan
+from zstate.backends.cuda.placements import placements
 from zstate.descriptors import AnyDescriptor
 from zstate.layout import Call, bind
 from zstate.operations import OPERATIONS
@@ -24,27 +26,29 @@ T, N, I, H = 5, 18, 6, 10
 class PretendedScan:
     """Keeps what it was asked to read and write, and fills what it would have written."""
 
-    def __init__(self, problem: Problem, plan: Plan) -> None:
-        self.problem, self.plan, self.device = problem, plan, torch.device("cpu")
+    def __init__(self, scan: Scan, placement: Placement) -> None:
+        self.scan, self.placement, self.device = scan, placement, torch.device("cpu")
         self.read: dict[str, torch.Tensor] = {}  # before it wrote anything
         self.seen: dict[str, torch.Tensor] = {}
         self.addresses: dict[str, int] = {}
 
-    def step(self, slots: Slots, steps: int, addresses: dict[str, Asked]) -> Callable[[], Step]:
+    def step(
+        self, arguments: Arguments, steps: int, addresses: dict[str, Argument]
+    ) -> Callable[[], Step]:
         assert steps == T
         written = ("d_gates", "left", "left_reset", "state", "cell", "saved")
 
-        def run(frame: Frame) -> None:
+        def run(memory: Memory) -> None:
             tensors = {f: asked[0] for f, asked in addresses.items() if not isinstance(asked, int)}
             tensors = {f: name for f, name in tensors.items() if name not in MASK}
-            self.read = {f: slots.tensor(frame, name).clone() for f, name in tensors.items()}
+            self.read = {f: arguments.tensor(memory, name).clone() for f, name in tensors.items()}
             for name in {n for f, n in tensors.items() if f in written or f.endswith("_sum")}:
-                if name not in slots.inputs:
-                    tensor = slots.tensor(frame, name)
+                if name not in arguments.inputs:
+                    tensor = arguments.tensor(memory, name)
                     tensor.copy_(torch.randn(tensor.shape))
-            self.seen = {f: slots.tensor(frame, name).clone() for f, name in tensors.items()}
+            self.seen = {f: arguments.tensor(memory, name).clone() for f, name in tensors.items()}
             self.addresses = {
-                f: frame.numbers[slots.place(asked)] for f, asked in addresses.items()
+                f: memory.numbers[arguments.place(asked)] for f, asked in addresses.items()
             }
 
         return lambda: run
@@ -55,17 +59,17 @@ def scan(monkeypatch: pytest.MonkeyPatch) -> list[PretendedScan]:
     """The engine on the CPU; the scans that it prepared."""
     made: list[PretendedScan] = []
 
-    def prepare(problem: Problem, options: Any, device: Any) -> Any:
-        made.append(PretendedScan(problem, plans(problem, CHIP)[0]))
+    def kernel_of(scan: Scan, options: Any, device: Any) -> Any:
+        made.append(PretendedScan(scan, placements(scan, CHIP)[0]))
         return made[-1]
 
-    monkeypatch.setattr(engine, "prepare", prepare)
+    monkeypatch.setattr(engine, "kernel_of", kernel_of)
     monkeypatch.setattr(engine, "chip_of", lambda device: CHIP)
     monkeypatch.setattr(engine, "are_small", lambda *_: False)
     monkeypatch.setattr(engine, "enter", lambda index: None)
-    monkeypatch.setattr(program, "enter", lambda index: None)
-    monkeypatch.setattr(program, "_current_device", lambda: None)
-    monkeypatch.setattr(program, "current_stream", lambda index: 0)
+    monkeypatch.setattr(prepared, "enter", lambda index: None)
+    monkeypatch.setattr(prepared, "_current_device", lambda: None)
+    monkeypatch.setattr(prepared, "current_stream", lambda index: 0)
     monkeypatch.setattr(layout, "_LAYOUTS", {})  # where programs are kept
     return made
 
@@ -91,7 +95,7 @@ def make_call(operation: str, descriptor: AnyDescriptor, **others: torch.Tensor 
 
 
 def run(call: Call) -> dict[str, torch.Tensor]:
-    return engine.forward(call)  # type: ignore[arg-type]
+    return cuda.forward(call)
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -119,6 +123,36 @@ def test_the_scan_reads_the_projected_source(scan: list[PretendedScan], reverse:
     again = run(call)  # new results, the same program
     assert again["state"].data_ptr() != found["state"].data_ptr()
     assert len(scan) == 1
+
+
+def test_a_layout_prepares_again_only_for_another_mask_or_precision(
+    scan: list[PretendedScan],
+) -> None:
+    """Otherwise runs of one layout share their kernel."""
+    mask = torch.rand(T, N, 2 * H)
+    call = make_call("single_gate_rnn", SingleGateRNNDescriptor(), mask=mask[:, :, :H])
+    apart = make_call("single_gate_rnn", SingleGateRNNDescriptor(), mask=mask[:, :, ::2])
+    assert apart.layout is call.layout
+    run_layout = cuda.prepare(call.layout)
+    for values in (call.values, call.values, apart.values, call.values):
+        (state, _) = run_layout(values)  # type: ignore[arg-type]
+        assert state is not None and state.shape == (T, N, H)
+    assert [each.scan.type for each in scan] == ["float32"] * 2
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        run_layout(call.values)  # type: ignore[arg-type]
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert [each.scan.type for each in scan] == ["float32", "float32", "tf32"]
+
+
+def test_a_cell_without_a_kernel_is_refused() -> None:
+    """In words, before anything is prepared."""
+    call = make_call("gru", GRUDescriptor())
+    assert cuda.refuses(call.layout) is None
+    cell = replace(call.layout.cell_kind, name="mgu")
+    other = replace(call.layout, operation=replace(call.layout.operation, cell=cell))
+    assert cuda.refuses(other) == "it has no kernel for the cell 'mgu'"
 
 
 def test_a_projected_source_gets_its_bias(scan: list[PretendedScan]) -> None:
@@ -180,7 +214,7 @@ def test_the_contraction(
         reset = torch.einsum("rdg,rdh->dgh", gates, seen["left_reset"].view(rows, D, H))
         recurrent = torch.cat([recurrent[:, : 2 * H], reset[:, 2 * H :]], 1)
     assert close(found["recurrent_weight"], recurrent)
-    if only.plan.tile_groups(N) > 1:
+    if only.placement.tile_groups(N) > 1:
         sums, width = seen["bias_sum"], found["bias"].numel()
         assert only.addresses["sum_stride"] == sums.shape[1]
         assert close(found["bias"], sums[:, :width].sum(0))
@@ -222,11 +256,11 @@ def test_what_the_reset_multiplies(
 def test_a_streamed_weight_is_copied(
     scan: list[PretendedScan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Plan, "holds_all", lambda plan, problem: False)
+    monkeypatch.setattr(Placement, "holds_all", lambda placement, scan: False)
     call = make_call("lstm_gradients", LSTMDescriptor())
     run(call)
     (only,) = scan
-    padded = only.plan.padded
+    padded = only.placement.padded
     turned = by_name(call)["recurrent_weight"].view(4, H, H).permute(2, 0, 1)
     wanted = torch.zeros(1, padded, 4, padded)
     wanted[0, :H, :, :H] = turned
@@ -234,10 +268,10 @@ def test_a_streamed_weight_is_copied(
 
 
 def test_which_plans_hold_the_weight() -> None:
-    small = Problem("lstm", False, False, "bfloat16", 256, 16, 1)
-    large = Problem("lstm", True, False, "tf32", 2048, 32, 1)
-    assert plans(small, CHIP)[0].holds_all(small)
-    best = plans(large, CHIP)[0]
+    small = Scan("lstm", False, False, "bfloat16", 256, 16, 1)
+    large = Scan("lstm", True, False, "tf32", 2048, 32, 1)
+    assert placements(small, CHIP)[0].holds_all(small)
+    best = placements(large, CHIP)[0]
     assert best.mode == GRID
     assert not best.holds_all(large)
 

@@ -1,4 +1,4 @@
-"""A call's steps, settled once for all calls of its signature: what to allocate, what to launch."""
+"""A prepared call: what to allocate and what to launch, decided once for all calls alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from .frame import Frame, Shape, Slots, Step
+from .arguments import Arguments, Memory, Shape, Step
 from .launch import current_stream, enter
 
 Tensor = torch.Tensor
@@ -16,23 +16,23 @@ Tensors = tuple[Tensor | None, ...]
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-class Wanted(NamedTuple):
-    """A result: like one of the tensors before it, where one has its shape."""
+class Result(NamedTuple):
+    """How to make a result: like one of the tensors before it, where one has its shape."""
 
     like: int | None
     shape: Shape
 
 
-class Program:
+class Prepared:
     """What calls of one signature do: call it with the operation's inputs, in their order.
 
-    ``inputs`` names all of them, and the slots those that a step reads; ``published`` are the
+    ``inputs`` names all of them, and the arguments those that a step reads; ``published`` are the
     results' names in the order in which they are returned, None where one is not produced.
     """
 
     def __init__(
         self,
-        slots: Slots,
+        arguments: Arguments,
         inputs: tuple[str, ...],
         shapes: dict[str, Shape],
         published: list[str | None],
@@ -42,15 +42,15 @@ class Program:
         steps: list[Callable[[], Step]],
     ) -> None:
         self._device = device
-        self._places = [inputs.index(name) for name in slots.inputs]
+        self._places = [inputs.index(name) for name in arguments.inputs]
         self._mask, self._mask_place = mask, inputs.index("mask")
-        names = [*slots.inputs, *slots.results]
-        self._results = [_wanted(names, shapes, name) for name in slots.results]
+        names = [*arguments.inputs, *arguments.results]
+        self._results = [_result(names, shapes, name) for name in arguments.results]
         self._published = [None if name is None else names.index(name) for name in published]
-        self._between = -(-slots.bytes // dtype.itemsize)  # values of the source's type
-        self._begins = [part.begin for part in slots.parts.values()]
-        self._inside = [(slots.place((name, 0)), begin) for name, begin in slots.inside]
-        self._constants = list(slots.constants)
+        self._scratch = -(-arguments.scratch_bytes // dtype.itemsize)  # values of the source's type
+        self._begins = [piece.begin for piece in arguments.pieces.values()]
+        self._inside = [(arguments.place((name, 0)), begin) for name, begin in arguments.inside]
+        self._constants = list(arguments.constants)
         self._steps = [step() for step in steps]
 
     def __call__(self, inputs: Tensors) -> Tensors:
@@ -68,7 +68,7 @@ class Program:
             tensor = inputs[place]
             address = tensor.data_ptr()  # type: ignore[union-attr]
             if address % 16 or not tensor.is_contiguous():  # type: ignore[union-attr]
-                tensor = taken(tensor)  # type: ignore[arg-type]
+                tensor = readable(tensor)  # type: ignore[arg-type]
                 address = tensor.data_ptr()
             tensors.append(tensor)  # type: ignore[arg-type]
             numbers.append(address)
@@ -77,10 +77,10 @@ class Program:
             made = source.new_empty(shape) if like is None else torch.empty_like(tensors[like])  # type: ignore[union-attr]
             tensors.append(made)
             numbers.append(made.data_ptr())
-        between = mask = None
-        if self._between:
-            between = source.new_empty(self._between)  # type: ignore[union-attr]
-            first = between.data_ptr()
+        scratch = mask = None
+        if self._scratch:
+            scratch = source.new_empty(self._scratch)  # type: ignore[union-attr]
+            first = scratch.data_ptr()
             numbers += [first + begin for begin in self._begins]
         if self._inside:
             numbers += [numbers[place] + begin for place, begin in self._inside]
@@ -88,22 +88,22 @@ class Program:
         if self._mask is not None:
             mask = inputs[self._mask_place].expand(self._mask)  # type: ignore[union-attr]
             numbers += (mask.data_ptr(), *mask.stride())
-        frame = Frame(numbers, tensors, between, mask, current_stream(self._device.index))
+        memory = Memory(numbers, tensors, scratch, mask, current_stream(self._device.index))
         for step in self._steps:
-            step(frame)
+            step(memory)
         return tuple([None if place is None else tensors[place] for place in self._published])
 
 
-def _wanted(names: list[str], shapes: dict[str, Shape], name: str) -> Wanted:
-    """How to make a result: the cheapest way is to make it like another tensor."""
+def _result(names: list[str], shapes: dict[str, Shape], name: str) -> Result:
+    """The cheapest way to make a result is to make it like another tensor."""
     shape = shapes[name]
     before = names[: names.index(name)]
-    return Wanted(
+    return Result(
         next((k for k, other in enumerate(before) if shapes[other] == shape), None), shape
     )
 
 
-def taken(tensor: Tensor) -> Tensor:
+def readable(tensor: Tensor) -> Tensor:
     """A tensor as the kernels read it: contiguous, and aligned for 16-byte loads."""
     tensor = tensor.contiguous()
     return (

@@ -1,0 +1,124 @@
+// What a thread works on: its place in the block and the group, and its items.
+//
+// An item is a pair of neighbouring units of one row. A thread has up to kItemsPerThread of them in a tile.
+#pragma once
+
+using namespace zstate;
+
+ZS_DEVICE float2 plus(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+ZS_DEVICE float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
+// An equation of the shared headers, for both units of a pair.
+template <class Equation, class... Pairs>
+ZS_DEVICE float2 both(const Equation& equation, Pairs... x) {
+  return {equation(Real{x.x}...).v, equation(Real{x.y}...).v};
+}
+ZS_DEVICE float2 activated(int kind, float2 x) {
+  return both([&](Real one) { return activate(kind, one); }, x);
+}
+
+struct Item {
+  int direction, row, unit;  // unit: of the layer
+  int count;                 // how many units of the pair lie inside the layer
+  int state;                 // its place in the state that a block keeps
+  bool on;                   // whether the thread has this item at all
+  i64 gates, pair, mask;     // places in one step of [N,D,G,H], of [N,D,H] and of the mask
+};
+
+struct Block {
+  const Arguments& a;
+  char* const shared;
+  const int thread, warp, lane;
+  const int column, quarter;  // of the lane, in fragments of the matrix instruction
+  const int warp_k, warp_n;
+  const int group, groups, rank, direction;  // groups: of this launch; rank: of the block in its group
+  const i64 tile_group;
+
+  ZS_DEVICE Block(const Arguments& a, char* shared)
+      : a(a),
+        shared(shared),
+        thread(threadIdx.x),
+        warp(thread / 32),
+        lane(thread % 32),
+        column(lane / 4),
+        quarter(lane % 4),
+        warp_k(warp % kWarpsK),
+        warp_n(warp / kWarpsK),
+        group(blockIdx.x / kBlocks),
+        groups(gridDim.x / kBlocks),
+        rank(blockIdx.x % kBlocks),
+        direction(group % kDirections),
+        tile_group(a.first_group + group / kDirections) {}
+
+  ZS_DEVICE float2* state() const { return reinterpret_cast<float2*>(shared + kAtState); }
+  ZS_DEVICE float* sums() const { return reinterpret_cast<float*>(shared + kAtSums); }
+
+  // Whether no thread of this warp has a p-th item.
+  ZS_DEVICE bool is_idle(int p) const {
+    return !kDirect && kItems % kThreads != 0 && p * kThreads + warp * 32 >= kItems;
+  }
+  ZS_DEVICE Item item(int p, int tile) const {
+    Item w;
+    w.direction = direction;
+    int unit;
+    if constexpr (kDirect) {  // where the matrix instruction leaves its results, and a neighbour's
+      w.row = quarter * 2 + column % 2;
+      w.on = w.row < kRows;
+      if (!w.on) w.row = 0;
+      unit = (warp_n * kUnitTiles + p) * 8 + column / 2 * 2;
+    } else {
+      const int item = p * kThreads + thread;
+      w.on = kItems % kThreads == 0 || item < kItems;
+      if constexpr (kInterleaved) {  // eight lanes have the same eight units of rows r and r + 8
+        const int rows = item / 8 / (kUnits / 8);
+        w.row = rows / 8 * 16 + rows % 8 + item / 4 % 2 * 8;
+        unit = item / 8 % (kUnits / 8) * 8 + item % 4 * 2;
+      } else {
+        w.row = item / (kUnits / 2);
+        unit = item % (kUnits / 2) * 2;
+      }
+      if (!w.on) w.row = unit = 0;
+    }
+    w.unit = rank * kUnits + unit;
+    const i64 n = (tile_group * kTiles + tile) * kTileRows + w.row;
+    w.count = !w.on || n >= a.N ? 0 : kHidden - w.unit >= 2 ? 2 : kHidden - w.unit > 0 ? kHidden - w.unit : 0;
+    w.state = (tile * kRows + w.row) * (kUnits / 2) + unit / 2;
+    w.pair = (n * kDirections + direction) * kHidden + w.unit;
+    w.gates = (n * kDirections + direction) * kGates * kHidden + w.unit;
+    w.mask = kHasMask ? n * a.mask_n + (static_cast<i64>(direction) * kHidden + w.unit) * a.mask_h : 0;
+    return w;
+  }
+};
+
+// Processing step s as a place in tensors that lie in the order of the input, or of the output.
+ZS_DEVICE i64 input_time(const Arguments& a, const Item& w, i64 s) {
+  return (kDirections == 2 ? w.direction == 1 : kReverse) ? a.T - 1 - s : s;
+}
+ZS_DEVICE i64 output_time(const Arguments& a, const Item& w, i64 s) {
+  return kDirections == 2 && w.direction == 1 ? a.T - 1 - s : s;
+}
+// The step's part is the same for all threads and the item's for all steps: one addition remains.
+ZS_DEVICE i64 pair_at(const Arguments& a, const Item& w, i64 t) { return t * a.step + w.pair; }
+ZS_DEVICE i64 gates_at(const Arguments& a, const Item& w, i64 t) { return t * a.step * kGates + w.gates; }
+ZS_DEVICE const Stored* mask_at(const Arguments& a, const Item& w, i64 s) {
+  return a.mask + (input_time(a, w, s) * a.mask_t + w.mask);
+}
+ZS_DEVICE Pair take_mask(const Arguments& a, const Item& w, i64 s) {
+  if constexpr (kMaskPairs)
+    return take(mask_at(a, w, s), w.count);
+  else
+    return take_apart(mask_at(a, w, s), a.mask_h, w.count);
+}
+
+// What stays the same for all rows and steps.
+struct Constants {
+  float2 peephole[kGates], bias2;
+  ZS_DEVICE void load(const Arguments& a, const Item& w) {
+    const int count = w.on ? min(max(kHidden - w.unit, 0), 2) : 0;
+    if constexpr (kHasPeephole) {
+#pragma unroll
+      for (int g = 0; g < kGates; ++g)
+        peephole[g] = load_pair(a.peephole + (w.direction * kGates + slot(g)) * kHidden + w.unit, count);
+    }
+    if constexpr (kHasBias2) bias2 = load_pair(a.bias2 + w.direction * kHidden + w.unit, count);
+  }
+};

@@ -1,0 +1,73 @@
+// Sums over time and over the rows of a tile group: the gradients of biases and peepholes. Fixed order, no atomics.
+#pragma once
+
+// In full float32 a sum carries its rounding error, or long sequences would lose more than a tree of sums does.
+struct Sum {
+  float2 sum, rest;
+  ZS_DEVICE void add(float2 x) {
+    if constexpr (kType == kFloat32) {
+      x = {x.x - rest.x, x.y - rest.y};
+      const float2 next = {__fadd_rn(sum.x, x.x), __fadd_rn(sum.y, x.y)};
+      rest = {__fsub_rn(__fsub_rn(next.x, sum.x), x.x), __fsub_rn(__fsub_rn(next.y, sum.y), x.y)};
+      sum = next;
+    } else {
+      sum = {sum.x + x.x, sum.y + x.y};
+    }
+  }
+};
+
+// The sums of one item over time, numbered one after the other: biases, peepholes, the second bias.
+struct Sums {
+  static constexpr int first_peephole = kSumBias ? kGates : 0;
+  static constexpr int first_bias2 = first_peephole + (kSumPeephole ? kGates : 0);
+  static constexpr int count = first_bias2 + (kSumBias2 ? 1 : 0);
+
+  Sum bias[kGates], peephole[kGates], bias2;
+
+  ZS_DEVICE float2 at(int k) const {
+    return (k >= first_bias2 ? bias2 : k >= first_peephole ? peephole[k - first_peephole] : bias[k]).sum;
+  }
+  // Where the k-th goes, of the first tile group.
+  static ZS_DEVICE Summed* place(const Arguments& a, int k, int direction) {
+    if (k >= first_bias2) return a.bias2_sum + direction * kHidden;
+    if (k >= first_peephole) return a.peephole_sum + (direction * kGates + slot(k - first_peephole)) * kHidden;
+    return a.bias_sum + (direction * kGates + slot(k)) * kHidden;
+  }
+};
+
+// Adds up the rows of the group and stores the sums of the block's units.
+ZS_DEVICE void store_sums(const Block& block, const Sums (&sums)[kItemsPerThread]) {
+#pragma unroll
+  for (int q = 0; q < Sums::count; ++q) {
+    Summed* const to =
+        Sums::place(block.a, q, block.direction) + block.tile_group * block.a.sum_stride + block.rank * kUnits;
+    auto put_pair = [&](int unit, float2 x) {
+      if (block.rank * kUnits + unit < kHidden) put(to + unit, x.x);
+      if (block.rank * kUnits + unit + 1 < kHidden) put(to + unit + 1, x.y);
+    };
+    if constexpr (kDirect) {
+#pragma unroll
+      for (int u = 0; u < kUnitTiles; ++u) {
+        float2 x = sums[u].at(q);
+#pragma unroll
+        for (int away = 1; away < 8; away *= 2)  // lanes with other rows of the same units
+          x = plus(x, {__shfl_xor_sync(~0u, x.x, away), __shfl_xor_sync(~0u, x.y, away)});
+        if (block.lane % 8 == 0) put_pair((block.warp_n * kUnitTiles + u) * 8 + block.column, x);
+      }
+    } else {
+      float2* const rows = reinterpret_cast<float2*>(block.sums());
+      __syncthreads();
+#pragma unroll
+      for (int p = 0; p < kItemsPerThread; ++p)
+        if (const Item w = block.item(p, 0); w.on) rows[w.state] = sums[p].at(q);
+      __syncthreads();
+#pragma unroll 1
+      for (int pair = block.thread; pair < kUnits / 2; pair += kThreads) {
+        Sum x = {};
+#pragma unroll 1
+        for (int r = 0; r < kRows; ++r) x.add(rows[r * (kUnits / 2) + pair]);
+        put_pair(pair * 2, x.sum);
+      }
+    }
+  }
+}
