@@ -1,4 +1,4 @@
-"""Imported first of all: Ctrl-C while the command line still imports prints no traceback."""
+"""Imported first, so that Ctrl-C during the command line's imports prints no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this installation has: versions, backends and why one is unavailable, how it computes."""
+"""Describes this installation: versions, backends and why one is unavailable, the engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
 @overload
 def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
 def show_config(mode: str = "stdout") -> dict[str, Any] | None:
-    """Print what this installation has, or return it as a dict with ``mode="dicts"``.
+    """Print the configuration of this installation, or return it as a dict with ``mode="dicts"``.
 
     Version, Python, NumPy and system; the backends, and why one is unavailable; the native
-    engine's instruction set, threads and build; torch and the CUDA devices that it sees.
+    engine's instruction set, threads and build; torch and the CUDA devices it sees.
     Imports torch, if it is installed.
 
     Example:
@@ -59,7 +59,7 @@ def _plain(value: Any) -> str:
 
 
 def _config() -> dict[str, Any]:
-    from . import __version__  # which is not there yet while the package is imported
+    from . import __version__  # not set yet while the package is imported
 
     torch = _torch()
     reasons = {name: backend.unavailable() for name, backend in BACKENDS.items()}
@@ -100,7 +100,7 @@ def _torch() -> dict[str, Any] | str:
         torch: Any = import_module("torch")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         devices = [torch.cuda.get_device_name(k) for k in range(count)]
-    except Exception as error:  # a broken installation is what this function is asked about
+    except Exception as error:  # finding broken installations is the point
         return f"installed, but cannot be used: {error}"
     return {
         "version": torch.__version__,

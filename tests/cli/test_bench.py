@@ -287,7 +287,7 @@ def test_without_a_peer_it_says_how_to_get_one(
     quick = ["--block", "0.001", "--rounds", "1", "--no-growth", "--mode", "inference"]
     assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
     printed = capsys.readouterr().out
-    assert "no peer is installed, so there are no ratios; for one: pip install torch" in printed
+    assert "no peer is installed, so there are no ratios; to get one: pip install torch" in printed
 
 
 @pytest.mark.parametrize("width", [30, 50, 60, 80, 100, 160])

@@ -3,6 +3,7 @@ a command is imported when it is asked for, and a refusal is one line on standar
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -208,6 +209,19 @@ def test_check_of_a_backend_that_is_unavailable(
     monkeypatch.setattr("zstate.backends.native._REASON", "it is broken")
     assert cli.main(["check", "--backend", "native"]) == 1
     assert capsys.readouterr().out.endswith("native backend unavailable: it is broken\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has such a file")
+def test_a_full_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "zstate", "shapes", "lstm"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, "zstate: No space left on device\n")
 
 
 @pytest.mark.parametrize("command", ["check", "bench", "sample x"])

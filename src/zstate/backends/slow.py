@@ -1,4 +1,4 @@
-"""The one warning of this package: a call fell to the reference backend, which is slow."""
+"""Warns once when calls run on the slow reference backend because the native engine is missing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from ..layout import Layout
 
 _PACKAGE = str(Path(__file__).parents[1])
-_TRIVIAL = 1e6  # multiplications and additions of a call that is over in no time anyway
+_TRIVIAL = 1e6  # floating-point operations; smaller calls are fast on any backend
 _warned = False
 
 
 class SlowBackendWarning(RuntimeWarning):
-    """The native engine is missing, so that calls run on the reference backend."""
+    """The native engine is missing, so calls run on the reference backend."""
 
 
 def warn_once(layout: Layout, reason: str | None) -> None:
-    """Say, at the first call of some size, why it is slow and what to do; None: it is not."""
+    """Warn on the first call of some size why it is slow and what to do; no reason, no warning."""
     global _warned
     steps, batch, inputs, hidden = layout.size
     width = layout.directions * len(layout.slots) * hidden
@@ -35,7 +35,7 @@ def warn_once(layout: Layout, reason: str | None) -> None:
 
 
 def _callers_level() -> int:
-    """The stack level, seen from the caller of this, of the first frame outside the package."""
+    """The stack level, from our caller, of the first frame outside the package."""
     level, frame = 0, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Who takes part: zstate's backends, and those of PyTorch, ONNX Runtime and JAX that are installed.
+"""The contenders: zstate, and those of PyTorch, ONNX Runtime and JAX that are installed.
 
 Each contender turns a row into a function without arguments that does the whole operation once and
 returns its results, so that they can be checked before anything is timed.
@@ -280,17 +280,17 @@ _PACKAGES = {"torch": ["torch"], "onnxruntime": ["onnxruntime", "onnx"], "jax": 
 
 
 def installed() -> list[str]:
-    """zstate, and the peers that this machine has."""
+    """zstate, and the peers installed on this machine."""
     return [name for name in CONTENDERS if not missing(name)]
 
 
 def missing(name: str) -> list[str]:
-    """The packages that a contender needs and this machine lacks."""
+    """The packages a contender needs that are not installed."""
     return [p for p in _PACKAGES.get(name, []) if importlib.util.find_spec(p) is None]
 
 
 def chosen_peers(names: str | None) -> list[str]:
-    """The peers to time: those that are installed, or those named, each of which must be."""
+    """The peers to time: all that are installed, or those named, which must be installed."""
     if names is None:
         return [name for name in installed() if name != "zstate"]
     chosen = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]

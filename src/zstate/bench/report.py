@@ -1,4 +1,4 @@
-"""How it is shown: a table on the terminal, JSON, and a bar chart."""
+"""How results are shown: tables in the terminal, JSON, and a bar chart."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from .. import __version__
 from ..errors import ZStateError
@@ -24,17 +24,17 @@ _COMMANDS = {
     "train": "train a character language model through the graph",
     "sample": "write text with a trained model",
     "graph": "print or draw a saved graph",
-    "check": "compare every backend of this machine with the oracle",
-    "bench": "time zstate beside PyTorch, ONNX Runtime and JAX, if they are installed",
+    "check": "check every backend on this machine against the oracle",
+    "bench": "time zstate against PyTorch, ONNX Runtime and JAX, if installed",
     "shapes": "print the shape of every tensor of an operation, and the order of its gradients",
 }
-# What to print where a terminal cannot show a character; "?" for all others.
+# What to print for characters that a terminal cannot show; "?" for all others.
 _PLAIN = {"×": "x", "·": "*", "µ": "u", "±": "+-", "–": "-", "…": "...", "│": "|", "─": "-"}
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that ends the process, such as SIGTERM, treated as Ctrl-C is."""
+    """A signal such as SIGTERM, handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -44,15 +44,16 @@ class Stopped(KeyboardInterrupt):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 2 for a refusal, 130 after Ctrl-C."""
     try:
-        _print_what_can_be_shown()
+        _replace_what_cannot_be_shown()
         with _signals_stop():
             options = _parse(sys.argv[1:] if arguments is None else arguments)
             status: int = options.command_run(options)
+            sys.stdout.flush()
             return status
     except KeyboardInterrupt as stopped:
         return exit_status(stopped)
     except BrokenPipeError:  # `zstate sample RUN | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + 13
     except ImportError as error:
         if (error.name or "").startswith("rich"):
@@ -62,14 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"out of memory: {error}" if str(error) else "out of memory")
     except OSError as error:
         if error.strerror is None or error.filename is None:
-            return _refuse(str(error))
+            _drop_output()
+            return _refuse(error.strerror or str(error))
         return _refuse(f"{error.filename}: {error.strerror}")
     except ZStateError as error:
         return _refuse(str(error))
 
 
 def exit_status(stopped: KeyboardInterrupt) -> int:
-    """What a shell reports of a command that a signal ended."""
+    """The status a shell reports for a command that a signal ended."""
     return 128 + getattr(stopped, "number", signal.SIGINT)
 
 
@@ -99,7 +101,7 @@ def _at_least(kind: type[int] | type[float], least: int) -> Callable[[str], floa
 
 @contextmanager
 def _signals_stop() -> Iterator[None]:
-    """Turn signals that end a process into an exception, so that nothing is left half-made."""
+    """Turn signals that would end the process into exceptions, so that it can clean up."""
     found = []
     if threading.current_thread() is threading.main_thread():
         found = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
@@ -116,8 +118,8 @@ def _signals_stop() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _print_what_can_be_shown() -> None:
-    """Let a character that the terminal does not have become a similar one, not an exception."""
+def _replace_what_cannot_be_shown() -> None:
+    """Print a similar character where the terminal lacks one, instead of raising."""
 
     def similar(error: UnicodeError) -> tuple[str, int]:
         assert isinstance(error, UnicodeEncodeError)
@@ -128,6 +130,12 @@ def _print_what_can_be_shown() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="zstate.similar")
+
+
+def _drop_output() -> None:
+    """Print nothing more: Python would report a closed or full output once more at its exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(message: str) -> int:

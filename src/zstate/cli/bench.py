@@ -1,8 +1,8 @@
-"""Time zstate beside the peers that are installed: checked first, in alternating blocks.
+"""Time zstate against the installed peers, after checking that everybody computes the same.
 
-On the CPU each contender runs alone for a block, with a pause before it, over several rounds; the
-best median counts. Ratios carry over to other machines, single times do not. --device cuda times
-the CUDA engine beside torch.nn, both plainly called and replayed as CUDA graphs.
+On the CPU, each contender runs alone for a block after a short pause, over several rounds; the
+best median counts. Ratios carry over to other machines; single times do not. --device cuda times
+the CUDA engine against torch.nn, both called directly and replayed as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _BASE = Row("LSTM", 64, 16, 128)
 _MODES = {"inference": [False], "training": [True], "both": [False, True]}
 _GPU_TYPES = ("bfloat16", "float32", "float16")
 _PICTURES = (".png", ".svg", ".pdf")
-_WIDE = 160  # columns where nobody looks: in a file or a pipe
+_WIDE = 160  # columns in a file or a pipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to run, how long, and where to write it."""
+    """What to run, for how long, and where to write the results."""
     parser.add_argument(
         "--only",
         metavar="ROWS",
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=at_least_one(int),
         metavar="N",
-        help="threads for every contender (default: as many as cores)",
+        help="threads per contender (default: the number of cores)",
     )
     parser.add_argument(
         "--peers", help="comma-separated, or none (default: all that are installed)"
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-growth",
         action="store_true",
-        help="leave out how the cost grows with T, N and H (on a GPU: options, calls and scans)",
+        help="skip the tables of cost over T, N and H (on a GPU: of options, calls and scans)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     parser.add_argument(
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least_zero(int),
         default=0,
         metavar="N",
-        help="random seed of the numbers (default: %(default)s)",
+        help="random seed for the inputs (default: %(default)s)",
     )
 
 
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
     if not peers:
         why = "was chosen" if options.peers is not None else "is installed"
         console.print(
-            f"no peer {why}, so there are no ratios; for one: pip install torch, "
+            f"no peer {why}, so there are no ratios; to get one: pip install torch, "
             "pip install onnxruntime onnx, or pip install jax",
             soft_wrap=True,
         )

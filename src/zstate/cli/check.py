@@ -1,10 +1,8 @@
-"""Compare every backend of this machine with the oracle, over cells, options and float types.
+"""Check every backend on this machine against the oracle, for all cells, options and float types.
 
-Prints what this installation has first, then one line per backend, cell and type.
-
-The oracle is the reference backend in float64; its own gradients are held against central
-differences first (rows "differences").
-Exits with 1 if an error is above its bound.
+Prints the configuration first, then one line per backend, cell and type. The oracle is the
+reference backend in float64; central differences verify its gradients first (rows "differences").
+Exits with status 1 if an error exceeds its bound.
 """
 
 from __future__ import annotations
@@ -44,12 +42,12 @@ class _Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which backends to check, and with which numbers."""
-    parser.add_argument("--backend", choices=list(BACKENDS), help="check only this one")
+    parser.add_argument("--backend", choices=list(BACKENDS), help="check this backend only")
     parser.add_argument(
         "--seed",
         type=at_least_zero(int),
         metavar="N",
-        help="random seed; that of a run repeats its numbers",
+        help="random seed; pass the printed one to repeat a run",
     )
 
 
@@ -76,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _rows(names: list[str], seed: int) -> Iterator[_Row]:
-    """Each row, printed when it is known. In plain text: this must work in every installation."""
+    """Print and yield each row; in plain text, since this must work in every installation."""
     groups = list(_groups(names))
     for number, (what, cell, dtype, cases) in enumerate(groups):
         _show_progress(f"checking {number + 1} of {len(groups)}")
@@ -103,7 +101,7 @@ def _print_columns(*columns: str) -> None:
 
 
 def _show_progress(text: str) -> None:
-    """On a terminal, a line that the next one replaces."""
+    """Replace the last line of a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 

@@ -1,10 +1,10 @@
-"""A large graph with few boxes: each layer, each gradient and the optimiser folded into one.
+"""Folds a large graph into a few boxes: one per layer, per gradient and for the optimiser.
 
-Around every *anchor* (a recurrent operation, a product with a weight, a loss, and the gradient of
-one) gathers what prepares its inputs and what follows from its results. An anchor takes part in
-one of three stages: forward, the gradients and what depends on them, the optimisers and what
-depends on those. Groups are numbered so that every arrow leads to the same or a higher number:
-folding makes no cycles.
+An *anchor* is a recurrent operation, a product with a weight, a loss, or the gradient of one. Each
+anchor forms a group with the nodes that prepare its inputs and those that follow from its results.
+There are three stages: forward; gradients and what depends on them; optimisers and what depends on
+those. Groups are numbered so that every edge leads to the same or a higher number, which rules out
+cycles.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ..graph import Graph, Tensor
 from ..graph.ops import PLACEHOLDER, VARIABLE
 from ..graph.tensor import Node
 
-LARGE = 40  # nodes: what a picture shows one by one
+LARGE = 40  # graphs with more nodes than this are folded
 _OPTIMISERS = ("adam", "stochastic_gradient_descent")
 _FORWARD, _GRADIENTS, _UPDATE = range(3)  # the stages
-_ALL = 10**9  # the number of what joins several groups of a stage
+_ALL = 10**9  # the number of the group that joins several others of its stage
 
 Group = tuple[int, int]  # the stage, and the number of the anchor in it
 
 
 @dataclass(eq=False)
 class _Box:
-    """What stands for the operation of a folded node."""
+    """The operation of a folded node."""
 
     name: str
 
@@ -44,7 +44,7 @@ class Folded:
 
 
 def fold(graph: Graph, unfold: str | None = None) -> Folded:
-    """The graph with one node per group; groups whose name matches a glob stay as they are."""
+    """The graph with one node per group; groups whose name matches the glob stay unfolded."""
     groups, anchors = _groups(graph)
     members: dict[Group, list[Node]] = {}
     for node in graph.nodes:
@@ -99,9 +99,9 @@ def _groups(graph: Graph) -> tuple[dict[Node, Group], dict[Group, Node]]:
         elif numbers:
             joins = stage == _GRADIENTS and len(numbers) > 1
             found[node] = (stage, _ALL if joins else max(numbers))
-    first: dict[Node, Group] = {}  # that reads a node
+    first: dict[Node, Group] = {}  # group that reads a node
     for node in reversed(graph.nodes):
-        # What depends on no anchor goes where it is read first.
+        # Nodes that depend on no anchor join their first reader.
         group = found.setdefault(node, first.get(node, (_FORWARD, _ALL)))
         for tensor in node.inputs:
             first[tensor.node] = min(group, first.get(tensor.node, group))

@@ -12,7 +12,7 @@ from .folding import LARGE, fold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The file, and what to make of it."""
+    """The file, and the output formats."""
     parser.add_argument("file", metavar="FILE", help="a file from Graph.save or Executable.save")
     parser.add_argument(
         "--svg", metavar="OUT", help="draw it to this file; laid out by zstate, without Graphviz"
@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         nargs="?",
         const="*",
-        help=f"draw every node; graphs of more than {LARGE} nodes are folded by layer and gradient "
-        "otherwise. With a glob, unfold only the boxes with such a name, as 'layer0*'",
+        help=f"draw every node (graphs of more than {LARGE} nodes are otherwise folded by layer "
+        "and gradient); with a glob such as 'layer0*', unfold only the boxes whose names match",
     )
 
 

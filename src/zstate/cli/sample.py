@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and how to sample from it."""
     parser.add_argument("run_folder", metavar="RUN", help="folder of a run, such as runs/lstm")
     parser.add_argument(
-        "--prompt", help="what the text begins with (default: that of the run's own sample)"
+        "--prompt", help="text to start from (default: the prompt of the run's own sample)"
     )
     parser.add_argument(
         "--length",
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least_zero(float),
         default=0.7,
         metavar="X",
-        help="0 always takes the likeliest character (default: %(default)s)",
+        help="0 always picks the likeliest character (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     sampler, prompt = load_sampler(Path(options.run_folder))
     if options.prompt is not None:
         prompt = options.prompt
-    sampler.alphabet.encode(prompt, "sample", "--prompt")  # refused before anything is printed
+    sampler.alphabet.encode(prompt, "sample", "--prompt")  # refuse it before printing anything
     print(prompt, end="")
     sampler.write(
         options.length,

@@ -23,7 +23,7 @@ _MEANINGS = {
     "bias": "b",
     "init_state": "h[-1]",
     "init_cell": "c[-1]",
-    "mask": "m, multiplies h[t-1] in front of R; anything that broadcasts",
+    "mask": "m, multiplies h[t-1] before R; any shape that broadcasts",
     "peephole": "p, all gates look at c[t-1]",
     "secondary_bias": "b2, inside the reset",
     "state": "h, every step",
@@ -41,14 +41,14 @@ _CELLS = {"rnn": "single_gate_rnn", "lstm": "lstm", "gru": "gru"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes, and a flag for every option that changes a shape or an order."""
+    """The sizes, and a flag for each option that changes a shape or an order."""
     parser.add_argument("cell", choices=_CELLS, help="the operation family")
-    for letter, meaning in (("T", "time"), ("N", "batch"), ("I", "input"), ("H", "hidden")):
+    for letter, meaning in (("T", "time steps"), ("N", "batch"), ("I", "inputs"), ("H", "hidden")):
         parser.add_argument(
             f"-{letter}",
             type=at_least_zero(int),
             metavar=letter,
-            help=f"{meaning} size; letters only if left out",
+            help=f"{meaning}; symbolic if left out",
         )
     parser.add_argument("--pre-projected", action="store_true", help="no input_weight")
     for flag in ("bidirectional", "reverse", "produce-cell", "forget-gate-last"):

@@ -1,4 +1,4 @@
-"""Train a character language model through the graph, its gradients and the compiled program."""
+"""Train a character language model: model, gradients and Adam are one compiled graph."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _HELP = {
     "batch": "streams of text side by side",
     "dropout": "recurrent dropout of h[t-1], one mask per window",
     "learning_rate": "peak learning rate for Adam",
-    "clip": "largest global norm of the gradients",
-    "total": "training steps; with --resume, a new end",
-    "seed": "random seed of the weights, dropout and the sample",
+    "clip": "maximum global norm of the gradients",
+    "total": "training steps; with --resume, the new last step",
+    "seed": "random seed for the weights, dropout and the sample",
 }
-# What --resume can change, and what a run keeps of it.
+# Options that a run keeps for --resume, which may also change them.
 _KEPT: dict[str, Any] = {"checkpoint_every": 100, "temperature": 0.7, "encoding": "utf-8"}
 
 
 class _Typed(argparse.Action):
-    """Stores a value and notes the option as it was typed, for messages to name it."""
+    """Stores a value and the option as it was typed, so that messages can name it."""
 
     def __call__(
         self,
@@ -68,12 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run",
         metavar="FOLDER",
-        help="folder of the run (default: runs/CELL, or the first free one of runs/CELL-2, …)",
+        help="run folder (default: runs/CELL, then runs/CELL-2 and so on)",
     )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue the run in the folder, or the last one in runs/",
+        help="continue the run in the --run folder, or the last run in runs/",
     )
     parser.add_argument(
         "--checkpoint-every",
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=at_least_zero(float),
         metavar="X",
-        help="of the sample; 0 always takes the likeliest character "
+        help="sampling temperature; 0 always picks the likeliest character "
         f"(default: {_KEPT['temperature']})",
     )
     for field in fields(Settings):
@@ -107,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 128 and the number of the signal that stopped it, with the run saved."""
+    """Returns 0, or 128 plus the number of the signal that stopped the run."""
     for package in ("matplotlib", "safetensors"):
         if importlib.util.find_spec(package) is None:
             raise ImportError(f"zstate train needs {package}: pip install 'zstate[train]'")
@@ -129,14 +129,14 @@ def run(options: argparse.Namespace) -> int:
         console.print(f"stopped and saved at step {current.step}; to continue:")
         console.print(f"  zstate train --resume --run {shlex.quote(str(folder))}")
         return exit_status(stopped)
-    except BaseException:  # in the middle of a step: what is saved stays as it is
+    except BaseException:  # in the middle of a step: keep the last checkpoint
         current.discard()
         raise
     return _finish(current, console)
 
 
 def _created(options: argparse.Namespace, console: Console) -> Run:
-    """A new run: the text and the settings are checked before a folder is made."""
+    """A new run; the text and the settings are checked before the folder is created."""
     from ..train.data import default_text, read_text
     from ..train.loop import Run, fitted, free_folder
 
@@ -162,7 +162,7 @@ def _created(options: argparse.Namespace, console: Console) -> Run:
 
 
 def _resumed(options: argparse.Namespace, console: Console) -> Run:
-    """The run of a folder, or the last one; it keeps what it began with."""
+    """The run in a folder, or the last run, with the settings it began with."""
     from ..train.data import read_text
     from ..train.loop import Run, last_folder
 
@@ -210,7 +210,7 @@ def _finish(current: Run, console: Console) -> int:
     from ..train import plots
 
     bits = current.history[-1][2]
-    if bits is None:  # stopped at a step that was then made the last one
+    if bits is None:  # stopped, then resumed with that step as the last
         bits = current.validate()
         current.history[-1] = (*current.history[-1][:2], bits)
         current.save()
@@ -242,8 +242,8 @@ class _AfterAStep(Stopped):
 
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM lets the step finish, so that what is saved is the state of one step; a
-    second one stops at once. A signal that is ignored, as under nohup, stays ignored."""
+    """Let the current step finish after Ctrl-C or SIGTERM, so that the saved state is that of one
+    step; a second signal stops at once. Signals ignored on entry, as under nohup, stay ignored."""
     came: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -292,12 +292,12 @@ def _loop(current: Run, console: Console) -> None:
 
 
 def _columns(width: int) -> list[ProgressColumn]:
-    """What fits into one line of a terminal: first the steps, then the loss, and so on."""
+    """The columns that fit on one line, the most important ones first."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
     one = Column(no_wrap=True)
-    wanted = [  # with the widest that they get, and the space in front
+    wanted = [  # with their maximum width, including the space before
         (MofNCompleteColumn(table_column=one), 14),
         (TextColumn("{task.fields[bits]:.3f} bits/char", table_column=one), 17),
         (TimeRemainingColumn(compact=True, table_column=one), 8),

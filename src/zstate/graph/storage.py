@@ -38,16 +38,16 @@ def write(
     with replacing(path) as temporary:
         try:
             package.numpy.save_file(packed, temporary, metadata=dict(metadata))
-        except package.SafetensorError as error:  # a full disk, for one
+        except package.SafetensorError as error:  # such as a full disk
             raise OSError(f"cannot write {os.fspath(path)!r}: {error}") from error
 
 
 @contextmanager
 def replacing(path: str | PathLike[str]) -> Iterator[Path]:
-    """A path to write to; what is there at the end replaces the file, or nothing does.
+    """A temporary path to write to, which replaces ``path`` at the end unless something is raised.
 
-    The temporary folder beside the file carries host and process in its name: the next writer
-    removes those of processes that were killed.
+    It lies in a temporary folder beside the file, named after host and process: the next writer
+    removes the folders of processes that were killed.
     """
     target = Path(path)
     if not target.parent.is_dir():
@@ -71,7 +71,7 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
 
 
 def _remove_abandoned(folder: Path, prefix: str) -> None:
-    if os.name != "posix":  # elsewhere there is no harmless way to ask for a process
+    if os.name != "posix":  # elsewhere os.kill is not harmless
         return
     for found in folder.glob(f"{glob.escape(prefix)}*.*"):
         try:
@@ -79,7 +79,7 @@ def _remove_abandoned(folder: Path, prefix: str) -> None:
         except ProcessLookupError:
             shutil.rmtree(found, ignore_errors=True)
         except (ValueError, OverflowError, PermissionError):
-            pass  # not ours, or of a process of somebody else
+            pass  # not our name, or the process of another user
 
 
 def read(path: str | PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:

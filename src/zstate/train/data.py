@@ -12,7 +12,7 @@ from ..errors import OptionError, refusal
 from ..types import Array
 
 VALID_PART = 0.05  # of the text, at its end, is for validation
-_LEAST = 20  # characters: below that there is nothing to learn
+_LEAST = 20  # characters: fewer teach nothing
 _PROMPT, _LONGEST_PROMPT = "The ", 12
 
 
@@ -24,7 +24,7 @@ def default_text() -> str:
 
 
 def read_text(path: str | None, encoding: str = "utf-8") -> str:
-    """The text of a file, or the default one; a file that is no such text is refused by name."""
+    """The text in a file, or the default text; refuses files that hold no text."""
     if path is None:
         return default_text()
     _check_encoding(encoding)
@@ -37,7 +37,7 @@ def read_text(path: str | None, encoding: str = "utf-8") -> str:
         missing = "a directory" if file.is_dir() else "a device or a pipe"
         raise refuse("a text file", missing if file.exists() else "nothing: no such file")
     data = file.read_bytes()
-    # A byte order mark is no part of the text.
+    # A byte order mark is not part of the text.
     name = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     try:
         text = data.decode(name).replace("\r\n", "\n").replace("\r", "\n")
@@ -56,7 +56,7 @@ def read_text(path: str | None, encoding: str = "utf-8") -> str:
 
 
 def check_text(text: str, label: str) -> None:
-    """Refuse what cannot be learnt from: no text, too little of it, or one character only."""
+    """Refuse a text that is empty, binary, too short, or made of a single character."""
     if not text:
         raise OptionError(refusal("train", label, "text", "an empty file"))
     if "\0" in text:
@@ -80,12 +80,12 @@ def _check_encoding(encoding: str) -> None:
 
 
 def split(characters: int) -> int:
-    """How many characters of a text are for training; the rest is for validation."""
+    """The number of characters used for training; the rest is for validation."""
     return characters - max(int(characters * VALID_PART), 2)
 
 
 def characters_for(steps: int, batch: int) -> int:
-    """How long a text must be for one window of so many steps and streams."""
+    """The least length of a text that gives one window of these steps and streams."""
     wanted = steps * batch + 1
     length = int(wanted / (1 - VALID_PART))
     while split(length) < wanted:
@@ -136,7 +136,7 @@ def _prompt(text: str) -> str:
 
 
 def _codes(text: str) -> Array:
-    """Code points; a file name's undecodable bytes come as lone surrogates."""
+    """Code points, lone surrogates (undecodable bytes of an argument) included."""
     codes: Array = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return codes
 

@@ -1,4 +1,4 @@
-"""A run: its folder, its steps, its checkpoints, what it says at the end."""
+"""A training run: its folder, steps, checkpoints and results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Run:
         self._valid = self.model.validation_program(rows, batch)
         self._sampler = Sampler(self.model, corpus)
         self.history: list[tuple[int, float, float | None]] = []  # step, bits, validation bits
-        self._made: list[Path] = []  # the folders that were not there before
+        self._made: list[Path] = []  # folders that this run created
 
     @property
     def step(self) -> int:
@@ -80,7 +80,7 @@ class Run:
         text_path: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Run:
-        """A new run in a folder that holds none yet. ``options`` are kept for whoever resumes."""
+        """A new run in a folder without one; ``options`` are kept for :meth:`resume`."""
         if (folder / _ABOUT).exists():
             expected = "a folder without a run (or --resume)"
             raise OptionError(refusal("train", "folder", expected, str(folder)))
@@ -99,7 +99,7 @@ class Run:
 
     @staticmethod
     def about(folder: Path) -> dict[str, Any]:
-        """What run.json says."""
+        """The contents of run.json."""
         try:
             found = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -113,9 +113,9 @@ class Run:
 
     @staticmethod
     def resume(folder: Path, text: str, total: int | None = None) -> Run:
-        """The run of a folder, where its last checkpoint left it; ``total``: a new last step.
+        """The run in a folder, at its last checkpoint; ``total`` sets a new last step.
 
-        The text must be the same. A run that was killed before its first checkpoint starts again.
+        The text must be the same. A run killed before its first checkpoint starts again.
         """
         about = Run.about(folder)
         if _hash(text) != about["sha256"]:
@@ -136,15 +136,16 @@ class Run:
         return run
 
     def save(self) -> None:
-        """Write what is told about the run, then the checkpoint; each file whole or not at all.
+        """Write run.json, then the checkpoint; each file appears whole or not at all.
 
-        Killed in between, the older checkpoint goes with the beginning of the newer history.
+        If the process is killed in between, the older checkpoint still matches the newer
+        run.json, whose history is cut to the checkpoint's step.
         """
         self._write_about()
         self.model.graph.save(self.folder / _CHECKPOINT)
 
     def discard(self) -> bool:
-        """Remove what a run without a checkpoint has made; whether there was such a thing."""
+        """Remove a run that has no checkpoint yet; returns whether it did."""
         if (self.folder / _CHECKPOINT).exists():
             return False
         (self.folder / _ABOUT).unlink(missing_ok=True)
@@ -214,7 +215,7 @@ _KEYS = {"settings", "options", "alphabet", "prompt", "characters", "sha256", "t
 
 
 def load_sampler(folder: Path) -> tuple[Sampler, str]:
-    """The model of a run and the prompt from its text; the text itself is not needed."""
+    """The model of a run and its prompt; does not need the text."""
     about = Run.about(folder)
     alphabet = Alphabet(about["alphabet"])
     if not (folder / _CHECKPOINT).exists():
@@ -226,7 +227,7 @@ def load_sampler(folder: Path) -> tuple[Sampler, str]:
 
 
 def free_folder(first: Path) -> Path:
-    """The folder itself, or the first of first-2, first-3, … that is not there yet."""
+    """``first``, or the first of first-2, first-3, … that does not exist."""
     folder, number = first, 1
     while folder.exists():
         number += 1
@@ -235,7 +236,7 @@ def free_folder(first: Path) -> Path:
 
 
 def last_folder(root: Path) -> Path:
-    """The folder below this one whose run was saved last."""
+    """The folder in ``root`` whose run was saved last."""
     found = {path.parent: path.stat().st_mtime_ns for path in root.glob(f"*/{_ABOUT}")}
     if not found:
         expected = f"a run in {root.name}/ (or the folder of one, with --run)"
@@ -244,9 +245,9 @@ def last_folder(root: Path) -> Path:
 
 
 def fitted(settings: Settings, characters: int, typed: set[str], label: str) -> Settings:
-    """The settings, with fewer streams or shorter windows where a short text needs it.
+    """The settings, with fewer streams or shorter windows if the text is too short for them.
 
-    What was ``typed`` stays as it is; if it cannot, the text is refused.
+    Settings that were ``typed`` do not change; if they do not fit, the text is refused.
     """
     room = split(characters) - 1
     if "batch" not in typed:
@@ -277,7 +278,7 @@ def _hash(text: str) -> str:
 
 
 def _remove(folders: list[Path]) -> None:
-    """Remove folders, innermost first, as long as they are empty."""
+    """Remove the folders that are empty, innermost first."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()

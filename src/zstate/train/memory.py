@@ -1,4 +1,4 @@
-"""How much memory a run needs, known before any of it is allocated."""
+"""Estimates the memory of a run before anything is allocated."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _WORD = 4  # bytes of a float32
 
 
 def estimate(settings: Settings, characters: int) -> int:
-    """Bytes that training takes at its peak, or up to twice that: weights, what Adam keeps and
-    makes of them, and the tensors of one window."""
+    """Peak bytes of training, overestimated by a factor of up to two: weights, Adam's moments and
+    new values, and the tensors of one window."""
     s, gates = settings, CELLS[settings.cell]
     inputs = s.embedding + (s.layers - 1) * s.hidden
     recurrent = gates * s.hidden * (inputs + s.layers * (s.hidden + 1))
@@ -21,12 +21,12 @@ def estimate(settings: Settings, characters: int) -> int:
     tokens = s.window * s.batch
     table = 2 * characters * gates * s.hidden  # the projected embedding, and its gradient
     of_a_token = s.hidden * (s.layers * (gates + 2) + gates + 1) + 2 * characters
-    # A weight, its two moments, its gradient, and the new values of all before the old ones go.
+    # Weight, two moments, gradient, and three new values before the old ones are freed.
     return _WORD * (7 * weights + table + tokens * of_a_token)
 
 
 def check(settings: Settings, characters: int) -> None:
-    """Refuse a run that cannot fit into this machine's memory."""
+    """Refuse a run that does not fit into free memory."""
     needed, free = estimate(settings, characters), available()
     if free is not None and needed > free:
         s = settings
@@ -37,7 +37,7 @@ def check(settings: Settings, characters: int) -> None:
 
 
 def available() -> int | None:
-    """Bytes that this process may still take; None where the system does not say."""
+    """Bytes of free memory; None if the system does not say."""
     found = [_free(), _limit_of_the_group()]
     return min((size for size in found if size is not None), default=None)
 
@@ -56,7 +56,7 @@ def _free() -> int | None:
 
 
 def _limit_of_the_group() -> int | None:
-    """The limit of a container."""
+    """The memory limit of a container."""
     try:
         return int(Path("/sys/fs/cgroup/memory.max").read_text())
     except (OSError, ValueError):  # "max": no limit

@@ -23,7 +23,7 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.99, 1e-8
 
 
 class SettingError(OptionError):
-    """A setting that makes no sense, by name, so that a command line can name its option."""
+    """An invalid setting; keeps its name, so that the command line can name the option typed."""
 
     def __init__(self, name: str, expected: str, got: str) -> None:
         super().__init__(refusal("train", name, expected, got))

@@ -41,7 +41,7 @@ def draw_all(run: Run) -> list[Path]:
     plt = _pyplot()
     ids = _sentence(run)
     with warnings.catch_warnings():
-        # matplotlib's font has no Chinese, for one: boxes in a picture are no reason to shout.
+        # matplotlib's font lacks Chinese, for example; boxes in the picture say enough.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         return [
             _loss(plt, run),
@@ -51,8 +51,8 @@ def draw_all(run: Run) -> list[Path]:
 
 
 def _sentence(run: Run) -> Array:
-    """What the pictures are about, in numbers: English if the text has all its letters, otherwise
-    the beginning of the validation text, or of all of it where that is short."""
+    """The characters that the pictures show: an English sentence if the alphabet has its letters,
+    otherwise the start of the validation text, or of the training text if that is too short."""
     corpus = run.corpus
     if set(_SENTENCE) <= set(corpus.alphabet):
         return corpus.encode(_SENTENCE)
