@@ -383,23 +383,24 @@ class TestLimits:
         process = command("train", "text.txt", *TINY, "--steps=3", preexec_fn=limited)
         printed, refused = process.communicate()
         assert process.returncode == 2
-        assert refused.startswith("zstate: cannot write 'runs/lstm/checkpoint.safetensors': ")
+        assert refused.startswith("zstate: [save] 'runs/lstm/checkpoint.safetensors': cannot be ")
         assert refused.count("\n") == 1 and "Traceback" not in printed
         assert not Path("runs").exists()  # nothing was saved, so nothing stays
 
     def test_a_read_only_folder_is_one_line(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        right = os.mkdir
+        right = os.open
 
-        def read_only(path: str, *rest: Any) -> None:
+        def read_only(path: Any, *rest: Any, **further: Any) -> int:
             if ".run.json" in str(path):
                 raise PermissionError(13, "Permission denied", str(path))
-            right(path, *rest)
+            return right(path, *rest, **further)
 
-        monkeypatch.setattr("os.mkdir", read_only)
+        monkeypatch.setattr("os.open", read_only)
         assert cli.main(["train", "text.txt", *TINY]) == 2
-        assert capsys.readouterr().err == "zstate: runs/lstm/run.json: Permission denied\n"
+        refused = "zstate: [save] 'runs/lstm/run.json': cannot be written: Permission denied\n"
+        assert capsys.readouterr().err == refused
         assert not Path("runs").exists()
 
     @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def options_cost(seed: int) -> dict[str, float]:
         return functional.lstm_gradients(
             **fed,
             source_gradient=data.dy,
-            z_state=there.training_state,  # type: ignore[arg-type]
-            cell_output_fwd=there.cell,  # type: ignore[arg-type]
+            z_state=there.training_state,
+            cell_output_fwd=there.cell,
             descriptor=descriptor,
         )
 

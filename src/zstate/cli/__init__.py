@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return status
     except KeyboardInterrupt as stopped:
         return exit_status(stopped)
+    except ZStateError as error:
+        return _refuse(str(error))
     except BrokenPipeError:  # `zstate sample RUN | head`
         _drop_output()
         return 128 + 13
@@ -66,8 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _drop_output()
             return _refuse(error.strerror or str(error))
         return _refuse(f"{error.filename}: {error.strerror}")
-    except ZStateError as error:
-        return _refuse(str(error))
 
 
 def exit_status(stopped: KeyboardInterrupt) -> int:

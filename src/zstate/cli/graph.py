@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ..errors import GraphError
-from ..graph import Executable, Graph, printing
-from .folding import LARGE, fold
+from ..graph import Executable, Graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,25 +18,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dot", metavar="OUT", help="write it in Graphviz's language")
     parser.add_argument(
         "--unfold",
-        metavar="GLOB",
-        nargs="?",
-        const="*",
-        help=f"draw every node (graphs of more than {LARGE} nodes are otherwise folded by layer "
-        "and gradient); with a glob such as 'layer0*', unfold only the boxes whose names match",
+        action="store_true",
+        help="draw every node; large graphs are otherwise folded by layer and gradient",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the graph, or write the pictures."""
     graph = _load(options.file)
-    shown: Any = graph
-    if len(graph.nodes) > LARGE and options.unfold != "*":
-        shown = fold(graph, options.unfold)
-    for path, draw in ((options.svg, printing.to_svg), (options.dot, printing.to_dot)):
+    fold = False if options.unfold else None
+    for path, draw in ((options.svg, graph.to_svg), (options.dot, graph.to_dot)):
         if path is not None:
-            Path(path).write_text(draw(shown), encoding="utf-8")
-            folded = f" in {len(shown.nodes)} boxes (--unfold shows all)"
-            note = folded if shown is not graph else ""
+            folded = draw(fold)
+            Path(path).write_text(folded, encoding="utf-8")
+            note = "" if folded == draw(False) else ", folded (--unfold shows all)"
             print(f"wrote {len(graph.nodes)} nodes{note} to {path}")
     if options.svg is None and options.dot is None:
         print(graph)

@@ -216,8 +216,8 @@ def _finish(current: Run, console: Console) -> int:
         current.save()
     folder, prompt = current.folder, current.corpus.prompt
     sample = current.sample(500, prompt, current.options["temperature"], current.settings.seed)
-    with replacing(folder / "sample.txt") as temporary:
-        temporary.write_text(sample, encoding="utf-8")
+    with replacing(folder / "sample.txt") as file:
+        file.write(sample.encode())
     pictures = plots.draw_all(current)
     console.rule("sample")
     console.print(sample)

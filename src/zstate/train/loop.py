@@ -163,8 +163,8 @@ class Run:
             "text": self.text_path,
             "history": self.history,
         }
-        with replacing(self.folder / _ABOUT) as temporary:
-            temporary.write_text(json.dumps(about), encoding="utf-8")
+        with replacing(self.folder / _ABOUT) as file:
+            file.write(json.dumps(about).encode())
 
     def train(self, every: int) -> Iterator[Progress]:
         """Train to the end, one step per item; validate and save every so many steps."""

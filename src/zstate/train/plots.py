@@ -62,8 +62,8 @@ def _sentence(run: Run) -> Array:
 
 def _saved(plt: Any, figure: Any, path: Path) -> Path:
     figure.tight_layout()
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=80)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=80)
     plt.close(figure)
     return path
 
