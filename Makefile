@@ -48,7 +48,7 @@ $(BIN)/python:
 
 # Uninstalled first: pip would keep an installed copy of the same version.
 $(VENV)/.run: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip uninstall --quiet --yes zstate
+	$(BIN)/python -m pip uninstall -qq --yes zstate
 	$(BIN)/python -m pip install --quiet '.[train,bfloat16]'
 	touch $@
 

@@ -77,8 +77,9 @@ class NumPyNamespace:
         return np.array(value, order="C")
 
     def result(self, value: Any) -> Array:
-        """What a caller gets: an array, also where NumPy's arithmetic gave a scalar."""
-        return np.asarray(value)
+        """What a caller gets or a variable keeps: an array, also where NumPy's arithmetic gave a
+        scalar, in C order, since the bits of a small product depend on the order."""
+        return np.asarray(value, order="C")
 
     def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any:
         return value.astype(dtype, copy=copy)
@@ -169,7 +170,7 @@ class TorchNamespace:
         return value.detach().clone(memory_format=self._torch.contiguous_format)
 
     def result(self, value: Any) -> Any:
-        return value
+        return value.contiguous()
 
     def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any:
         return value.to(dtype)  # a tensor of another type is a copy; of the same, never written to

@@ -43,7 +43,7 @@ def _ours(row: Row, training: bool, seed: int) -> Callable[[], Any]:
 
 
 def scans(seed: int) -> list[dict[str, Any]]:
-    """The two scans of an LSTM in bfloat16 alone, a step: their kernels as the profiler sees them.
+    """The two scans of an LSTM in bfloat16 alone, per step, as the profiler sees them.
 
     The forward scan saves what training needs.
     """

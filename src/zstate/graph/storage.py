@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,6 +54,13 @@ class SaveError(GraphError, OSError):
 def write(
     path: str | PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> None:
+    """Write arrays and strings to a file."""
+    with replacing(path) as file:
+        _write_to(file, arrays, metadata)
+
+
+@contextlib.contextmanager
+def replacing(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """Write a file beside the place and rename it, so that a crash leaves the old one whole."""
     try:
         target = Path(path)
@@ -61,7 +68,7 @@ def write(
         temporary, file = _temporary(target)
         try:
             with file:
-                _write_to(file, arrays, metadata)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
                 if fcntl is None:
