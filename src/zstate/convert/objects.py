@@ -36,7 +36,8 @@ def pieces(source: str, weights: Any) -> list[Piece]:
         return [weights]
     if isinstance(weights, list | tuple):
         return [piece for each in weights for piece in pieces(source, each)]
-    if isinstance(weights, Mapping):
+    # A module of MLX is a mapping too.
+    if isinstance(weights, Mapping) and not callable(getattr(weights, "parameters", None)):
         return [Piece(flat(weights, FRAMEWORKS[source].separator))]
     found = _READERS.get(source, _nothing)(weights)
     if found is None:
