@@ -65,7 +65,7 @@ def _pattern(framework: str) -> re.Pattern[str]:
     number = r"(?:_l(?P<number>\d+))?" if framework == "torch" else ""
     # Keras 2 marks its variables with :0.
     return re.compile(
-        rf"(?:(?P<module>.*?){re.escape(row.separator)})?(?P<name>{name}){number}{back}(?::0)?"
+        rf"(?:(?P<module>.*?){re.escape(row.separator)})??(?P<name>{name}){number}{back}(?::0)?"
     )
 
 
