@@ -83,7 +83,9 @@ def _model(cell: str, arrays: dict[str, Array], attributes: dict[str, Any]) -> o
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def _run(model: onnx.ModelProto, layer: zc.Layer, source: Array, initial: dict[str, Array]) -> Array:
+def _run(
+    model: onnx.ModelProto, layer: zc.Layer, source: Array, initial: dict[str, Array]
+) -> Array:
     """[T,N,D·H] from ONNX's [T,D,N,H]."""
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]

@@ -31,7 +31,9 @@ def test_a_mask(target: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("target", _ALL)
 def test_no_input_weight(target: str, rng: np.random.Generator) -> None:
     layer = random_layer(rng, "lstm")
-    only = zc.Layer("lstm", layer.descriptor, {"recurrent_weight": layer.tensors["recurrent_weight"]})
+    only = zc.Layer(
+        "lstm", layer.descriptor, {"recurrent_weight": layer.tensors["recurrent_weight"]}
+    )
     with pytest.raises(zs.OptionError, match="input_weight.*already projected"):
         zc.save(only, target=target)
 

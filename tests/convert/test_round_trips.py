@@ -153,9 +153,7 @@ def test_peepholes_by_gate(framework: str, rng: np.random.Generator) -> None:
     layer = random_layer(rng, "lstm")
     arrays = blocks.encode(row, "lstm", layer.tensors, layer.descriptor)
     peephole: Array = draw(rng, (3 * H,))
-    tensors = blocks.decode(
-        row, "lstm", {**arrays, "peephole": peephole}, layer.descriptor, "test"
-    )
+    tensors = blocks.decode(row, "lstm", {**arrays, "peephole": peephole}, layer.descriptor, "test")
     by_gate = dict(zip(row.peephole, np.split(peephole, 3), strict=True))
     expected = [by_gate.get(gate, np.zeros(H)) for gate in "ifzo"]
     assert np.array_equal(tensors["peephole"], np.concatenate(expected))

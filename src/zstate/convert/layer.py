@@ -1,4 +1,4 @@
-"""A layer as zstate computes it: the cell, its descriptor and the tensors of the functional call."""
+"""A layer as zstate computes it: the cell, its descriptor, the tensors of the functional call."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ class Layer:
         if array is None or self.directions == 1:
             return array
         if name == "recurrent_weight" or (name == "peephole" and array.ndim == 2):
-            return array[index]
+            part: Array = array[index]
+            return part
         axis = -1 if name in ("init_state", "init_cell") else 0
         return np.split(array, 2, axis=axis)[index]
 

@@ -136,25 +136,24 @@ def keras_facts(class_name: str, config: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def _keras3(layer: Any) -> list[Piece] | None:
-    return _keras(layer, hasattr, "a layer of Keras 2, which is source='tensorflow'")
+    return _keras(layer, 3)
 
 
 def _keras2(layer: Any) -> list[Piece] | None:
-    return _keras(layer, _has_no, "a layer of Keras 3, which is source='keras'")
+    return _keras(layer, 2)
 
 
-def _has_no(value: Any, name: str) -> bool:
-    return not hasattr(value, name)
-
-
-def _keras(layer: Any, wanted: Callable[[Any, str], bool], other: str) -> list[Piece] | None:
+def _keras(layer: Any, version: int) -> list[Piece] | None:
     if not callable(getattr(layer, "get_config", None)):
         return None
     if not layer.weights:
         raise OptionError(refusal("load", "weights", "a layer that is built", "one that is not"))
     # Their hard sigmoids differ, so the two must not be taken for each other.
-    if not wanted(layer.weights[0], "path"):
-        raise OptionError(refusal("load", "weights", f"a layer of {_title(other)}", other))
+    found = 3 if hasattr(layer.weights[0], "path") else 2
+    if found != version:
+        other = "keras" if found == 3 else "tensorflow"
+        got = f"one of Keras {found}, which is source={other!r}"
+        raise OptionError(refusal("load", "weights", f"a layer of Keras {version}", got))
     name = type(layer).__name__
     if name == "Bidirectional":
         both = [layer.forward_layer, layer.backward_layer]
@@ -176,10 +175,6 @@ def _keras(layer: Any, wanted: Callable[[Any, str], bool], other: str) -> list[P
         layer = layer.cell
     cell, facts = keras_facts(type(layer).__name__, layer.get_config())
     return [Piece(_keras_arrays(layer), facts | backwards, cell)]
-
-
-def _title(other: str) -> str:
-    return "Keras 2" if "Keras 3" in other else "Keras 3"
 
 
 def _keras_arrays(layer: Any) -> dict[str, Array]:
