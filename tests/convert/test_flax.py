@@ -41,14 +41,14 @@ _CELLS = {
 }
 _FUNCTIONS = {"tanh": nn.tanh, "sigmoid": nn.sigmoid, "relu": nn.relu}
 _KINDS = {"tanh": ACT.TANH, "sigmoid": ACT.SIGMOID, "relu": ACT.RELU}
-_CASES = list(
-    products(
-        name=list(_CELLS),
-        direction=["forward", "reverse", "bidirectional"],
-        activation=["tanh", "relu"],
-        gate=["sigmoid", "tanh"],
+_CASES = [
+    case | words
+    for case in products(name=list(_CELLS), direction=["forward", "reverse", "bidirectional"])
+    for words in (
+        {"activation": "tanh", "gate": "sigmoid"},
+        {"activation": "relu", "gate": "tanh"},
     )
-)
+]
 
 
 def _module(options: dict[str, Any]) -> Any:

@@ -205,6 +205,7 @@ _TWICE = {"W": np.ones((2, 8, 3)), "R": np.ones((2, 8, 2))}
     [
         (_LSTM, {"clip": 3.0}, "clip=3.0: zstate does not clip"),
         (_LSTM, {"input_forget": 1}, "input_forget=1"),
+        (_LSTM, {"hidden_size": 3}, "hidden_size: expected 2"),
         (_LSTM, {"direction": "reverse"}, "order of the input"),
         (_LSTM, {"direction": "bidirectional"}, "direction: expected 'forward'"),
         (_LSTM, {"activations": ["Elu", "Tanh", "Tanh"]}, "f: expected one of Affine.*'Elu'"),

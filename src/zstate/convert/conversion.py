@@ -12,9 +12,9 @@ from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..types import Array
 from . import blocks, names
-from .facts import options, told
 from .layer import Layer, joined
 from .objects import pieces
+from .options import options, told
 from .table import CELLS, FRAMEWORKS, GRU, LSTM, Framework
 
 _INITIAL = ("init_state", "init_cell")
@@ -141,7 +141,11 @@ def _layer(
         if any(name in part for part in parts):
             for part, arrays in zip(parts, directions, strict=True):
                 part[name] = arrays[name]
-    return Layer(cell, descriptor, joined(parts))
+    layer = Layer(cell, descriptor, joined(parts))
+    if facts.get("hidden_size", layer.hidden) != layer.hidden:
+        got = str(facts["hidden_size"])
+        raise OptionError(refusal("load", "hidden_size", f"{layer.hidden}, as in R", got))
+    return layer
 
 
 def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Array]:
