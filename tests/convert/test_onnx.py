@@ -245,6 +245,10 @@ def test_weights_that_are_computed_are_refused() -> None:
     model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
     with pytest.raises(zs.OptionError, match="external data"):
         zc.load(model, source="onnx")
+    inner = helper.make_graph([model.graph.node[0]], "body", [], [])
+    outer = helper.make_node("If", ["yes"], ["Y"], name="choice", then_branch=inner)
+    with pytest.raises(zs.OptionError, match="one inside If 'choice'"):
+        zc.load(helper.make_graph([outer], "outer", [], []), source="onnx")
     del model.graph.node[:]
     with pytest.raises(zs.OptionError, match="RNN, LSTM or GRU nodes"):
         zc.load(model, source="onnx")

@@ -189,8 +189,15 @@ def test_the_block_cell(rng: np.random.Generator) -> None:
     none = tf.zeros(H)
     for step, expected in zip(source, result, strict=True):
         found = tf.raw_ops.LSTMBlockCell(
-            **{"x": step, "cs_prev": c, "h_prev": h, "w": weights["kernel"], "b": weights["bias"]},
-            **{"wci": none, "wcf": none, "wco": none, "forget_bias": 1.0},
+            x=step,
+            cs_prev=c,
+            h_prev=h,
+            w=weights["kernel"],
+            b=weights["bias"],
+            wci=none,
+            wcf=none,
+            wco=none,
+            forget_bias=1.0,
         )
         h, c = found.h, found.cs
         close(h.numpy(), expected)
