@@ -26,6 +26,7 @@ _COMMANDS = {
     "graph": "print or draw a saved graph",
     "check": "check every backend on this machine against the oracle",
     "bench": "time zstate against PyTorch, ONNX Runtime and JAX, if installed",
+    "convert": "convert weights between PyTorch, Keras, ONNX, Flax, MLX, Core ML and TensorFlow",
     "shapes": "print the shape of every tensor of an operation, and the order of its gradients",
 }
 # What to print for characters that a terminal cannot show; "?" for all others.

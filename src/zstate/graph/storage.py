@@ -202,6 +202,6 @@ def _package() -> Any:
         import safetensors
     except ImportError as error:
         raise ImportError(
-            "reading saved graphs needs the package safetensors: pip install 'zstate[files]'"
+            "safetensors files need the package of that name: pip install 'zstate[files]'"
         ) from error
     return safetensors
