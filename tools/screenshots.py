@@ -1,4 +1,4 @@
-"""Screenshots of the built site (`make docs` first) at two widths, light and dark, for a look at it.
+"""Screenshots of the built site (`make docs` first) at two widths, light and dark.
 
     python tools/screenshots.py OUT [PAGE …]        # default: every page of the site, without .html
 
@@ -40,7 +40,9 @@ def main() -> None:
     pages = sys.argv[2:] or [
         path.relative_to(SITE).with_suffix("").as_posix() for path in SITE.rglob("*.html")
     ]
-    browser = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    browser = (
+        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    )
     if browser is None or not SITE.is_dir():
         sys.exit("needs Chromium on PATH (or $CHROMIUM), and site/ from `make docs`")
     handler = functools.partial(Quiet, directory=SITE)

@@ -44,7 +44,7 @@ def build_sdist() -> Path:
 
 
 def build_wheel(interpreter: str, sdist: Path, folder: Path) -> Path:
-    """The wheel of one interpreter, repaired into dist/ with the lowest manylinux tag it can have."""
+    """The wheel of one interpreter, repaired into dist/ with its lowest manylinux tag."""
     plain, repaired = folder / "plain", folder / "repaired"
     run(interpreter, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", plain, sdist)
     (wheel,) = plain.glob("*.whl")
