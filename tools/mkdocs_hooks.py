@@ -18,8 +18,11 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # Files of the repository that the site has as well, at the same place beside docs/.
 OUTSIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "examples/*"]
-# What the graph's own modules call on a Graph; users do not.
-INTERNAL = {"add_node", "add_node_named", "apply", "apply_many", "needed", "own", "training_twin"}
+# Methods that modules of zstate call on each other's classes; users do not.
+INTERNAL = {
+    *("add_node", "add_node_named", "apply", "apply_many", "needed", "own", "training_twin"),
+    *("direction_weights", "directions", "joined", "layer_parameters"),
+}
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)")
 
 
@@ -97,7 +100,7 @@ class Docstrings(griffe.Extension):
         if obj.docstring is not None:
             text, example, code = obj.docstring.value.partition("Example:\n")
             text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
-            spans = re.split(r"(`[^`]*`)", text)
+            spans = re.split(r"(`+[^`]*`+)", text)
             spans[::2] = [re.sub(r"([\[\]*])", r"\\\1", span) for span in spans[::2]]
             text = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.html)", "".join(spans))
             obj.docstring.value = text + example.replace("Example", "Examples") + code
