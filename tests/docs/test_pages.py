@@ -3,8 +3,10 @@ example gives what it says, and every shell line of the README names a command t
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
+import io
 import pkgutil
 import re
 import shlex
@@ -16,6 +18,7 @@ import zstate
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = [page for page in PAGES if page.name != "tutorial.md"]  # which a test of its own runs
 MODULES = [
     name
     for _, name, _ in pkgutil.walk_packages(zstate.__path__, "zstate.")
@@ -30,7 +33,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
     return [(text[: match.start(1)].count("\n"), match.group(1)) for match in found]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path) -> None:
     namespace: dict[str, object] = {}
     for line, code in blocks(page, "python"):
@@ -61,14 +64,25 @@ def test_readme_commands_exist() -> None:
                 assert command in {"git", "cd", "pip"}, line
 
 
-def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            # The README is also the page of a package index, where only whole addresses work.
-            is_whole = "://" in target
-            assert is_whole or page.name != "README.md", target
-            local = re.sub(r"^https://[^/]+/zstate/zstate/(blob/)?main/", "", target)
-            if local != target:
-                assert (ROOT / local).exists(), f"{page.name}: {target}"
-            elif not is_whole:
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_the_readme_links_by_whole_addresses() -> None:
+    """It is also the page of a package index, where no others work."""
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert "://" in target, target
+        local = re.sub(r"^https://[^/]+/zstate/zstate/(blob/)?main/", "", target).partition("#")[0]
+        assert "://" in local or (ROOT / local).exists(), target
+
+
+def test_the_tutorial_prints_what_it_shows() -> None:
+    namespace: dict[str, object] = {}
+    shown = 0
+    for code, output in re.findall(
+        r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?",
+        (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    ):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+        assert printed.getvalue() == output
+        shown += bool(output)
+    assert shown >= 5
