@@ -28,6 +28,8 @@ def prose(page: Path) -> str:
 def links(text: str) -> Iterator[tuple[str, str]]:
     """(file, anchor) of every link and picture inside the repository; either may be empty."""
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        # The README's are whole addresses, for the page of a package index.
+        target = re.sub(r"^https://[^/]+/zstate/zstate/(blob/)?main/", "", target)
         if not re.match(r"\w+:", target):
             name, _, anchor = target.partition("#")
             yield name, anchor
