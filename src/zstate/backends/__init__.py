@@ -84,11 +84,15 @@ def prepare(
     """
     key = signature(operation, tensors, descriptor, backend)
     try:
-        return PREPARED[key]  # type: ignore[index]
-    except (KeyError, TypeError):  # new, or with something unhashable in it
-        layout = bind(operation, tensors, descriptor)
-        chosen = choose(layout, backend)
-        prepared = Prepared(layout, chosen, chosen.prepare(layout))
+        known = PREPARED.get(key)  # type: ignore[arg-type]
+    except TypeError:  # something unhashable in the descriptor's place
+        known = key = None
+    if known is not None:
+        return known
+    # Outside of the handler: a refusal has no other exception behind it.
+    layout = bind(operation, tensors, descriptor)
+    chosen = choose(layout, backend)
+    prepared = Prepared(layout, chosen, chosen.prepare(layout))
     if key is not None:
         if len(PREPARED) >= _MOST_PREPARED:
             PREPARED.clear()
