@@ -12,9 +12,9 @@ from typing import Any, cast
 import numpy as np
 
 from . import operations as ops
-from .backends import choose, native
+from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from .layout import bind, is_torch_tensor
+from .layout import is_torch_tensor
 from .operations import (
     GRUGradients,
     GRUResult,
@@ -35,7 +35,7 @@ def run(
     descriptor: AnyDescriptor | None,
     backend: str | None,
 ) -> ops.AnyResult:
-    """Check a call, hand it to a backend, and put the results in the published order."""
+    """A call by its prepared run, which is made at the first of its kind."""
     # First of all, since torch.compile follows a call on its tensors into here.
     if type(tensors[0]) is not np.ndarray and is_torch_tensor(tensors[0]):
         global _on_torch
@@ -43,16 +43,14 @@ def run(
             from .torch.operators import run as _on_torch
         return cast(ops.AnyResult, _on_torch(operation, tensors, descriptor, backend))
     if backend is None:
-        known = native.repeat(operation, tensors, descriptor)
+        known = run_known(operation, tensors, descriptor)
         if known is not None:
             return known
-    call = bind(operation, tensors, descriptor)
-    chosen = choose(call.layout, backend)
-    results = chosen.backward(call) if operation.is_gradient else chosen.forward(call)
-    if backend is None and chosen is native:
-        native.remember(call, descriptor)
-    # The fields of every result type are arrays by name; those not produced are None.
-    return operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]
+    run = prepare(operation, tensors, descriptor, backend).run
+    results: ops.AnyResult = run(tensors)
+    if backend is None:
+        remember_call(operation, tensors, descriptor, run)
+    return results
 
 
 def single_gate_rnn(

@@ -1,9 +1,8 @@
 """The one place that knows shapes: letters, the shape table, checks, gate orders, directions.
 
 T time, N batch, I input features, H hidden units, G gates of the cell, D directions. ``bind``
-checks a call against the table once, so that nothing behind it has to; what it found is kept by
-signature, so that the next call of the same kind costs one look-up. The graph uses the same rules
-at build time, where a dimension may still be unknown (None).
+checks a call against the table once, so that nothing behind it has to. The graph uses the same
+rules at build time, where a dimension may still be unknown (None).
 """
 
 from __future__ import annotations
@@ -11,22 +10,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.ma  # NumPy would import it on first use, inside a call
 
 from .cells import Cell
-from .descriptors import (
-    AnyDescriptor,
-    GRUDescriptor,
-    LSTMDescriptor,
-    SingleGateRNNDescriptor,
-)
+from .descriptors import AnyDescriptor
 from .errors import DTypeError, OptionError, ShapeError, refusal
-from .operations import Operation
-from .types import FLOAT_NAMES, Array, PartialShape, Shape
+from .operations import OPERATIONS, Operation
+from .types import FLOAT_NAMES, PartialShape, Shape, Value
 
 # One row a tensor: its axes as products of letters. A lone D is dropped with one direction.
 SHAPES: dict[str, str] = {
@@ -61,24 +56,20 @@ _OTHER_FORMS: dict[str, tuple[str, ...]] = {
 # Per-step tensors that lie in the order of the input; all others lie in the order of the output.
 _INPUT_ORDER = frozenset({"source", "gates", "mask"})
 
-# Gate order along the G axis, by the descriptor's option: the only table of gate orders.
-_GATE_ORDERS: dict[type, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    SingleGateRNNDescriptor: ("", ("z",), ("z",)),
-    LSTMDescriptor: ("forget_gate_last", ("i", "f", "z", "o"), ("i", "z", "f", "o")),
-    GRUDescriptor: ("reset_gate_first", ("z", "r", "o"), ("r", "z", "o")),
-}
+_CELLS: dict[str, Cell] = {each.cell.name: each.cell for each in OPERATIONS.values()}
+DESCRIPTORS = cast(
+    dict[str, type[AnyDescriptor]], {name: cell.descriptor for name, cell in _CELLS.items()}
+)
 
-DESCRIPTORS: dict[str, type[AnyDescriptor]] = {
-    "single_gate_rnn": SingleGateRNNDescriptor,
-    "lstm": LSTMDescriptor,
-    "gru": GRUDescriptor,
-}
+
+def cell_of(descriptor: AnyDescriptor) -> Cell:
+    """The cell that a descriptor belongs to."""
+    return next(cell for cell in _CELLS.values() if cell.descriptor is type(descriptor))
 
 
 def gate_order(descriptor: AnyDescriptor) -> tuple[str, ...]:
     """The gates' names in the order in which they lie along the G axis."""
-    option, plain, other = _GATE_ORDERS[type(descriptor)]
-    return other if option and getattr(descriptor, option) else plain
+    return cell_of(descriptor).gate_order(descriptor)
 
 
 class Dim(NamedTuple):
@@ -136,10 +127,6 @@ class Layout:
     letters: Mapping[str, int | None]
     present: frozenset[str]
     device: str = "cpu"  # where the tensors are: "cpu", or "cuda" for torch tensors on a GPU
-    # What a backend keeps for calls of the same signature, and which one was chosen, by the name
-    # that was asked for.
-    cache: dict[str, Any] = field(default_factory=dict, repr=False)
-    chosen: dict[str | None, Any] = field(default_factory=dict, repr=False)
 
     @property
     def cell_kind(self) -> Cell:
@@ -152,7 +139,7 @@ class Layout:
     @cached_property
     def slots(self) -> tuple[int, ...]:
         """The place of each canonical gate along the G axis."""
-        order = gate_order(self.descriptor)
+        order = self.cell_kind.gate_order(self.descriptor)
         return tuple(order.index(gate) for gate in self.cell_kind.gates)
 
     @cached_property
@@ -182,33 +169,35 @@ class Layout:
         names = self.operation.result._fields
         if self.operation.is_gradient:
             return tuple(name for name in names if name in self.present)
-        wanted = {"state"}
         if self.descriptor.training:
-            wanted |= {"cell", "training_state"}
-        if getattr(self.descriptor, "produce_cell", False):
-            wanted.add("cell")
+            return names
+        cell = self.cell_kind
+        every = cell.keeps_states is not None and getattr(self.descriptor, cell.keeps_states)
+        wanted = [state.name for state in (cell.states if every else cell.states[:1])]
         return tuple(name for name in names if name in wanted)
 
-    def direction(self, name: str, array: Array, index: int) -> Array:
-        """A view of one direction of a tensor, its steps in processing order.
+    def direction(self, name: str, value: Value, index: int) -> Value:
+        """One direction of a tensor in the form of the table, or with a leading axis of steps.
 
-        A mask is expected as broadcast to its full shape.
+        The steps keep the caller's order. A mask is expected as broadcast to its full shape.
         """
-        tokens = SHAPES[name].split()
-        if name in ("state_gradient", "cell_gradient"):
-            tokens = SHAPES["state"].split() if array.ndim == 3 else tokens
-        if tokens[0] == "D":
-            array = array[index] if self.directions == 2 else array
-        else:
-            axis = next(k for k, token in enumerate(tokens) if "D" in token)
-            width = array.shape[axis] // self.directions
-            window = slice(index * width, (index + 1) * width)
-            array = array[(slice(None),) * axis + (window,)]
-        if tokens[0] == "T" and self._is_backwards(name, index):
-            array = array[::-1]
-        return array
+        if self.directions == 1:
+            return value
+        axis = self.direction_axis(name)
+        if axis is None:
+            return value[index]
+        width = value.shape[axis] // 2
+        window = slice(index * width, (index + 1) * width)
+        return value[(..., window, *[slice(None)] * (-1 - axis))]
 
-    def _is_backwards(self, name: str, index: int) -> bool:
+    def direction_axis(self, name: str) -> int | None:
+        """The axis, from the end, with both directions side by side; None: they have their own."""
+        tokens = SHAPES[name].split()
+        places = [k - len(tokens) for k, token in enumerate(tokens) if "D" in token]
+        return None if tokens[0] == "D" else places[0]
+
+    def is_backwards(self, name: str, index: int) -> bool:
+        """Whether the steps of a tensor lie against the order in which a direction reads them."""
         if self.directions == 2:
             return index == 1
         return self.descriptor.reverse and name in _INPUT_ORDER
@@ -265,15 +254,10 @@ class _Checker:
         return dtype
 
     def _check_meaning(self, tensors: Mapping[str, TensorInfo]) -> None:
-        if "secondary_bias" in tensors and not getattr(self.descriptor, "reset_after", False):
-            raise OptionError(
-                refusal(
-                    self.label,
-                    "secondary_bias",
-                    "none, as it has no meaning without reset_after=True in the descriptor",
-                    "a tensor",
-                )
-            )
+        for name, option in self.operation.cell.own:
+            if name in tensors and option and not getattr(self.descriptor, option):
+                why = f"none, as it has no meaning without {option}=True in the descriptor"
+                raise OptionError(refusal(self.label, name, why, "a tensor"))
 
     def _check_shape(self, name: str, shape: PartialShape, projected: bool) -> None:
         forms = accepted_forms(name, projected, self.gates, self.directions)
@@ -360,68 +344,14 @@ def check_descriptor(
     return descriptor
 
 
-class Call:
-    """A checked call: its layout and its input arrays, in the order of the operation's inputs."""
-
-    __slots__ = ("_named", "layout", "values")
-
-    def __init__(self, layout: Layout, values: tuple[Array | None, ...]) -> None:
-        self.layout = layout
-        self.values = values
-        self._named: dict[str, Array | None] | None = None  # made when somebody asks
-
-    @property
-    def tensors(self) -> dict[str, Array | None]:
-        """The inputs by name, None where one was not passed."""
-        if self._named is None:
-            self._named = dict(zip(self.layout.operation.inputs, self.values, strict=True))
-        return self._named
-
-    def required(self, name: str) -> Array:
-        """An input that was passed."""
-        array = self.values[self.layout.operation.inputs.index(name)]
-        assert array is not None
-        return array
-
-
-_LAYOUTS: dict[tuple[object, ...], Layout] = {}
-_MOST_LAYOUTS = 4096  # then start anew: a bound, not a policy
-
-
 def bind(
-    operation: Operation,
-    tensors: tuple[Any, ...],
-    descriptor: AnyDescriptor | None,
-) -> Call:
-    """Check a call of the functional interface; ``tensors`` in the order of the operation's inputs.
-
-    They are NumPy arrays, or torch tensors on one device; a Call carries them as they came.
-    Raises ShapeError, DTypeError or OptionError before anything is computed.
-    """
-    # This is what a call of one step costs before it computes: a flat key, one look-up.
-    key: list[object] = [operation, descriptor]
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        elif type(tensor) is np.ndarray:
-            key += (tensor.shape, tensor.dtype)
-        elif is_torch_tensor(tensor):
-            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
-        else:
-            return Call(_check_arrays(operation, tensors, descriptor), tensors)
-    try:
-        layout = _LAYOUTS[tuple(key)]
-    except (KeyError, TypeError):  # new, or with something unhashable in the descriptor's place
-        layout = _check_arrays(operation, tensors, descriptor)
-        if len(_LAYOUTS) >= _MOST_LAYOUTS:
-            _LAYOUTS.clear()
-        _LAYOUTS[tuple(key)] = layout
-    return Call(layout, tensors)
-
-
-def _check_arrays(
     operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
 ) -> Layout:
+    """Check a call of the functional interface; ``tensors`` in the order of the operation's inputs.
+
+    They are NumPy arrays, or torch tensors on one device. Raises ShapeError, DTypeError or
+    OptionError before anything is computed.
+    """
     descriptor = check_descriptor(operation, descriptor)
     source = tensors[0]
     look = _torch_info if is_torch_tensor(source) else _numpy_info

@@ -1,4 +1,4 @@
-"""The table of the six operations: which tensors each takes and gives, in the published order.
+"""The table of the operations: which tensors each takes and gives, in the published order.
 
 The functional interface, the graph, the PyObjC facade and the command line all read this table.
 """
@@ -73,7 +73,7 @@ AnyResult = RNNResult | LSTMResult | GRUResult | RNNGradients | LSTMGradients | 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One operation family.
+    """One operation of a cell: the forward operation, or its gradients.
 
     ``required`` and ``optional`` name its input tensors in the order of the functional interface;
     ``result`` names its outputs in the published order.
@@ -94,28 +94,28 @@ class Operation:
         return "source_gradient" in self.required
 
 
-_FORWARD = ("source", "recurrent_weight")
-_BACKWARD = (*_FORWARD, "source_gradient", "z_state")
-_RNN = ("input_weight", "bias", "init_state", "mask")
-_LSTM = ("input_weight", "bias", "init_state", "init_cell", "mask", "peephole")
-_GRU = ("input_weight", "bias", "init_state", "mask", "secondary_bias")
+def _forward(cell: Cell, result: type[AnyResult]) -> Operation:
+    """A cell's forward operation; its inputs follow from the cell."""
+    initial = tuple(state.initial for state in cell.states)
+    own = tuple(parameter.name for parameter in cell.own)
+    optional = ("input_weight", "bias", *initial, "mask", *own)
+    return Operation(cell.name, cell, ("source", "recurrent_weight"), optional, result)
 
-SINGLE_GATE_RNN = Operation("single_gate_rnn", RNN, _FORWARD, _RNN, RNNResult)
-SINGLE_GATE_RNN_GRADIENTS = Operation(
-    "single_gate_rnn_gradients", RNN, _BACKWARD, ("state_gradient", *_RNN), RNNGradients
-)
-LSTM_FORWARD = Operation("lstm", LSTM, _FORWARD, _LSTM, LSTMResult)
-LSTM_GRADIENTS = Operation(
-    "lstm_gradients",
-    LSTM,
-    (*_BACKWARD, "cell_output_fwd"),
-    ("state_gradient", "cell_gradient", *_LSTM),
-    LSTMGradients,
-)
-GRU_FORWARD = Operation("gru", GRU, _FORWARD, _GRU, GRUResult)
-GRU_GRADIENTS = Operation(
-    "gru_gradients", GRU, (*_BACKWARD, "output_fwd"), ("state_gradient", *_GRU), GRUGradients
-)
+
+def _backward(forward: Operation, result: type[AnyResult]) -> Operation:
+    """The gradient operation of a forward operation; its inputs follow as well."""
+    cell = forward.cell
+    required = (*forward.required, "source_gradient", *cell.fed_back)
+    last = tuple(state.last_gradient for state in cell.states)
+    return Operation(f"{cell.name}_gradients", cell, required, (*last, *forward.optional), result)
+
+
+SINGLE_GATE_RNN = _forward(RNN, RNNResult)
+SINGLE_GATE_RNN_GRADIENTS = _backward(SINGLE_GATE_RNN, RNNGradients)
+LSTM_FORWARD = _forward(LSTM, LSTMResult)
+LSTM_GRADIENTS = _backward(LSTM_FORWARD, LSTMGradients)
+GRU_FORWARD = _forward(GRU, GRUResult)
+GRU_GRADIENTS = _backward(GRU_FORWARD, GRUGradients)
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation

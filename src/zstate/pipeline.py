@@ -1,186 +1,208 @@
 """The three stages of every recurrent operation: project → scan → contract.
 
-Only the scan is sequential, and only the scan differs between backends: it comes in as a function.
-Everything here is the same for every cell.
+Written once, for every cell and for the arrays of any library that ``arrays`` knows. No array is
+written to, so a library that differentiates can differentiate through it, as often as it likes.
+T time, N batch, I input features, H hidden units, G gates, D directions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
-from .cells import Cell, Direction
-from .cells.activations import FUNCTIONS
-from .cells.cell import Trace, total
-from .layout import Call
-from .types import Array, compute_dtype
-
-# (cell, direction, projected input [T,N,G,H], outputs to fill by name in processing order)
-Scan = Callable[[Cell, Direction, Array, dict[str, Array]], None]
-# (cell, direction, forward results and incoming gradients, gate gradients [T,N,G,H] to fill)
-# -> gradients of the initial state and cell, [N,H] each
-ScanBackward = Callable[[Cell, Direction, "Incoming", Array], tuple[Array, Array]]
+from .arrays import namespace_of
+from .cells.activations import ACTIVATIONS
+from .cells.cell import Direction, State, States, Steps, outer_sum
+from .layout import SHAPES, Layout
+from .types import Value
 
 
-class Incoming:
-    """What the backward scan of one direction reads, in processing order."""
-
-    def __init__(self, call: Call, index: int, direction: Direction) -> None:
-        layout = call.layout
-        steps, batch, _, hidden = layout.size
-        gates = len(layout.cell_kind.gates)
-
-        def view(name: str) -> Array:
-            return layout.direction(name, call.required(name), index)
-
-        dtype = direction.recurrent_weight.dtype
-        none = np.broadcast_to(dtype.type(0), (steps, batch, hidden))
-        self.saved = view("z_state").reshape(steps, batch, gates, hidden)
-        self.cell = view("cell_output_fwd") if layout.cell_kind.has_cell else none
-        if layout.cell_kind.outputs is None:
-            self.state = view("output_fwd")
-        else:
-            self.state = layout.cell_kind.outputs(
-                direction, self.saved.astype(dtype), self.cell.astype(dtype)
-            )
-        self.state_gradients = view("source_gradient")  # [T,N,H]
-        self.last_state_gradient = _last(call, "state_gradient", index, (batch, hidden), dtype)
-        self.cell_gradients = none  # [T,N,H]
-        self.last_cell_gradient = np.zeros((batch, hidden), dtype)
-        cell_gradient = call.tensors.get("cell_gradient")
-        if (
-            cell_gradient is not None
-            and cell_gradient.ndim == 3
-            and cell_gradient.shape[0] == steps
-        ):
-            self.cell_gradients = layout.direction("cell_gradient", cell_gradient, index)
-        else:
-            self.last_cell_gradient = _last(call, "cell_gradient", index, (batch, hidden), dtype)
-
-
-def _last(call: Call, name: str, index: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """The gradient of the last state or cell, [N,H]; zeros if it was not passed."""
-    array = call.tensors.get(name)
-    if array is None:
-        return np.zeros(shape, dtype)
-    flat = array[0] if array.ndim == 3 else array
-    return call.layout.direction(name, flat, index).astype(dtype)
-
-
-def settle(call: Call, index: int) -> Direction:
-    """One direction's inputs, in the type of the arithmetic, what is missing filled in."""
-    layout = call.layout
-    steps, batch, _, hidden = layout.size
-    gates = len(layout.cell_kind.gates)
-    dtype = compute_dtype(call.required("source").dtype)
-
-    def take(name: str, shape: tuple[int, ...], missing: float) -> Array:
-        array = call.tensors.get(name)
-        if array is None:
-            return np.broadcast_to(dtype.type(missing), shape)
-        if name == "mask":
-            array = np.broadcast_to(array, layout.shape("mask"))
-        if name == "peephole":
-            array = array.reshape(layout.shape("peephole"))  # [8H] is [2,4H]
-        return layout.direction(name, array, index).astype(dtype, copy=False).reshape(shape)
-
-    return Direction(
-        recurrent_weight=take("recurrent_weight", (gates, hidden, hidden), 0),
-        mask=take("mask", (steps, batch, hidden), 1),
-        peephole=take("peephole", (gates, hidden), 0),
-        secondary_bias=take("secondary_bias", (hidden,), 0),
-        init_state=take("init_state", (batch, hidden), 0),
-        init_cell=take("init_cell", (batch, hidden), 0),
-        slots=layout.slots,
-        activations=tuple(FUNCTIONS[kind] for kind in layout.descriptor.activations),
-        reset_after=getattr(layout.descriptor, "reset_after", False),
-        flip_z=getattr(layout.descriptor, "flip_z", False),
+def run(layout: Layout, values: Sequence[Value | None]) -> tuple[Value | None, ...]:
+    """A checked call: inputs in the operation's order to results in the published order."""
+    call = _Call(layout, values)
+    results = _backward(call) if layout.operation.is_gradient else _forward(call)
+    storage, made = call.given["source"].dtype, layout.result_names()
+    return tuple(
+        call.xp.astype(results[name], storage, copy=False) if name in made else None
+        for name in layout.operation.result._fields
     )
 
 
-def project(call: Call) -> Array:
-    """gates_x = x W^T + b for all steps and directions, [T,N,D·G·H], in the arithmetic's type."""
-    source = call.required("source")
-    dtype = compute_dtype(source.dtype)
-    weight, bias = call.tensors["input_weight"], call.tensors["bias"]
-    gates = source.astype(dtype, copy=False)
+def _forward(call: _Call) -> dict[str, Value]:
+    """Project, then scan: every state after every step, and the training state."""
+    gates = _project(call)
+    found = [_scan(call, index, gates) for index in range(call.layout.directions)]
+    return {name: call.joined(name, [each[name] for each in found]) for name in found[0]}
+
+
+def _backward(call: _Call) -> dict[str, Value]:
+    """Scan backwards, then contract: the gradient of every input that was passed."""
+    found = [_scan_backward(call, index) for index in range(call.layout.directions)]
+    parts = {name: call.joined(name, [each[name] for each in found]) for name in found[0]}
+    results = {**parts, **_contract(call, parts["gates"])}
+    shapes = {name: call.given[name].shape for name in call.layout.result_names()}
+    return {name: results[name].reshape(shape) for name, shape in shapes.items()}
+
+
+def _project(call: _Call) -> Value:
+    """gates_x = x W^T + b for all steps and directions, [T,N,D·G·H]."""
+    gates, weight, bias = (call.get(name) for name in ("source", "input_weight", "bias"))
     if weight is not None:
-        gates = gates @ weight.astype(dtype, copy=False).T
-    if bias is not None:
-        gates = gates + bias.astype(dtype, copy=False)
-    return gates
+        gates = gates @ weight.T
+    return gates if bias is None else gates + bias
 
 
-def forward(call: Call, scan: Scan) -> dict[str, Array]:
-    """The forward operation: its results by name."""
-    layout = call.layout
-    cell = layout.cell_kind
-    steps, batch, _, hidden = layout.size
-    storage = call.required("source").dtype
-    gates = project(call)  # [T,N,D·G·H]
-    results = {name: np.empty(layout.shape(name), storage) for name in layout.result_names()}
-    for index in range(layout.directions):
-        views = {name: layout.direction(name, array, index) for name, array in results.items()}
-        if "training_state" in views:
-            by_gate = (steps, batch, len(cell.gates), hidden)
-            views["training_state"] = views["training_state"].reshape(by_gate)
-        gates_x = layout.direction("gates", gates, index)
-        gates_x = gates_x.reshape(steps, batch, len(cell.gates), hidden)
-        scan(cell, settle(call, index), gates_x, views)
-    return results
+def _scan(call: _Call, index: int, gates: Value) -> dict[str, Value]:
+    """One direction, step by step: each state [T,N,H] and the training state [T,N,G·H]."""
+    cell, d = call.layout.cell_kind, call.direction(index)
+    gates_x = call.part("gates", gates, index).reshape(call.by_gate)
+    mask, now = call.mask(index), call.initial(index)
+    states, saved = [], []
+    for t in range(call.steps):
+        now, kept = cell.forward(d, gates_x[t], None if mask is None else mask[t], now)
+        states.append(now)
+        saved.append(kept)
+    found = {"training_state": call.stacked(saved, call.by_gate).reshape(call.flat)}
+    for k, state in enumerate(cell.states):
+        found[state.name] = call.stacked([each[k] for each in states], call.by_state)
+    return found
 
 
-def backward(call: Call, scan: ScanBackward) -> dict[str, Array]:
-    """The gradient operation: the gradient of every input that was passed, by name."""
-    layout = call.layout
-    cell = layout.cell_kind
-    steps, batch, _, hidden = layout.size
-    dtype = compute_dtype(call.required("source").dtype)
-    gates = np.empty(layout.shape("gates"), dtype)  # [T,N,D·G·H]
-    by_direction: list[dict[str, Array]] = []
-    for index in range(layout.directions):
-        direction = settle(call, index)
-        incoming = Incoming(call, index, direction)
-        view = layout.direction("gates", gates, index)
-        view = view.reshape(steps, batch, len(cell.gates), hidden)
-        init_state, init_cell = scan(cell, direction, incoming, view)
-        trace = Trace(
-            _shifted(direction.init_state, incoming.state),
-            _shifted(direction.init_cell, incoming.cell),
-            incoming.saved.astype(dtype, copy=False),
-            view,
+def _scan_backward(call: _Call, index: int) -> dict[str, Value]:
+    """One direction, last step first: gradients of gates, parameters and initial states."""
+    cell, d = call.layout.cell_kind, call.direction(index)
+    at = call.steps_of(d, index)
+    incoming = [call.gradients(state, index) for state in cell.states]
+    now: States = tuple(last for _, last in incoming)
+    gates = []
+    for t in reversed(range(call.steps)):
+        now = tuple(
+            later if each is None else later + each[t]
+            for later, (each, _) in zip(now, incoming, strict=True)
         )
-        parts = cell.parameters(direction, trace)
-        by_direction.append({**parts, "init_state": init_state, "init_cell": init_cell})
-    return contract(call, gates, by_direction)
+        gradient, now = cell.backward(d, at.step(t), now)
+        gates.append(gradient)
+    whole = call.stacked(gates[::-1], call.by_gate)
+    found = {"gates": whole.reshape(call.flat), **cell.parameters(d, at, whole)}
+    for state, value in zip(cell.states, now, strict=True):
+        found[state.initial] = value
+    return found
 
 
-def _shifted(first: Array, steps: Array) -> Array:
-    """What stood before each step: first, steps[0], …, steps[T-2]."""
-    rest = steps[:-1].astype(first.dtype, copy=False)
-    return np.concatenate([first[None], rest])[: len(steps)]
-
-
-def contract(call: Call, gates: Array, by_direction: list[dict[str, Array]]) -> dict[str, Array]:
-    """From the gates' gradient [T,N,D·G·H] to the gradients of the inputs, in the storage type."""
-    layout = call.layout
-    _, _, inputs, _ = layout.size
-    rows = gates.reshape(-1, gates.shape[-1]) if gates.size else gates.reshape(0, gates.shape[-1])
-    found: dict[str, Array] = {"source": gates}
-    source, weight = call.required("source"), call.tensors["input_weight"]
+def _contract(call: _Call, gates: Value) -> dict[str, Value]:
+    """From the gates' gradient [T,N,D·G·H] to what project() had."""
+    found = {"source": gates, "bias": call.xp.total(gates, (0, 1))}
+    weight = call.get("input_weight")
     if weight is not None:
-        flat = source.astype(gates.dtype, copy=False).reshape(len(rows), inputs)
-        found["source"] = gates @ weight.astype(gates.dtype, copy=False)
-        found["input_weight"] = rows.T @ flat
-    found["bias"] = total(gates)
-    for name in by_direction[0]:
-        parts = [part[name] for part in by_direction]
-        # Initial states put the directions side by side, parameters one above the other.
-        found[name] = np.concatenate(parts, axis=1) if name.startswith("init_") else np.stack(parts)
-    storage = source.dtype
-    return {
-        name: found[name].astype(storage, copy=False).reshape(call.required(name).shape)
-        for name in layout.result_names()
-    }
+        found["source"] = gates @ weight
+        found["input_weight"] = outer_sum(gates, call.get("source"))
+    return found
+
+
+class _Call:
+    """The inputs of a call, direction by direction, in the arithmetic's type: float32 at least."""
+
+    def __init__(self, layout: Layout, values: Sequence[Value | None]) -> None:
+        pairs = zip(layout.operation.inputs, values, strict=True)
+        self.layout = layout
+        self.given = {name: value for name, value in pairs if value is not None}
+        self.xp = namespace_of(self.given["source"])
+        self.dtype = self.xp.dtype("float64" if layout.dtype == "float64" else "float32")
+        self.steps, batch, _, hidden = layout.size
+        self.gates = len(layout.cell_kind.gates)
+        self.by_state = (self.steps, batch, hidden)
+        self.by_gate = (self.steps, batch, self.gates, hidden)
+        self.flat = (self.steps, batch, self.gates * hidden)
+
+    def get(self, name: str) -> Value | None:
+        """An input, or None if it was not passed."""
+        value = self.given.get(name)
+        return None if value is None else self.xp.astype(value, self.dtype, copy=False)
+
+    def part(self, name: str, value: Value | None, index: int) -> Value:
+        """One direction of a tensor, its steps in processing order; None of None."""
+        if value is None:
+            return None
+        return self._turned(name, self.layout.direction(name, value, index), index)
+
+    def joined(self, name: str, parts: list[Value]) -> Value:
+        """The inverse of ``part``: all directions, steps in the caller's order."""
+        turned = [self._turned(name, part, index) for index, part in enumerate(parts)]
+        if len(turned) == 1:
+            return turned[0]
+        axis = self.layout.direction_axis(name)
+        return self.xp.stack(turned, 0) if axis is None else self.xp.concat(turned, axis)
+
+    def _turned(self, name: str, value: Value, index: int) -> Value:
+        by_step = value.ndim == 3 and name != "recurrent_weight"
+        backwards = by_step and self.layout.is_backwards(name, index)
+        return self.xp.flip(value, (0,)) if backwards else value
+
+    def stacked(self, steps: list[Value], shape: tuple[int, ...]) -> Value:
+        """[T,N,…] of this shape from its steps, which may be none."""
+        return self.xp.stack(steps, 0) if steps else self.xp.zeros(shape, self.dtype)
+
+    def direction(self, index: int) -> Direction:
+        """What the steps of one direction share."""
+        layout, hidden = self.layout, self.by_state[2]
+        own = {}
+        for name, _ in layout.cell_kind.own:
+            value = self.get(name)
+            if value is not None:
+                part = layout.direction(name, value.reshape(layout.shape(name)), index)
+                own[name] = part.reshape(-1, hidden) if "G" in SHAPES[name] else part
+        weight = layout.direction("recurrent_weight", self.get("recurrent_weight"), index)
+        activations = [ACTIVATIONS[kind].on(self.xp) for kind in layout.descriptor.activations]
+        return Direction(
+            xp=self.xp,
+            options=layout.descriptor,
+            recurrent_weight=weight.reshape(self.gates, hidden, hidden),
+            own=own,
+            slots=layout.slots,
+            activations=tuple(activations),
+        )
+
+    def mask(self, index: int) -> Value | None:
+        """The mask of one direction [T,N,H], or None."""
+        mask = self.get("mask")
+        if mask is not None:
+            mask = self.xp.broadcast_to(mask, self.layout.shape("mask"))
+        return self.part("mask", mask, index)
+
+    def initial(self, index: int) -> States:
+        """The states before the first step, [N,H] each; zeros where one was not passed."""
+        names = [state.initial for state in self.layout.cell_kind.states]
+        given = [self.part(name, self.get(name), index) for name in names]
+        zeros = self.xp.zeros(self.by_state[1:], self.dtype)
+        return tuple(zeros if value is None else value for value in given)
+
+    def steps_of(self, d: Direction, index: int) -> Steps:
+        """What the forward operation left, for all steps of one direction."""
+        cell = self.layout.cell_kind
+
+        def fed(name: str) -> Value:
+            return self.part(name, self.get(name), index)
+
+        saved = fed("z_state").reshape(self.by_gate)
+        others = tuple(fed(state.output) for state in cell.states[1:])
+        first = cell.states[0].output
+        h = fed(first) if cell.outputs is None else cell.outputs(d, saved, others)
+        after = (h, *others)
+        pairs = zip(self.initial(index), after, strict=True)
+        before = tuple(self._shifted(first, steps) for first, steps in pairs)
+        return Steps(self.mask(index), before, after, saved)
+
+    def _shifted(self, first: Value, steps: Value) -> Value:
+        """What stood before each step: first, steps[0], …, steps[T-2]."""
+        return self.xp.concat([first[None], steps[:-1]], 0)[: self.steps]
+
+    def gradients(self, state: State, index: int) -> tuple[Value | None, Value]:
+        """Of a state at every step, [T,N,H] or None, and of the last one, [N,H]."""
+        each = self.part(state.gradient, self.get(state.gradient), index)
+        last = None
+        if state.last_gradient != state.gradient:
+            last = self.part(state.last_gradient, self.get(state.last_gradient), index)
+        elif each is not None and not (each.ndim == 3 and each.shape[0] == self.steps):
+            each, last = None, each
+        zeros = self.xp.zeros(self.by_state[1:], self.dtype)
+        # Added, not taken: without a step it is a result, which must not be the caller's array.
+        return each, zeros if last is None else zeros + last.reshape(zeros.shape)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
+Value: TypeAlias = Any  # an array of whichever library: NumPy's or torch's
 Shape: TypeAlias = tuple[int, ...]
 PartialShape: TypeAlias = tuple[int | None, ...]  # a None is known at run time only
 
@@ -26,8 +27,3 @@ def float_dtype(name: str) -> np.dtype[Any]:
         ) from error
     bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return bfloat16
-
-
-def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type of the arithmetic: float16 and bfloat16 are storage, float32 is the least."""
-    return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)

@@ -15,9 +15,10 @@ import numpy as np
 
 from . import functional
 from .backends import BACKENDS
+from .cells.activations import ACTIVATIONS
 from .descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from .descriptors import SingleGateRNNDescriptor as RNNDescriptor
-from .layout import DESCRIPTORS, Layout
+from .layout import Layout, cell_of
 from .operations import OPERATIONS, AnyResult, Operation
 from .types import FLOAT_NAMES, Array, Shape, float_dtype
 
@@ -96,15 +97,16 @@ CASES: dict[str, list[Case]] = {
 
 def cell_name(descriptor: AnyDescriptor) -> str:
     """The forward operation that a descriptor belongs to."""
-    return next(name for name, kind in DESCRIPTORS.items() if kind is type(descriptor))
+    return cell_of(descriptor).name
 
 
 def make_inputs(case: Case, seed: int) -> dict[str, Array]:
     """Random float64 inputs of the gradient operation, but for the forward results."""
     operation = OPERATIONS[cell_name(case.descriptor) + "_gradients"]
     present = set(operation.inputs) - case.without
-    if not getattr(case.descriptor, "reset_after", False):
-        present.discard("secondary_bias")
+    for name, option in operation.cell.own:
+        if option and not getattr(case.descriptor, option):
+            present.discard(name)
     layout = Layout(
         operation,
         case.descriptor,
@@ -119,7 +121,7 @@ def make_inputs(case: Case, seed: int) -> dict[str, Array]:
     }
     inputs = {}
     for name in operation.inputs:
-        if name not in present or name in ("z_state", "cell_output_fwd", "output_fwd"):
+        if name not in present or name in operation.cell.fed_back:
             continue
         shape = case.extra.get(name, layout.shape(name))
         if name == "cell_gradient" and case.every_cell:
@@ -142,9 +144,7 @@ def run_backward(
 ) -> dict[str, Array]:
     """The gradients by the name of their input, from what the forward operation gave."""
     operation = OPERATIONS[cell_name(case.descriptor) + "_gradients"]
-    fed = {"z_state": there["training_state"], "output_fwd": there["state"]}
-    if "cell" in there:
-        fed["cell_output_fwd"] = there["cell"]
+    fed = {name: there[result] for name, result in operation.cell.fed_back.items()}
     return _present(_call(operation, {**inputs, **fed}, case.descriptor, backend))
 
 
@@ -206,20 +206,22 @@ def _widened(arrays: dict[str, Array]) -> dict[str, Array]:
     return {name: array.astype(np.float64) for name, array in arrays.items()}
 
 
-_SMOOTH = {Activation.RELU: Activation.TANH, Activation.HARD_SIGMOID: Activation.SIGMOID}
+def _smooth(kind: Activation) -> Activation:
+    """The activation, or a smooth one in its place."""
+    if ACTIVATIONS[kind].smooth:
+        return kind
+    return Activation.SIGMOID if ACTIVATIONS[kind].bounded else Activation.TANH
 
 
 def gradient_error(case: Case, seed: int) -> float:
     """The oracle's gradients against central differences of the oracle's own forward pass.
 
     The loss is a random weighting of everything that a gradient can come in for; the differences
-    are of fourth order, along one random direction an input. A difference across a kink means
-    nothing, so the two activations that have one are replaced by smooth ones.
+    are of fourth order, along one random direction per input. A difference across a kink means
+    nothing, so the activations that have one are replaced by smooth ones.
     """
     names = case.descriptor.activation_fields
-    smooth: dict[str, Any] = {
-        name: _SMOOTH.get(kind, kind) for name, kind in _activations(case, names)
-    }
+    smooth: dict[str, Any] = {name: _smooth(getattr(case.descriptor, name)) for name in names}
     case = replace(case, descriptor=replace(case.descriptor, **smooth))
     inputs = make_inputs(case, seed)
     gradients = run_backward(case, inputs, run_forward(case, inputs, "reference"), "reference")
@@ -232,10 +234,6 @@ def gradient_error(case: Case, seed: int) -> float:
         scale = float(np.linalg.norm(gradient) * np.linalg.norm(along))
         errors.append(abs(found - wanted) / (scale or 1.0))
     return float(np.max(errors))
-
-
-def _activations(case: Case, names: tuple[str, ...]) -> list[tuple[str, Activation]]:
-    return [(name, getattr(case.descriptor, name)) for name in names]
 
 
 def _difference(case: Case, inputs: dict[str, Array], name: str, along: Array) -> float:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from zstate import cli, verify
+from zstate import backends, cli, verify
 from zstate.backends import reference
-from zstate.layout import Call
-from zstate.types import Array
+from zstate.layout import Layout
 
 
 @pytest.fixture(autouse=True)
@@ -29,19 +30,30 @@ def test_check_passes_and_prints_every_combination(capsys: pytest.CaptureFixture
         assert word in printed
 
 
+def spoil_the_reference(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Layout, Any], Any]
+) -> None:
+    """Let the reference backend give changed results."""
+    right = reference.prepare
+
+    def wrong(layout: Layout) -> Callable[[Any], Any]:
+        run = right(layout)
+        return lambda values: change(layout, run(values))
+
+    monkeypatch.setattr(reference, "prepare", wrong)
+    monkeypatch.setattr(backends, "PREPARED", {})
+
+
 @pytest.mark.parametrize("spoil", [1e-3, float("nan")])
 def test_check_fails_on_a_wrong_backend(
     spoil: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = reference.forward
+    def change(layout: Layout, result: Any) -> Any:
+        if layout.dtype != "float32" or layout.operation.is_gradient:
+            return result
+        return result._replace(state=result.state + np.float32(spoil))
 
-    def wrong(call: Call) -> dict[str, Array]:
-        results = right(call)
-        if call.required("source").dtype == np.float32:
-            results["state"] = results["state"] + np.float32(spoil)
-        return results
-
-    monkeypatch.setattr(reference, "forward", wrong)
+    spoil_the_reference(monkeypatch, change)
     assert cli.main(["check", "--backend", "reference"]) == 1
     printed = capsys.readouterr().out
     assert "FAILED" in printed
@@ -49,16 +61,14 @@ def test_check_fails_on_a_wrong_backend(
 
 
 def test_gradient_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = reference.backward
-
-    def wrong(call: Call) -> dict[str, Array]:
-        results = right(call)
-        results["source"] = results["source"] * (1 + 1e-5)
-        return results
+    def change(layout: Layout, result: Any) -> Any:
+        if not layout.operation.is_gradient:
+            return result
+        return result._replace(source=result.source * (1 + 1e-5))
 
     case = verify.CASES["lstm"][1]
     assert verify.gradient_error(case, 1) < 1e-7
-    monkeypatch.setattr(reference, "backward", wrong)
+    spoil_the_reference(monkeypatch, change)
     assert verify.gradient_error(case, 1) > 1e-7
 
 

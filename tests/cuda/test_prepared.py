@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, layout, verify
+from tests.gpu import checked
+from tests.gpu.checked import Call
+from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, verify
 from zstate.backends import cuda
 from zstate.backends.cuda import engine, prepared
 from zstate.backends.cuda.arguments import MASK, Argument, Arguments, Memory, Step
 from zstate.backends.cuda.placement import GRID, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 from zstate.descriptors import AnyDescriptor
-from zstate.layout import Call, bind
+from zstate.layout import bind
 from zstate.operations import OPERATIONS
 
 CHIP = Chip(132, 232448, (9, 0))
@@ -70,7 +73,6 @@ def scan(monkeypatch: pytest.MonkeyPatch) -> list[PretendedScan]:
     monkeypatch.setattr(prepared, "enter", lambda index: None)
     monkeypatch.setattr(prepared, "_current_device", lambda: None)
     monkeypatch.setattr(prepared, "current_stream", lambda index: 0)
-    monkeypatch.setattr(layout, "_LAYOUTS", {})  # where programs are kept
     return made
 
 
@@ -91,11 +93,14 @@ def make_call(operation: str, descriptor: AnyDescriptor, **others: torch.Tensor 
         shapes["secondary_bias"] = (D * H,)
     given: dict[str, Any] = {name: torch.randn(shape) for name, shape in shapes.items()}
     given |= others
-    return bind(op, tuple(given.get(name) for name in op.inputs), descriptor)
+    return checked.make_call(op, given, descriptor)
+
+
+_prepare = cache(cuda.prepare)
 
 
 def run(call: Call) -> dict[str, torch.Tensor]:
-    return cuda.forward(call)
+    return checked.by_name(call, _prepare(call.layout)(call.values))
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -103,7 +108,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def by_name(call: Call) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in call.tensors.items() if tensor is not None}  # type: ignore[misc]
+    return {name: tensor for name, tensor in call.tensors.items() if tensor is not None}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -132,7 +137,6 @@ def test_a_layout_prepares_again_only_for_another_mask_or_precision(
     mask = torch.rand(T, N, 2 * H)
     call = make_call("single_gate_rnn", SingleGateRNNDescriptor(), mask=mask[:, :, :H])
     apart = make_call("single_gate_rnn", SingleGateRNNDescriptor(), mask=mask[:, :, ::2])
-    assert apart.layout is call.layout
     run_layout = cuda.prepare(call.layout)
     for values in (call.values, call.values, apart.values, call.values):
         (state, _) = run_layout(values)  # type: ignore[arg-type]
@@ -150,9 +154,9 @@ def test_a_cell_without_a_kernel_is_refused() -> None:
     """In words, before anything is prepared."""
     call = make_call("gru", GRUDescriptor())
     assert cuda.refuses(call.layout) is None
-    cell = replace(call.layout.cell_kind, name="mgu")
+    cell = replace(call.layout.cell_kind, name="mgu", short="mgu")
     other = replace(call.layout, operation=replace(call.layout.operation, cell=cell))
-    assert cuda.refuses(other) == "it has no kernel for the cell 'mgu'"
+    assert cuda.refuses(other) == "it has no cell 'mgu'; it has rnn, lstm, gru"
 
 
 def test_a_projected_source_gets_its_bias(scan: list[PretendedScan]) -> None:
@@ -282,5 +286,5 @@ def test_nothing_to_scan_goes_the_plain_way(scan: list[PretendedScan]) -> None:
     op = OPERATIONS["lstm"]
     given = [arrays.get(name) for name in op.inputs]
     tensors = tuple(None if array is None else torch.from_numpy(array) for array in given)
-    assert run(bind(op, tensors, case.descriptor))["state"].shape == (0, 3, 8)
+    assert run(Call(bind(op, tensors, case.descriptor), tensors))["state"].shape == (0, 3, 8)
     assert not scan

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import checked
+import loop
 import numpy as np
 import torch
+from checked import Call
 
-from zstate import verify
-from zstate.backends import cuda
-from zstate.backends.cuda import plain
-from zstate.layout import Call, bind
+from zstate import backends, verify
 from zstate.operations import OPERATIONS
 
 TYPES = {
@@ -22,10 +23,18 @@ TYPES = {
 Tensors = dict[str, torch.Tensor]
 
 
+def _run(call: Call) -> Tensors:
+    layout, values = call
+    made = backends.prepare(layout.operation, values, layout.descriptor, "cuda")
+    return checked.by_name(call, made.run(values))
+
+
+ENGINE = SimpleNamespace(forward=_run, backward=_run)
+
+
 def make_call(operation: str, case: verify.Case, tensors: Tensors, dtype: str) -> Call:
     """A checked call."""
-    op = OPERATIONS[operation]
-    return bind(op, tuple(tensors.get(name) for name in op.inputs), case.descriptor)
+    return checked.make_call(OPERATIONS[operation], tensors, case.descriptor)
 
 
 def run_both(
@@ -67,11 +76,11 @@ def worst(case: verify.Case, dtype: str, seed: int = 0) -> dict[str, Errors]:
     arrays = verify.make_inputs(case, seed)
     rounded = {n: torch.from_numpy(np.asarray(a)).to("cuda", storage) for n, a in arrays.items()}
     wide = {name: tensor.double() for name, tensor in rounded.items()}
-    there, grads = run_both(case, rounded, dtype, cuda)
-    exact = plain.forward(make_call(verify.cell_name(case.descriptor), case, wide, "float64"))
-    exact_back = back(case, wide, {n: t.double() for n, t in there.items()}, "float64", plain)
-    control = plain.forward(make_call(verify.cell_name(case.descriptor), case, rounded, dtype))
-    control_back = back(case, rounded, there, dtype, plain)
+    there, grads = run_both(case, rounded, dtype, ENGINE)
+    exact = loop.forward(make_call(verify.cell_name(case.descriptor), case, wide, "float64"))
+    exact_back = back(case, wide, {n: t.double() for n, t in there.items()}, "float64", loop)
+    control = loop.forward(make_call(verify.cell_name(case.descriptor), case, rounded, dtype))
+    control_back = back(case, rounded, there, dtype, loop)
     pairs = [(name, there[name], control[name], want) for name, want in exact.items()]
     pairs += [
         (f"d {name}", grads[name], control_back[name], want) for name, want in exact_back.items()

@@ -8,8 +8,7 @@ from dataclasses import replace
 import harness
 import torch
 
-from zstate import layout, verify
-from zstate.backends import cuda
+from zstate import backends, verify
 from zstate.backends.cuda import launch
 from zstate.errors import BackendError
 
@@ -26,13 +25,13 @@ def main() -> None:
             ):
                 case = next(case for case in cases if case.title == title)
                 case = replace(case, sizes=sizes, extra={})
-                layout._LAYOUTS.clear()
+                backends.PREPARED.clear()
                 fed = {
                     name: torch.from_numpy(array).to("cuda", harness.TYPES[dtype])
                     for name, array in verify.make_inputs(case, 0).items()
                 }
                 try:
-                    harness.run_both(case, fed, dtype, cuda)
+                    harness.run_both(case, fed, dtype, harness.ENGINE)
                 except BackendError:
                     continue  # this chip has no such way
                 torch.cuda.synchronize()

@@ -27,7 +27,7 @@ import numpy as np
 import zstate as zs
 from zstate import operations
 from zstate.backends import native
-from zstate.layout import DESCRIPTORS, Call, bind
+from zstate.layout import DESCRIPTORS, bind
 from zstate.operations import OPERATIONS, Operation
 from zstate.types import float_dtype
 
@@ -165,8 +165,9 @@ def on_native(d: Draw, operation: Operation, inputs: Arrays, rng: Rng) -> Arrays
         )
         names = [n for n, v in zip(operation.inputs, values, strict=True) if v is not None]
         by_name = dict(zip(names, whole, strict=True))
-        layout = bind(operation, tuple(map(by_name.get, operation.inputs)), d.descriptor).layout
-        return native.packed(Call(layout, values), sizes)
+        layout = bind(operation, tuple(map(by_name.get, operation.inputs)), d.descriptor)
+        packed = native.packed(layout, values, sizes)
+        return {name: value for name, value in packed._asdict().items() if value is not None}
     function = getattr(zs, operation.name)
     first = function(**inputs, descriptor=d.descriptor)
     again = function(**inputs, descriptor=d.descriptor)

@@ -75,7 +75,7 @@ def call_packed(rng: np.random.Generator) -> None:
     import zstate
     from zstate import operations
     from zstate.backends import native
-    from zstate.layout import Call, bind
+    from zstate.layout import bind
 
     both = bool(rng.random() < 0.5)
     cells = {
@@ -113,7 +113,7 @@ def call_packed(rng: np.random.Generator) -> None:
             else value
             for name, value in zip(each.inputs, values, strict=True)
         )
-        native.packed(Call(bind(each, whole, descriptor).layout, values), sizes)
+        native.packed(bind(each, whole, descriptor), values, sizes)
 
 
 def call_graph_ops(rng: np.random.Generator) -> None:

@@ -32,7 +32,7 @@ def call(values: list[Any], **options: Any) -> Any:
 def known(values: list[Any], descriptor: Any = None) -> bool:
     """Whether such a call would be repeated."""
     tensors = (*values, None)
-    return native.repeat(OPERATIONS["single_gate_rnn"], tensors, descriptor) is not None
+    return native.run_known(OPERATIONS["single_gate_rnn"], tensors, descriptor) is not None
 
 
 def test_a_repeated_call_gives_the_numbers_of_a_checked_one() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import zstate as zs
+from zstate.arrays import NumPyNamespace
 from zstate.backends import native
-from zstate.graph.arrays import NumPyNamespace
 from zstate.types import Array
 
 pytestmark = pytest.mark.skipif(
@@ -242,7 +242,7 @@ def test_a_model_with_and_without_them(
         return found
 
     monkeypatch.setattr(NumPyNamespace, "fused", staticmethod(counted))
-    monkeypatch.setattr("zstate.graph.arrays.fused", counted)
+    monkeypatch.setattr("zstate.arrays.fused", counted)
     first = model(dtype, reduction)
     rows = {"take_rows", "add_rows"} if dtype != "float16" else set()
     assert set(used) == {
@@ -250,7 +250,7 @@ def test_a_model_with_and_without_them(
         *rows,
     }
     monkeypatch.setattr(NumPyNamespace, "fused", staticmethod(lambda name, *values: None))
-    monkeypatch.setattr("zstate.graph.arrays.fused", lambda name, *values: None)
+    monkeypatch.setattr("zstate.arrays.fused", lambda name, *values: None)
     second = model(dtype, reduction)
     tolerance = {"float32": 1e-5, "float64": 1e-13, "float16": 4e-3}[dtype]
     np.testing.assert_allclose(first, second, rtol=tolerance, atol=tolerance)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import zstate as zs
+from zstate import backends
 from zstate.backends import cuda
 from zstate.operations import LSTM_FORWARD, LSTM_GRADIENTS, Operation
 from zstate.torch import tensors as under_test
@@ -37,7 +38,7 @@ class Runs:
         self.layouts: list[Any] = []
         self.calls: list[tuple[Tensor | None, ...]] = []
 
-    def runner(self, layout: Any) -> Callable[[Any], tuple[Tensor | None, ...]]:
+    def prepare(self, layout: Any) -> Callable[[Any], tuple[Tensor | None, ...]]:
         self.layouts.append(layout)
         fields = layout.operation.result._fields
 
@@ -52,9 +53,11 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     found = Runs()
     monkeypatch.setattr(under_test, "PLAIN_TYPES", (OnGpu,))
-    monkeypatch.setattr(under_test, "_ON_GPU", {})
-    monkeypatch.setattr(under_test, "choose", lambda layout, backend: cuda)
-    monkeypatch.setattr(cuda, "runner", found.runner)
+    table: dict[Any, Any] = {}
+    monkeypatch.setattr(under_test, "PREPARED", table)
+    monkeypatch.setattr(backends, "PREPARED", table)
+    monkeypatch.setattr(backends, "choose", lambda layout, backend: cuda)
+    monkeypatch.setattr(cuda, "prepare", found.prepare)
     return found
 
 
@@ -70,10 +73,10 @@ def inputs(operation: Operation = LSTM_FORWARD, **given: Tensor) -> tuple[Tensor
 
 def test_a_call_is_known_after_the_first(runs: Runs) -> None:
     first, second = inputs(), inputs()
-    assert under_test.repeat(LSTM_FORWARD, first, PLAIN, None) is None
+    assert under_test.run_known(LSTM_FORWARD, first, PLAIN, None) is None
     found = under_test.compute(LSTM_FORWARD, first, PLAIN, None)
     assert isinstance(found, zs.LSTMResult) and found.state is first[0] and found.cell is None
-    again = under_test.repeat(LSTM_FORWARD, second, PLAIN, None)
+    again = under_test.run_known(LSTM_FORWARD, second, PLAIN, None)
     assert isinstance(again, zs.LSTMResult) and again.state is second[0]
     assert under_test.compute(LSTM_FORWARD, second, PLAIN, None)[0] is second[0]
     assert len(runs.layouts) == 1 and len(runs.calls) == 3
@@ -88,33 +91,33 @@ def test_another_signature_is_another_call(runs: Runs) -> None:
         (inputs(), PLAIN, "cuda"),
     ]
     for tensors, descriptor, backend in others:
-        assert under_test.repeat(LSTM_FORWARD, tensors, descriptor, backend) is None
+        assert under_test.run_known(LSTM_FORWARD, tensors, descriptor, backend) is None
         under_test.compute(LSTM_FORWARD, tensors, descriptor, backend)
-        assert under_test.repeat(LSTM_FORWARD, tensors, descriptor, backend) is not None
+        assert under_test.run_known(LSTM_FORWARD, tensors, descriptor, backend) is not None
     assert len(runs.layouts) == 1 + len(others)
 
 
 def test_others_who_have_a_say_are_left_theirs(runs: Runs) -> None:
     under_test.compute(LSTM_FORWARD, inputs(), PLAIN, None)
     recorded = inputs(source=on_gpu(T, N, 4 * H, grad=True))
-    assert under_test.repeat(LSTM_FORWARD, recorded, PLAIN, None) is None
+    assert under_test.run_known(LSTM_FORWARD, recorded, PLAIN, None) is None
     with torch.no_grad():
-        assert under_test.repeat(LSTM_FORWARD, recorded, PLAIN, None) is not None
+        assert under_test.run_known(LSTM_FORWARD, recorded, PLAIN, None) is not None
     torch.set_autocast_enabled("cuda", True)  # torch.autocast does nothing without a GPU
     try:
-        assert under_test.repeat(LSTM_FORWARD, inputs(), PLAIN, None) is None
+        assert under_test.run_known(LSTM_FORWARD, inputs(), PLAIN, None) is None
     finally:
         torch.set_autocast_enabled("cuda", False)
     stranger = inputs(recurrent_weight=torch.randn(4 * H, H))
-    assert under_test.repeat(LSTM_FORWARD, stranger, PLAIN, None) is None
+    assert under_test.run_known(LSTM_FORWARD, stranger, PLAIN, None) is None
     on_cpu = tuple(None if t is None else t.as_subclass(Tensor) for t in inputs())
-    assert under_test.repeat(LSTM_FORWARD, on_cpu, PLAIN, None) is None
+    assert under_test.run_known(LSTM_FORWARD, on_cpu, PLAIN, None) is None
 
 
 def test_a_gradient_is_known_again(runs: Runs) -> None:
     tensors = inputs(LSTM_GRADIENTS)
     under_test.compute(LSTM_GRADIENTS, tensors, PLAIN, None)
-    again = under_test.repeat(LSTM_GRADIENTS, tensors, PLAIN, None)
+    again = under_test.run_known(LSTM_GRADIENTS, tensors, PLAIN, None)
     assert isinstance(again, zs.LSTMGradients) and again.source is tensors[0]
 
 
@@ -126,14 +129,14 @@ def test_a_wrong_shape_is_refused_by_name(runs: Runs) -> None:
 
 
 def test_the_table_is_bounded(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(backends, "_MOST_PREPARED", 3)
     for steps in range(1, 9):
         under_test.compute(LSTM_FORWARD, inputs(source=on_gpu(steps, N, 4 * H)), PLAIN, None)
-        assert len(under_test._ON_GPU) <= 3
+        assert len(backends.PREPARED) <= 3
 
 
-def test_another_backend_may_serve(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None: whoever was chosen is asked in the usual way."""
-    monkeypatch.setattr(under_test, "choose", lambda layout, backend: object())
-    assert under_test._runner(LSTM_FORWARD, inputs(), PLAIN, None) is None
-    assert not runs.layouts
+def test_a_sparse_tensor_is_not_the_known_call() -> None:
+    dense = (torch.randn(T, N, 4 * H), torch.randn(4 * H, H), *[None] * 6)
+    sparse = (dense[0].to_sparse(), *dense[1:])
+    one, other = (backends.signature(LSTM_FORWARD, each, PLAIN, None) for each in (dense, sparse))
+    assert one is not None and other is not None and one != other

@@ -175,9 +175,9 @@ def test_a_source_that_is_projected_already() -> None:
 )
 def test_the_engine_refuses_batch_sizes(sizes: list[int], message: str) -> None:
     values = (np.zeros((2, 3, 1)), np.zeros((1, 1)), np.zeros((1, 1)), None, None, None)
-    call = bind(operations.SINGLE_GATE_RNN, values, None)
+    layout = bind(operations.SINGLE_GATE_RNN, values, None)
     with pytest.raises(ValueError, match=message):
-        native.packed(call, tuple(sizes))
+        native.packed(layout, values, tuple(sizes))
 
 
 def test_every_step_has_its_row() -> None:

@@ -23,6 +23,7 @@ from tests.cases import (
     make_cotangents,
     make_tensors,
 )
+from zstate import backends
 from zstate.backends import available, native
 from zstate.torch import tensors as torch_tensors
 
@@ -101,14 +102,18 @@ def test_strided_tensors(dtype: str) -> None:
 def test_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, int] = {}
 
-    def forward(call: Any) -> dict[str, Array]:
-        values = zip(call.layout.operation.inputs, call.values, strict=True)
-        seen.update({name: array.ctypes.data for name, array in values if array is not None})
-        made = np.zeros(call.layout.shape("state"), np.float32)
-        seen["state"] = made.ctypes.data
-        return {"state": made}
+    def prepare(layout: Any) -> Any:
+        def run(values: Any) -> Any:
+            named = zip(layout.operation.inputs, values, strict=True)
+            seen.update({name: array.ctypes.data for name, array in named if array is not None})
+            made = np.zeros(layout.shape("state"), np.float32)
+            seen["state"] = made.ctypes.data
+            return made, None, None
 
-    monkeypatch.setattr(native, "forward", forward)
+        return run
+
+    monkeypatch.setattr(native, "prepare", prepare)
+    monkeypatch.setattr(backends, "PREPARED", {})
     monkeypatch.setattr(native, "unavailable", lambda: None)
     x, R = torch.randn(4, 5, 7).transpose(0, 1)[:, :, :4], torch.randn(4, 1, requires_grad=True)
     with torch.no_grad():
@@ -191,16 +196,19 @@ def test_a_backend_of_another_device_gets_tensors(monkeypatch: pytest.MonkeyPatc
 
     seen: list[Any] = []
 
-    def forward(call: Any) -> dict[str, torch.Tensor]:
-        seen.extend(call.values)
-        return {"state": call.values[0].new_zeros(call.layout.shape("state"))}
+    def prepare(layout: Any) -> Any:
+        def run(values: Any) -> Any:
+            seen.extend(values)
+            return values[0].new_zeros(layout.shape("state")), None, None
+
+        return run
 
     backend = SimpleNamespace(
         name="other",
         device="meta",
         unavailable=lambda: None,
         refuses=lambda layout: None,
-        forward=forward,
+        prepare=prepare,
     )
     monkeypatch.setitem(BACKENDS, "other", backend)
     x, R = torch.zeros(5, 2, 8, device="meta"), torch.zeros(8, 2, device="meta")

@@ -1,19 +1,41 @@
-"""The backends and the choice between them.
+"""The backends, the choice between them, and the one table of prepared calls.
 
-A backend is a module with ``forward(call)`` and ``backward(call)``, the device that it serves, and
-two statements: ``unavailable()`` says why this machine cannot run it, ``refuses(layout)`` why it
-cannot serve a call; None means it can. Backends of the device "cpu" get and give NumPy arrays
-whatever the caller has; those of another device get and give torch tensors.
+A backend is a module with a name, the device that it serves, ``prepare(layout)``, which gives what
+runs calls of one layout, and two statements: ``unavailable()`` says why this machine cannot run it,
+``refuses(layout)`` why it cannot serve a call; None means it can. Backends of the device "cpu" get
+and give NumPy arrays whatever the caller has; those of another device get and give torch tensors.
+A module with ``takes_bits = True`` gets and gives bfloat16 tensors as their bits (uint16); others
+get and give arrays of ml_dtypes' type.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+
+from ..descriptors import AnyDescriptor
 from ..errors import BackendError
-from ..layout import Call, Layout
-from ..types import Array
+from ..layout import Layout, bind, is_plain_array, is_torch_tensor
+from ..operations import Operation
 from . import cuda, native, reference
+from .native import remember_call, run_known, run_known_tensors, use_torch
+
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "Prepared",
+    "available",
+    "prepare",
+    "remember_call",
+    "run_known",
+    "run_known_tensors",
+    "use_torch",
+]
+
+# Inputs in the operation's order to results in the published order, None for what is not there.
+Run: TypeAlias = Callable[[Any], Any]
 
 
 class Backend(Protocol):
@@ -24,12 +46,24 @@ class Backend(Protocol):
 
     def unavailable(self) -> str | None: ...
     def refuses(self, layout: Layout) -> str | None: ...
-    def forward(self, call: Call) -> dict[str, Array]: ...
-    def backward(self, call: Call) -> dict[str, Array]: ...
+    def prepare(self, layout: Layout) -> Run: ...
+
+
+class Prepared(NamedTuple):
+    """Calls of one signature: checked, and given to a backend."""
+
+    layout: Layout
+    backend: Backend
+    run: Run
 
 
 # Fastest first: without a name, the first one that can serve the call does.
 BACKENDS: dict[str, Backend] = {"cuda": cuda, "native": native, "reference": reference}
+
+# By signature, whatever the arrays are. In front of it the native engine has a table of its own,
+# in C++, for calls without a backend's name: run_known, run_known_tensors, remember_call.
+PREPARED: dict[tuple[object, ...], Prepared] = {}
+_MOST_PREPARED = 4096  # then start anew: a bound, not a policy
 
 
 def available() -> list[Backend]:
@@ -37,18 +71,52 @@ def available() -> list[Backend]:
     return [backend for backend in BACKENDS.values() if backend.unavailable() is None]
 
 
+def prepare(
+    operation: Operation,
+    tensors: tuple[Any, ...],
+    descriptor: AnyDescriptor | None,
+    backend: str | None,
+) -> Prepared:
+    """What makes such a call: from the table, or checked now and given to a backend.
+
+    ``tensors``, in the order of the operation's inputs, are NumPy arrays or torch tensors.
+    """
+    key = signature(operation, tensors, descriptor, backend)
+    try:
+        return PREPARED[key]  # type: ignore[index]
+    except (KeyError, TypeError):  # new, or with something unhashable in it
+        layout = bind(operation, tensors, descriptor)
+        chosen = choose(layout, backend)
+        prepared = Prepared(layout, chosen, chosen.prepare(layout))
+    if key is not None:
+        if len(PREPARED) >= _MOST_PREPARED:
+            PREPARED.clear()
+        PREPARED[key] = prepared
+    return prepared
+
+
+def signature(
+    operation: Operation,
+    tensors: tuple[Any, ...],
+    descriptor: AnyDescriptor | None,
+    backend: str | None,
+) -> tuple[object, ...] | None:
+    """What a call is known by; None where something that is no plain array makes it unknowable."""
+    key: list[object] = [operation, descriptor, backend]
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+        elif type(tensor) is np.ndarray or is_plain_array(tensor):
+            key += (tensor.shape, tensor.dtype)
+        elif is_torch_tensor(tensor):
+            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+        else:
+            return None
+    return tuple(key)
+
+
 def choose(layout: Layout, name: str | None) -> Backend:
     """The backend that was asked for, or the fastest that can serve the call."""
-    # Asked first, since what is no string may not be hashable either.
-    is_name = name is None or isinstance(name, str)
-    chosen: Backend | None = layout.chosen.get(name) if is_name else None
-    if chosen is None:
-        chosen = _choose(layout, name)
-        layout.chosen[name] = chosen
-    return chosen
-
-
-def _choose(layout: Layout, name: str | None) -> Backend:
     operation = layout.operation.name
     if name is None:
         return _fastest(layout)

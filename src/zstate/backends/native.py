@@ -1,9 +1,9 @@
 """The native backend: the C++ engine (csrc/) for the CPU, for every cell, option and float type.
 
 The engine does the whole operation, projection and contraction included, with one thread pool, and
-takes and makes the arrays itself. Its plan is made once a signature; a call that looks like one
-before goes to its plan at once (``repeat``), since a call of one time step costs little more than
-what Python does around it.
+takes and makes the arrays itself. It makes one plan per signature; a call that looks like one
+before goes to its plan at once (``run_known``), since a call of one time step costs little more
+than what Python does around it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 
 from ..descriptors import AnyDescriptor
 from ..errors import BackendError, DTypeError, OptionError
-from ..layout import Call, Layout, describe
+from ..layout import Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
+from .support import lacks
 
 _INTERFACE = 8  # what this module knows how to call; csrc/module.cpp says what it offers
 
@@ -41,8 +42,8 @@ except ImportError as error:  # built without a C++ compiler, or run from the so
 
 name = "native"
 device = "cpu"
-
-_CELLS = {"single_gate_rnn": "rnn", "lstm": "lstm", "gru": "gru"}
+takes_bits = True  # of bfloat16
+_CELLS = ("rnn", "lstm", "gru")
 
 
 def unavailable() -> str | None:
@@ -51,19 +52,40 @@ def unavailable() -> str | None:
 
 
 def refuses(layout: Layout) -> str | None:
-    """Why the backend cannot serve such a call: it serves them all."""
-    return None
+    """Why the backend cannot serve such a call: it serves every call of the cells that it has."""
+    return lacks(layout, _CELLS)
 
 
-def forward(call: Call) -> dict[str, Array]:
-    return _run(call)
+class Planned:
+    """Calls of one layout. The first one shows the arrays' shapes and type to the engine's plan."""
+
+    __slots__ = ("_layout", "plan")
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.plan: Any = None
+
+    def __call__(self, values: tuple[Any, ...]) -> AnyResult:
+        if self.plan is None:
+            self.plan = _plan(self._layout, values)
+        result: AnyResult = self.plan.run(values)
+        return result
 
 
-def backward(call: Call) -> dict[str, Array]:
-    return _run(call)
+prepare = Planned
 
 
-def repeat(
+def packed(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...]) -> AnyResult:
+    """A call on sequences of different lengths, longest first; sizes[t] of them have a step t.
+
+    The layout is that of N = sizes[0] sequences of T = len(sizes) steps. Every array [T,N,…] but
+    the mask comes and goes as [M,…] without the steps that are not there, step after step.
+    """
+    result: AnyResult = _plan(layout, values, sizes).run(values)
+    return result
+
+
+def run_known(
     operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
 ) -> AnyResult | None:
     """The result of a call that looks like one that was remembered, or None.
@@ -76,26 +98,30 @@ def repeat(
 
 
 def use_torch(types: tuple[type, ...], to_dlpack: Any, from_numpy: Any) -> None:
-    """How ``repeat_tensors`` knows plain tensors, reads one (a DLPack capsule), and makes one."""
+    """How ``run_known_tensors`` knows plain tensors, reads one (a DLPack capsule), makes one."""
     if not _REASON:
         _native.use_torch(types, to_dlpack, from_numpy)
 
 
-def repeat_tensors(
+def run_known_tensors(
     operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
 ) -> AnyResult | None:
-    """``repeat`` on plain torch tensors on the CPU; the results are tensors as well."""
+    """``run_known`` on plain torch tensors on the CPU; the results are tensors as well."""
     found: AnyResult | None = (
         None if _REASON else _native.repeat_tensors(operation, tensors, descriptor)
     )
     return found
 
 
-def remember(call: Call, descriptor: AnyDescriptor | None) -> None:
-    """Let calls that look like this one, which was served, be repeated; ``descriptor`` as given."""
-    plan = call.layout.cache.get("native")
-    if plan is not None:
-        _native.remember(call.layout.operation, call.values, descriptor, plan)
+def remember_call(
+    operation: Operation, values: tuple[Any, ...], descriptor: AnyDescriptor | None, run: Any
+) -> None:
+    """Let calls that look like this one, which ``run`` served, be known; ``descriptor`` as given.
+
+    Only what this engine runs can be known to it.
+    """
+    if type(run) is Planned:
+        _native.remember(operation, values, descriptor, run.plan)
 
 
 def product(a: Array, b: Array) -> Array:
@@ -128,35 +154,12 @@ def unpack_rows(packed: Array, rows: Array, steps: int, batch: int) -> Array:
     return found
 
 
-def packed(call: Call, sizes: tuple[int, ...]) -> dict[str, Array]:
-    """A call on sequences of different lengths, longest first; sizes[t] of them have a step t.
-
-    The layout is that of N = sizes[0] sequences of T = len(sizes) steps. Every array [T,N,…] but
-    the mask comes and goes as [M,…] without the steps that are not there, step after step.
-    """
-    return _by_name(_plan(call, sizes).run(call.values))
-
-
-def _run(call: Call) -> dict[str, Array]:
-    plan = call.layout.cache.get("native")
-    if plan is None:
-        plan = call.layout.cache["native"] = _plan(call)
-    return _by_name(plan.run(call.values))
-
-
-def _by_name(result: Any) -> dict[str, Array]:
-    return {
-        name: array for name, array in zip(result._fields, result, strict=True) if array is not None
-    }
-
-
-def _plan(call: Call, sizes: tuple[int, ...] = ()) -> Any:
-    """The engine's plan for calls of this signature."""
-    layout = call.layout
-    operation = layout.operation
+def _plan(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...] = ()) -> Any:
+    """The engine's plan for calls like this one."""
+    operation, descriptor = layout.operation, layout.descriptor
     steps, batch, inputs, hidden = layout.size
-    descriptor = layout.descriptor
-    given = {name: array.shape for name, array in call.tensors.items() if array is not None}
+    pairs = zip(operation.inputs, values, strict=True)
+    given = {name: array.shape for name, array in pairs if array is not None}
     made = {
         # A gradient has the shape of its input, whichever of the accepted forms that had.
         name: given[name] if operation.is_gradient else layout.shape(name)
@@ -169,7 +172,7 @@ def _plan(call: Call, sizes: tuple[int, ...] = ()) -> Any:
     except RuntimeError as error:  # an instruction set was forced that this machine has not
         raise BackendError(str(error)) from error
     return _native.Plan(
-        cell=_CELLS[layout.cell_kind.name],
+        cell=layout.cell_kind.short,
         type=layout.dtype,
         T=steps,
         N=batch,
@@ -183,7 +186,7 @@ def _plan(call: Call, sizes: tuple[int, ...] = ()) -> Any:
         flip_z=getattr(descriptor, "flip_z", False),
         has_input_weight="input_weight" in layout.present,
         gradient=operation.is_gradient,
-        dtype=call.required("source").dtype,
+        dtype=values[0].dtype,
         inputs=[(name, given[name]) if name in given else None for name in operation.inputs],
         results=[(name, made[name]) if name in made else None for name in operation.result._fields],
         result=operation.result,

@@ -1,4 +1,4 @@
-"""The three cells: their equations and derivatives, readable beside docs/equations.md."""
+"""The cells: their equations and derivatives, readable beside docs/equations.md."""
 
 from .cell import Cell, Direction
 from .gru import GRU

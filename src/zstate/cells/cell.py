@@ -1,20 +1,52 @@
-"""What a cell is: its gates, one step forward, one step backward, and its own weight gradients.
+"""What a cell is: gates, states, options, one step forward, one step backward, weight gradients.
 
-A cell knows nothing of directions, storage types or missing inputs: it sees one direction, in
-processing order, in the type of the arithmetic, with everything that was missing settled.
+A cell knows nothing of directions, storage types or array libraries: it sees one direction, in
+processing order, in the type of the arithmetic, and computes through the direction's namespace.
+It writes to no array, so that a library can differentiate through it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-
-from ..types import Array
+from ..descriptors import Descriptor
+from ..types import Value
 from .activations import Function
+
+if TYPE_CHECKING:
+    from ..arrays import Namespace
+
+States: TypeAlias = tuple[Value, ...]  # one for each of the cell's states, in their order
+
+
+class State(NamedTuple):
+    """A state that a cell carries from step to step, by the names of its tensors."""
+
+    name: str  # the forward result with its value after every step
+    initial: str  # the input with its value before the first step
+    output: str  # the gradient operation's input that is the forward result
+    gradient: str  # the gradient of every step or, where there is no name for it, of the last one
+    last_gradient: str  # the gradient of the last step
+
+
+def state(name: str) -> State:
+    """A further state, by the names that follow from its own."""
+    gradient = f"{name}_gradient"
+    return State(name, f"init_{name}", f"{name}_output_fwd", gradient, gradient)
+
+
+HIDDEN = State("state", "init_state", "output_fwd", "source_gradient", "state_gradient")
+
+
+class Parameter(NamedTuple):
+    """A parameter of one cell alone; with ``only_with``, an option without which it is refused."""
+
+    name: str
+    only_with: str = ""
 
 
 @dataclass(frozen=True)
@@ -24,79 +56,108 @@ class Direction:
     ``slots[k]`` is the place of canonical gate k along the G axis: gate orders cost no copy.
     """
 
-    recurrent_weight: Array  # [G,H,H]
-    mask: Array  # [T,N,H]
-    peephole: Array  # [G,H]
-    secondary_bias: Array  # [H]
-    init_state: Array  # [N,H]
-    init_cell: Array  # [N,H]
+    xp: Namespace
+    options: Any  # the cell's descriptor
+    recurrent_weight: Value  # [G,H,H]
+    own: Mapping[str, Value]  # those of the cell's own parameters that were passed
     slots: tuple[int, ...]
     activations: tuple[Function, ...]
-    reset_after: bool
-    flip_z: bool
+
+    def gates(self, stacked: Value) -> list[Value]:
+        """The canonical gates of [N,G,H] or [T,N,G,H]."""
+        return [stacked[..., slot, :] for slot in self.slots]
+
+    def stack(self, gates: Sequence[Value], axis: int = -2) -> Value:
+        """The inverse of ``gates``: canonical gates in their slots along a new axis."""
+        return self.xp.stack([gates[self.slots.index(k)] for k in range(len(gates))], axis)
 
 
 class Step(NamedTuple):
     """What one step forward gives."""
 
-    state: Array  # h[t] [N,H]
-    cell: Array  # c[t] [N,H]; handed through by cells that have none
-    saved: Array  # zState[t] [N,G,H]
+    states: States  # [N,H] each
+    saved: Value  # zState[t] [N,G,H]
 
 
-class StepInputs(NamedTuple):
-    """What one step backward reads."""
+class Steps(NamedTuple):
+    """What the gradient operation reads: at one step, or at all of them with a leading T axis."""
 
-    mask: Array  # m[t] [N,H]
-    state_before: Array  # h[t-1] [N,H]
-    cell_before: Array  # c[t-1] [N,H]
-    cell: Array  # c[t] [N,H]
-    saved: Array  # zState[t] [N,G,H]
+    mask: Value | None  # m[t] [N,H]; None: none was passed
+    before: States  # the states before the step, [N,H] each
+    after: States  # the states after it
+    saved: Value  # zState[t] [N,G,H]
+
+    def step(self, t: int) -> Steps:
+        """One of all steps."""
+        return Steps(
+            None if self.mask is None else self.mask[t],
+            tuple(state[t] for state in self.before),
+            tuple(state[t] for state in self.after),
+            self.saved[t],
+        )
 
 
 class StepGradients(NamedTuple):
     """What one step backward gives."""
 
-    gates: Array  # gradient of the gates before their activation [N,G,H]
-    state_before: Array  # gradient of h[t-1] [N,H]
-    cell_before: Array  # gradient of c[t-1] [N,H]
-
-
-class Trace(NamedTuple):
-    """All steps of one direction in processing order, for sums over time."""
-
-    state_before: Array  # h[t-1] [T,N,H]
-    cell_before: Array  # c[t-1] [T,N,H]
-    saved: Array  # zState [T,N,G,H]
-    gates: Array  # gradient of the gates before their activation [T,N,G,H]
+    gates: Value  # gradient of the gates before their activation [N,G,H]
+    before: States  # gradients of the states before the step, [N,H] each
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
     """A recurrent cell, as a value: see docs/equations.md and docs/gradients.md."""
 
-    name: str
+    name: str  # of its forward operation
     gates: tuple[str, ...]  # canonical order
-    has_cell: bool
-    # (direction, projected input of the step [N,G,H], m[t], h[t-1], c[t-1])
-    forward: Callable[[Direction, Array, Array, Array, Array], Step]
-    # (direction, inputs of the step, gradient of h[t], gradient of c[t])
-    backward: Callable[[Direction, StepInputs, Array, Array], StepGradients]
-    # (direction, zState [T,N,G,H], c [T,N,H]) -> h [T,N,H], for cells whose zState determines h
-    outputs: Callable[[Direction, Array, Array], Array] | None
-    # gradients of recurrent_weight [G,H,H] and of the cell's own parameters
-    parameters: Callable[[Direction, Trace], dict[str, Array]]
+    descriptor: type[Descriptor]
+    # (direction, projected input of the step [N,G,H], m[t] or None, states before the step)
+    forward: Callable[[Direction, Value, Value | None, States], Step]
+    # (direction, the step, gradients of the states after it)
+    backward: Callable[[Direction, Steps, States], StepGradients]
+    # (direction, all steps, gradients of their gates [T,N,G,H]) -> gradients of recurrent_weight
+    # [G,H,H] and of the cell's own parameters
+    parameters: Callable[[Direction, Steps, Value], dict[str, Value]]
+    # (direction, zState [T,N,G,H], the other states [T,N,H]) -> h [T,N,H], for cells whose zState
+    # determines h; the gradient operation of others takes h as an input
+    outputs: Callable[[Direction, Value, States], Value] | None = None
+    states: tuple[State, ...] = (HIDDEN,)  # what is carried from step to step; h comes first
+    own: tuple[Parameter, ...] = ()  # parameters that other cells have not
+    # an option that changes the order of the gates along the G axis, and the order it gives
+    other_order: tuple[str, tuple[str, ...]] | None = None
+    # the option that makes the forward operation give all states, not h alone
+    keeps_states: str | None = None
+    short: str = ""  # its name on the command line and in the engines
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "short", self.short or self.name)
+
+    @cached_property
+    def fed_back(self) -> dict[str, str]:
+        """The gradient operation's inputs that are forward results, and which ones they are."""
+        carried = self.states if self.outputs is None else self.states[1:]
+        return {"z_state": "training_state"} | {each.output: each.name for each in carried}
+
+    @cached_property
+    def incoming(self) -> dict[str, str]:
+        """The gradient operation's inputs that are gradients of forward results, likewise."""
+        return {each.gradient: each.name for each in self.states}
+
+    def gate_order(self, options: Any) -> tuple[str, ...]:
+        """The gates' names in the order in which they lie along the G axis."""
+        if self.other_order is not None and getattr(options, self.other_order[0]):
+            return self.other_order[1]
+        return self.gates
 
 
-def outer_sum(left: Array, right: Array) -> Array:
+def masked(value: Value, mask: Value | None) -> Value:
+    """value·mask; without a mask nothing is multiplied, so that inf and NaN stay what they are."""
+    return value if mask is None else value * mask
+
+
+def outer_sum(left: Value, right: Value) -> Value:
     """Sum over time and batch of left ⊗ right: [T,N,…] and [T,N,H] give […,H]."""
     steps, batch, *kept = left.shape
     width = right.shape[-1]
     flat = left.reshape(steps * batch, math.prod(kept))
     return (flat.T @ right.reshape(steps * batch, width)).reshape(*kept, width)
-
-
-def total(values: Array) -> Array:
-    """Sum over time and batch, [T,N,…] to […], added up in float64 whatever the type."""
-    summed: Array = values.sum(axis=(0, 1), dtype=np.float64).astype(values.dtype)
-    return summed

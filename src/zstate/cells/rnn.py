@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from ..types import Array
-from .cell import Cell, Direction, Step, StepGradients, StepInputs, Trace, outer_sum
+from ..descriptors import SingleGateRNNDescriptor
+from ..types import Value
+from .cell import Cell, Direction, States, Step, StepGradients, Steps, masked, outer_sum
 
 
-def _forward(d: Direction, x: Array, m: Array, h: Array, c: Array) -> Step:
-    (activation,) = d.activations
-    z = x[:, 0] + (h * m) @ d.recurrent_weight[0].T  # [N,H]
-    return Step(activation.apply(z), c, z[:, None])
+def _forward(d: Direction, x: Value, m: Value | None, before: States) -> Step:
+    (h,), (activation,) = before, d.activations
+    z = x[:, 0] + masked(h, m) @ d.recurrent_weight[0].T  # [N,H]
+    return Step((activation.apply(z),), z[:, None])
 
 
-def _backward(d: Direction, at: StepInputs, dh: Array, dc: Array) -> StepGradients:
-    (activation,) = d.activations
+def _backward(d: Direction, at: Steps, gradients: States) -> StepGradients:
+    (dh,), (activation,) = gradients, d.activations
     dz = dh * activation.slope(activation.apply(at.saved[:, 0]))  # [N,H]
-    return StepGradients(dz[:, None], (dz @ d.recurrent_weight[0]) * at.mask, dc)
+    return StepGradients(dz[:, None], (masked(dz @ d.recurrent_weight[0], at.mask),))
 
 
-def _outputs(d: Direction, saved: Array, c: Array) -> Array:
+def _outputs(d: Direction, saved: Value, others: States) -> Value:
     (activation,) = d.activations
     return activation.apply(saved[:, :, 0])
 
 
-def _parameters(d: Direction, trace: Trace) -> dict[str, Array]:
-    return {"recurrent_weight": outer_sum(trace.gates, trace.state_before * d.mask)}
+def _parameters(d: Direction, at: Steps, gates: Value) -> dict[str, Value]:
+    return {"recurrent_weight": outer_sum(gates, masked(at.before[0], at.mask))}
 
 
-RNN = Cell("single_gate_rnn", ("z",), False, _forward, _backward, _outputs, _parameters)
+RNN = Cell(
+    "single_gate_rnn",
+    gates=("z",),
+    descriptor=SingleGateRNNDescriptor,
+    forward=_forward,
+    backward=_backward,
+    parameters=_parameters,
+    outputs=_outputs,
+    short="rnn",
+)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..arrays import NUMPY, Namespace, is_array, namespace_of
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..layout import brackets, describe
 from ..types import Array, float_dtype
-from .arrays import NUMPY, Namespace, is_array, namespace_of
 from .ops import CONSTANT, PLACEHOLDER, VARIABLE
 from .ops.base import known
 from .tensor import Node, Tensor

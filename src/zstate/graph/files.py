@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import NUMPY
 from ..descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from ..descriptors import SingleGateRNNDescriptor as RNNDescriptor
 from ..errors import GraphError, ZStateError
 from ..layout import TensorInfo
 from ..types import Array
 from . import storage
-from .arrays import NUMPY
 from .executable import Executable
 from .graph import Graph
 from .methods.core import checked_dtype, checked_shape

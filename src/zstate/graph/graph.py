@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import NUMPY, is_array, namespace_of
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..layout import brackets, describe
 from ..types import Array
 from . import gradients as reverse
 from . import printing
-from .arrays import NUMPY, is_array, namespace_of
 from .compiling import compile_graph, fits
 from .executable import Executable
 from .methods import Learning, Recurrent, Shaping

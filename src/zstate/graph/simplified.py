@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import NUMPY
 from ..layout import TensorInfo
-from .arrays import NUMPY
 from .graph import Graph
 from .ops import CONSTANT, PLACEHOLDER, VARIABLE, Op
 from .ops.base import known

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import pipeline
 from ..descriptors import AnyDescriptor
 from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor
 from ..operations import OPERATIONS, AnyResult, Operation
-from . import composite
 from .batching import vmap_rule
 from .dispatch import (
     Results,
@@ -33,7 +33,7 @@ from .dispatch import (
 )
 from .options import decode, encode, text_of
 from .routes import ROUTES, pulled
-from .tensors import compute, repeat
+from .tensors import compute, run_known
 
 _LIBRARY = torch.library.Library("zstate", "DEF")
 _OPERATORS: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def run(
         check_descriptor(operation, descriptor)
     compiling = torch.compiler.is_compiling()
     if not compiling and (backend is None or type(backend) is str):
-        known = repeat(operation, tensors, descriptor, backend)
+        known = run_known(operation, tensors, descriptor, backend)
         if known is not None:
             return known
     tensors = cast(tensors)
@@ -125,13 +125,8 @@ def complete(found: Tensors) -> Results:
 
 
 def _composite(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Results:
-    """The same as plain torch operations."""
-    layout = _layout(operation, tensors, descriptor)
-    given = _given(operation, tensors)
-    function = composite.gradients if operation.is_gradient else composite.forward
-    found = function(operation, descriptor, given)
-    kept = layout.result_names()
-    return complete(tuple(found[n] if n in kept else None for n in operation.result._fields))
+    """The same as plain torch operations, which can be differentiated as often as one likes."""
+    return complete(pipeline.run(_layout(operation, tensors, descriptor), tensors))
 
 
 def _given(operation: Operation, tensors: Tensors) -> dict[str, Tensor]:

@@ -89,7 +89,7 @@ class Recurrent(torch.nn.Module):
         # Of the operation that does a whole layer, and of its training.
         self.descriptor: AnyDescriptor = kind(bidirectional=bidirectional, **options)
         self.trained: AnyDescriptor = replace(self.descriptor, training=True)
-        self.states = 2 if self.operation.cell.has_cell else 1  # h, or h and c
+        self.states = len(self.operation.cell.states)  # h, or h and c
         self._resets_after = bool(options.get("reset_after", False))
         self.returns_cells = False
         self._names = [

@@ -8,28 +8,22 @@ those tensors travel as their bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..backends import choose, cuda, native
+from ..backends import PREPARED, native, prepare, remember_call, run_known_tensors, use_torch
 from ..descriptors import AnyDescriptor
-from ..layout import Call, Layout, bind
 from ..operations import AnyResult, Operation
 from ..types import Array, float_dtype
 from .dispatch import PLAIN_TYPES, Tensors, is_autocast, is_batched, is_watched
 
-native.use_torch(PLAIN_TYPES, torch.to_dlpack, torch.from_numpy)  # type: ignore[attr-defined]
-
-# What calls on a GPU are made with, by their signature.
-_Runner: TypeAlias = Callable[[Tensors], Tensors]
-_ON_GPU: dict[tuple[object, ...], _Runner] = {}
-_MOST_KNOWN = 4096  # then start anew: a bound, not a policy
+use_torch(PLAIN_TYPES, torch.to_dlpack, torch.from_numpy)  # type: ignore[attr-defined]
 
 
-def repeat(
+def run_known(
     operation: Operation, tensors: Tensors, descriptor: AnyDescriptor, backend: str | None
 ) -> AnyResult | None:
     """The results of a call on a GPU that looks like one before, or None.
@@ -43,45 +37,18 @@ def repeat(
     if is_watched() or is_autocast("cuda"):
         return None
     recording = torch.is_grad_enabled()
-    key: list[object] = [operation, descriptor, backend]
+    key: list[object] = [operation, descriptor, backend]  # as backends.signature has it
     for tensor in tensors:
         if tensor is None:
             key.append(None)
         elif type(tensor) in PLAIN_TYPES and not (recording and tensor.requires_grad):
-            key += (tensor.shape, tensor.dtype, tensor.device)
+            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
         else:
             return None
-    run = _ON_GPU.get(tuple(key))
-    if run is None or (operation.is_gradient and is_batched(tensors[2])):
+    prepared = PREPARED.get(tuple(key))
+    if prepared is None or (operation.is_gradient and is_batched(tensors[2])):
         return None
-    return operation.result(*run(tensors))  # type: ignore[arg-type]
-
-
-def _runner(
-    operation: Operation,
-    tensors: Tensors,
-    descriptor: AnyDescriptor | None,
-    backend: str | None,
-) -> _Runner | None:
-    """What makes such a call on a GPU, checked when it is the first; None: not the CUDA backend."""
-    key: list[object] = [operation, descriptor, backend]
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        elif isinstance(tensor, Tensor):
-            key += (tensor.shape, tensor.dtype, tensor.device)
-        else:
-            bind(operation, tensors, descriptor)  # refuses it
-    signature = tuple(key)
-    found = _ON_GPU.get(signature)
-    if found is None:
-        layout = bind(operation, tensors, descriptor).layout
-        if choose(layout, backend) is not cuda:
-            return None
-        if len(_ON_GPU) >= _MOST_KNOWN:
-            _ON_GPU.clear()
-        found = _ON_GPU[signature] = cuda.runner(layout)
-    return found
+    return operation.result(*prepared.run(tensors))
 
 
 def compute(
@@ -91,30 +58,21 @@ def compute(
     backend: str | None,
 ) -> AnyResult:
     """One operation on tensors; nothing is recorded for gradients."""
-    first = tensors[0]
-    if isinstance(first, Tensor) and first.is_cuda:
-        run = _runner(operation, tensors, descriptor, backend)
-        if run is not None:
-            return operation.result(*run(tensors))  # type: ignore[arg-type]
-    elif backend is None:
-        known = native.repeat_tensors(operation, tensors, descriptor)
+    if backend is None:
+        known = run_known_tensors(operation, tensors, descriptor)
         if known is not None:
             return known
-    layout = bind(operation, tensors, descriptor).layout
-    chosen = choose(layout, backend)
-    on_cpu = chosen.device == "cpu"
-    # The native engine takes the bits of 16-bit types as they are.
-    kind = None if chosen is native else float_dtype(layout.dtype)
-    values: Any = _arrays(layout, tensors, kind) if on_cpu else tensors
-    call = Call(layout, values)
-    results: dict[str, Any] = (
-        chosen.backward(call) if operation.is_gradient else chosen.forward(call)
-    )
-    if backend is None and chosen is native and layout.dtype != "bfloat16":
-        native.remember(call, descriptor)
-    if on_cpu:
-        results = _tensors(layout, results)
-    return operation.result(*map(results.get, operation.result._fields))  # type: ignore[arg-type]
+    layout, chosen, run = prepare(operation, tensors, descriptor, backend)
+    if chosen.device != "cpu":
+        return operation.result(*run(tensors))
+    is_bfloat16 = layout.dtype == "bfloat16"
+    by_bits = is_bfloat16 and getattr(chosen, "takes_bits", False)
+    kind = float_dtype("bfloat16") if is_bfloat16 and not by_bits else None
+    arrays = _arrays(tensors, is_bfloat16, kind)
+    results = run(arrays)
+    if backend is None and not is_bfloat16:
+        remember_call(operation, arrays, descriptor, run)
+    return operation.result(*_tensors(results, is_bfloat16))  # type: ignore[arg-type]
 
 
 # What has a row for every step of every sequence, as native.packed takes it.
@@ -136,10 +94,10 @@ def compute_packed(
         tensor[:1].expand(steps, batch, -1) if tensor is not None and name in _BY_STEP else tensor
         for name, tensor in zip(operation.inputs, tensors, strict=True)
     ]
-    layout = bind(operation, tuple(stand_ins), descriptor).layout
-    call = Call(layout, _arrays(layout, tensors, None))
-    results = _tensors(layout, native.packed(call, sizes))
-    return tuple([results.get(name) for name in operation.result._fields])
+    layout = prepare(operation, tuple(stand_ins), descriptor, native.name).layout
+    is_bfloat16 = layout.dtype == "bfloat16"
+    arrays = _arrays(tensors, is_bfloat16, None)
+    return _tensors(native.packed(layout, arrays, sizes), is_bfloat16)
 
 
 def pack_rows(padded: Tensor, rows: Tensor) -> Tensor:
@@ -161,22 +119,22 @@ def _by_bits(tensor: Tensor, move: Callable[[Array], Array]) -> Tensor:
     return torch.from_numpy(move(_view(tensor.view(torch.int16)))).view(torch.bfloat16)
 
 
-def _arrays(
-    layout: Layout, tensors: tuple[Tensor | None, ...], kind: np.dtype[Any] | None
-) -> tuple[Array | None, ...]:
+def _arrays(tensors: Tensors, is_bfloat16: bool, kind: np.dtype[Any] | None) -> tuple[Any, ...]:
     """CPU tensors as a backend takes them; bfloat16 as ``kind``, or as bits."""
-    if layout.dtype == "bfloat16":
+    if is_bfloat16:
         return tuple([None if tensor is None else _bits(tensor, kind) for tensor in tensors])
     return tuple([None if tensor is None else _view(tensor) for tensor in tensors])
 
 
-def _tensors(layout: Layout, results: dict[str, Array]) -> dict[str, Tensor]:
-    if layout.dtype != "bfloat16":
-        return {name: torch.from_numpy(array) for name, array in results.items()}
-    return {
-        name: torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-        for name, array in results.items()
-    }
+def _tensors(arrays: tuple[Any, ...], is_bfloat16: bool) -> Tensors:
+    if not is_bfloat16:
+        return tuple([None if array is None else torch.from_numpy(array) for array in arrays])
+    return tuple(
+        [
+            None if array is None else torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+            for array in arrays
+        ]
+    )
 
 
 class _Memory:

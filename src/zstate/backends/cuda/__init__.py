@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...layout import Call, Layout
+from ...layout import Layout
+from ..support import lacks
 from .cells import CELLS
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 name = "cuda"
 device = "cuda"
+_HAS = tuple(dict.fromkeys(form.text.removesuffix(".cuh") for form in CELLS.values()))
 
 
 def unavailable() -> str | None:
@@ -36,9 +38,7 @@ def unavailable() -> str | None:
 
 def refuses(layout: Layout) -> str | None:
     """Why the backend cannot serve such a call: it serves every call of the cells that it has."""
-    cell = layout.cell_kind.name
-    known = any(cell == each for each, _ in CELLS)
-    return None if known else f"it has no kernel for the cell {cell!r}"
+    return lacks(layout, _HAS)
 
 
 def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
@@ -46,21 +46,3 @@ def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
     from .engine import Runner
 
     return Runner(layout)
-
-
-def runner(layout: Layout) -> Callable[[Tensors], Tensors]:
-    """prepare(), once per layout."""
-    run: Callable[[Tensors], Tensors] | None = layout.cache.get(name)
-    if run is None:
-        run = layout.cache[name] = prepare(layout)
-    return run
-
-
-def forward(call: Call) -> dict[str, Any]:
-    """The results of a call by name, those that it produces."""
-    values: Any = call.values
-    results = zip(call.layout.operation.result._fields, runner(call.layout)(values), strict=True)
-    return {name: tensor for name, tensor in results if tensor is not None}
-
-
-backward = forward

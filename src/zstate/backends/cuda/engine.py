@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from ...layout import Call, Layout
-from . import plain
+from ... import pipeline
+from ...layout import Layout
 from .arguments import MASK, Argument, Arguments, Memory, Shape, Step
 from .launch import Kernel, chip_of, enter, kernel_of, launched_products
 from .options import Options
@@ -68,13 +69,13 @@ def _in_pairs(mask: Tensor | None) -> bool:
 
 
 def _prepared(layout: Layout, inputs: Tensors, exact: bool, mask_pairs: bool) -> Run:
-    """The steps of such calls; a loop of torch operations where there is nothing to launch."""
+    """The steps of such calls; the pipeline on torch where there is nothing to launch."""
     source = inputs[0]
     assert source is not None
     scan, z, device = _scan(layout, exact), sizes(layout), source.device
     # Full float32 may not fit on a chip with few multiprocessors at all.
     if layout.dtype == "float64" or not (z.T and z.N) or not placements(scan, chip_of(device)):
-        return lambda tensors: _plain(layout, tensors)
+        return partial(pipeline.run, layout)
     shapes = {
         name: tuple(tensor.shape)
         for name, tensor in zip(layout.operation.inputs, inputs, strict=True)
@@ -84,12 +85,6 @@ def _prepared(layout: Layout, inputs: Tensors, exact: bool, mask_pairs: bool) ->
     kernel = kernel_of(scan, _options(layout, shapes, mask_pairs), device)
     builder = _Backward if layout.operation.is_gradient else _Forward
     return builder(layout, kernel, shapes, source.dtype).prepared()
-
-
-def _plain(layout: Layout, tensors: Tensors) -> Tensors:
-    run = plain.backward if layout.operation.is_gradient else plain.forward
-    results = run(Call(layout, tensors))  # type: ignore[arg-type]
-    return tuple(results.get(name) for name in layout.operation.result._fields)
 
 
 class _Builder:

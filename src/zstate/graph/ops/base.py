@@ -17,7 +17,7 @@ from ...layout import TensorInfo, brackets
 from ...types import FLOAT_NAMES, PartialShape
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

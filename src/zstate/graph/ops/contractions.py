@@ -27,7 +27,7 @@ from .base import (
 from .like import broadcast_like, mean_like, sum_like
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

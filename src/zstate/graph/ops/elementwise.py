@@ -20,7 +20,7 @@ from .base import (
 from .like import sum_like
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

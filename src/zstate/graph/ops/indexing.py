@@ -13,7 +13,7 @@ from ...layout import TensorInfo, brackets
 from .base import Attributes, Infos, Op, axis_of, known, only, require_float, require_integer
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

@@ -22,7 +22,7 @@ from .base import (
 )
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

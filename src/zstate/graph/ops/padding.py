@@ -17,7 +17,7 @@ from ...types import Array, PartialShape
 from .base import Attributes, Infos, Op, known, only, require_float
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

@@ -19,7 +19,7 @@ from ...types import Array
 from .base import Attributes, Infos, Op, require_float
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
 
 DISTRIBUTIONS = ("uniform", "normal")
 

@@ -18,12 +18,9 @@ from .base import Attributes, Derivative, Infos, Op
 from .like import zeros_like
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
-
-# A gradient operation's input that is a result of the forward operation.
-_SAVED = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
 
 
 def _row(operation: Operation) -> Op:
@@ -75,18 +72,18 @@ def _derivative(operation: Operation) -> Derivative:
         trained = g.training_twin(node)
         results = dict(zip(_result_names(trained), trained.results, strict=True))
         inputs = dict(zip(node.attributes["names"], node.inputs, strict=True))
-        state = incoming["state"]
-        inputs["source_gradient"] = zeros_like(g, node.results[0]) if state is None else state
-        for name, result in _SAVED.items():
-            if name in backward.required:
-                inputs[name] = results[result]
+        if incoming["state"] is None:
+            incoming["state"] = zeros_like(g, node.results[0])
+        for name, result in operation.cell.fed_back.items():
+            inputs[name] = results[result]
         if "input_weight" not in inputs:
             # Of a projected source only the shape is needed, which zState has as well: so its
             # buffer, as large as zState, is free behind the forward operation.
             inputs["source"] = results["training_state"]
-        cell = incoming.get("cell")
-        if cell is not None:
-            inputs["cell_gradient"] = cell
+        for name, result in operation.cell.incoming.items():
+            gradient = incoming.get(result)
+            if gradient is not None:
+                inputs[name] = gradient
         names = tuple(name for name in backward.inputs if name in inputs)
         attributes = {"names": names, "descriptor": trained.attributes["descriptor"]}
         found = g.add_node(

@@ -22,7 +22,7 @@ from .base import (
 from .like import concat_gradient, reshape_like, slice_gradient, sum_like
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

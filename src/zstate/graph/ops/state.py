@@ -11,7 +11,7 @@ from ...layout import TensorInfo, brackets
 from .base import Attributes, Infos, Op, known, only, require_float, require_same_type, widened
 
 if TYPE_CHECKING:
-    from ..arrays import Namespace
+    from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
 

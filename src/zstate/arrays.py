@@ -1,8 +1,9 @@
 """The array library behind an array, under the array API's names: NumPy or torch.
 
-The op table evaluates through a ``Namespace``. Functions that both libraries spell as the array
-API does are taken from the library itself; what they spell differently is written here, once a
-library. torch is found when a torch tensor arrives, and never imported before.
+The cells, the pipeline and the graph's op table compute through a ``Namespace``. Functions that
+both libraries spell as the array API does come from the library itself; what they spell
+differently is written here, once per library. torch is found when a torch tensor arrives, and
+never imported before.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..backends.native import fused, product
-from ..layout import dtype_name, is_plain_array, is_torch_tensor
-from ..types import Array, Shape, float_dtype
+from .backends.native import fused, product
+from .layout import dtype_name, is_plain_array, is_torch_tensor
+from .types import Array, Shape, float_dtype
 
 
 class Namespace(Protocol):
-    """What the op table may call. Attributes beyond these are the array API's functions."""
+    """What may be called. Attributes beyond these are the array API's functions."""
 
     def __getattr__(self, name: str) -> Any: ...
     def dtype(self, name: str) -> Any: ...
@@ -28,8 +29,14 @@ class Namespace(Protocol):
     def info(self, value: Any) -> tuple[Shape, str]: ...
     def copy(self, value: Any) -> Any: ...
     def result(self, value: Any) -> Any: ...
-    def astype(self, value: Any, dtype: Any) -> Any: ...
+    def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any: ...
+    def zeros(self, shape: Shape, dtype: Any) -> Any: ...
+    def flip(self, value: Any, axis: Sequence[int]) -> Any: ...
+    def relu(self, value: Any) -> Any: ...
     def sigmoid(self, value: Any) -> Any: ...
+    def total(self, value: Any, axis: tuple[int, ...]) -> Any:
+        """The sum over these axes, added up in float64 and given in the type of the value."""
+
     def fused(self, name: str, *values: Any) -> Any:
         """The result of a row that this library computes in one pass, by the names and forms of
         csrc/graph_arrays.h; None: compose it of array functions."""
@@ -73,11 +80,14 @@ class NumPyNamespace:
         """What a caller gets: an array, also where NumPy's arithmetic gave a scalar."""
         return np.asarray(value)
 
-    def astype(self, value: Any, dtype: Any) -> Any:
-        return value.astype(dtype)
+    def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any:
+        return value.astype(dtype, copy=copy)
 
     def zeros(self, shape: Shape, dtype: Any) -> Array:
         return np.zeros(shape, dtype)
+
+    def total(self, value: Any, axis: tuple[int, ...]) -> Any:
+        return value.sum(axis=axis, dtype=np.float64).astype(value.dtype)
 
     def sigmoid(self, value: Any) -> Any:
         # exp of what is never positive cannot overflow, and small results keep their digits.
@@ -161,8 +171,8 @@ class TorchNamespace:
     def result(self, value: Any) -> Any:
         return value
 
-    def astype(self, value: Any, dtype: Any) -> Any:
-        return value.to(dtype)
+    def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any:
+        return value.to(dtype)  # a tensor of another type is a copy; of the same, never written to
 
     def fused(self, name: str, *values: Any) -> None:
         return None
@@ -173,6 +183,11 @@ class TorchNamespace:
     def sum(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         # torch sums over all axes where it is given none.
         return self._torch.sum(value, axis, keepdim=keepdims) if axis else value
+
+    def total(self, value: Any, axis: tuple[int, ...]) -> Any:
+        is_apple = self.device.type == "mps"  # which has no float64
+        wide = value.dtype if is_apple else self._torch.float64
+        return value.sum(axis, dtype=wide).to(value.dtype)
 
     def max(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         return self._torch.amax(value, axis, keepdim=keepdims) if axis else value

@@ -1,6 +1,6 @@
-"""The operations as a loop of torch operations: for float64, and where there is nothing to scan.
+"""The operations as a loop of torch operations, every number in the type of the tensors.
 
-The same equations as in zstate/cells, on tensors. Slow, and correct on any device.
+What the CUDA engine's errors are measured against; written without zstate/cells.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from checked import Call
 
-from ...descriptors import Activation
-from .tensors import TensorCall
+from zstate.descriptors import Activation
 
 Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]
@@ -39,7 +39,7 @@ _SLOPE: dict[Activation, Function] = {  # through the activation's output
 class _Direction:
     """One direction of a call: views of its inputs, steps in the order of the input."""
 
-    def __init__(self, call: TensorCall, index: int) -> None:
+    def __init__(self, call: Call, index: int) -> None:
         layout = call.layout
         self.T, self.N, _, self.H = layout.size
         self.D, self.G = layout.directions, len(layout.cell_kind.gates)
@@ -90,7 +90,7 @@ def _gates(tensor: Tensor, d: _Direction, t: int) -> list[Tensor]:
     return [view[:, slot] for slot in d.slots]
 
 
-def forward(call: TensorCall) -> dict[str, Tensor]:
+def forward(call: Call) -> dict[str, Tensor]:
     layout = call.layout
     source = call.required("source")
     results = {name: source.new_empty(layout.shape(name)) for name in layout.result_names()}
@@ -141,7 +141,7 @@ def _step(
     return o * d.apply[4](c), c, gates
 
 
-def backward(call: TensorCall) -> dict[str, Tensor]:
+def backward(call: Call) -> dict[str, Tensor]:
     layout = call.layout
     source = call.required("source")
     steps, batch, inputs, _ = layout.size
