@@ -1,0 +1,231 @@
+"""load, save and facts: a framework's layers to zstate's and back, all by its row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import OptionError, refusal
+from ..layout import DESCRIPTORS
+from ..types import Array
+from . import blocks, names
+from .facts import options, told
+from .layer import Layer, joined
+from .objects import pieces
+from .table import CELLS, FRAMEWORKS, GRU, LSTM, Framework
+
+_INITIAL = ("init_state", "init_cell")
+
+
+def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> Layer | list[Layer]:
+    """The layers of a framework as zstate's.
+
+    Args:
+        weights: a mapping of names to arrays, nested or not (NumPy's, torch's, JAX's, …), that
+            framework's layer object, an ONNX model, or a list of these.
+        source: "torch", "keras", "onnx", "flax", "mlx", "coreml", "tensorflow" (tf.keras of
+            Keras 2) or "tensorflow1".
+        cell: "single_gate_rnn" (or "rnn"), "lstm" or "gru"; None finds out by names and shapes.
+        facts: what arrays do not say, in the framework's words: ``nonlinearity="relu"``,
+            ``recurrent_activation="tanh"``, ``linear_before_reset=1``. Not given, the framework's
+            default counts. A layer object tells its own.
+
+    Returns:
+        One Layer, or a list of them if there are more. Gates are in zstate's default order.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> weights = {"kernel": rng.normal(size=(3, 8)),
+        ...            "recurrent_kernel": rng.normal(size=(2, 8)), "bias": rng.normal(size=8)}
+        >>> layer = load(weights, source="keras")
+        >>> layer.cell, layer.tensors["input_weight"].shape
+        ('lstm', (8, 3))
+    """
+    row = _row("load", "source", source)
+    cell = names.single_gate(cell)
+    if cell is not None and cell not in CELLS:
+        raise OptionError(refusal("load", "cell", " or ".join(map(repr, CELLS)), repr(cell)))
+    layers = []
+    for piece in pieces(source, weights):
+        for group in names.groups(source, piece.weights):
+            kind = names.cell_of(source, group, cell or piece.cell)
+            layers.append(_layer(source, row, kind, group, piece.facts | facts, piece.options))
+    return layers[0] if len(layers) == 1 else layers
+
+
+def save(layer: Layer | Sequence[Layer], target: str) -> dict[str, Array]:
+    """A layer's arrays, or those of several, under a framework's names.
+
+    What the framework cannot express raises OptionError and is named. The options that go with
+    the arrays are :func:`facts`.
+
+    Example:
+        >>> import zstate as zs
+        >>> tensors = {"recurrent_weight": np.ones((6, 2)), "input_weight": np.ones((6, 3))}
+        >>> layer = Layer("gru", zs.GRUDescriptor(), tensors)
+        >>> {name: array.shape for name, array in save(layer, target="keras").items()}
+        {'kernel': (3, 6), 'recurrent_kernel': (2, 6)}
+    """
+    row = _row("save", "target", target)
+    layers = [layer] if isinstance(layer, Layer) else list(layer)
+    if not layers:
+        raise OptionError(refusal("save", "layer", "at least one layer", "none"))
+    for each in layers:
+        _check(target, row, each)
+    if target == "torch":
+        _check_stack(row, layers)
+    arrays: dict[str, Array] = {}
+    for number, each in enumerate(layers):
+        directions = [_encoded(row, each, index) for index in range(each.directions)]
+        arrays |= names.written(target, each.cell, directions, number, len(layers) == 1)
+    return arrays
+
+
+def facts(layer: Layer, target: str) -> dict[str, Any]:
+    """What the framework's constructor has to be told for a layer's arrays to mean the same.
+
+    ``load(save(layer, target), source=target, **facts(layer, target))`` gives the layer back.
+
+    Example:
+        >>> import zstate as zs
+        >>> tensors = {"recurrent_weight": np.ones((6, 2)), "input_weight": np.ones((6, 3))}
+        >>> facts(Layer("gru", zs.GRUDescriptor(), tensors), target="onnx")
+        ... # doctest: +NORMALIZE_WHITESPACE
+        {'hidden_size': 2, 'direction': 'forward', 'activations': ['Sigmoid', 'Tanh'],
+         'linear_before_reset': 0}
+    """
+    row = _row("facts", "target", target)
+    _check(target, row, layer)
+    return told(target, row, layer)
+
+
+def _row(operation: str, argument: str, name: str) -> Framework:
+    if name not in FRAMEWORKS:
+        expected = f"one of {', '.join(FRAMEWORKS)}"
+        raise OptionError(refusal(operation, argument, expected, repr(name)))
+    return FRAMEWORKS[name]
+
+
+def _layer(
+    source: str,
+    row: Framework,
+    cell: str,
+    group: names.Group,
+    facts: Mapping[str, Any],
+    known: Mapping[str, Any],
+) -> Layer:
+    directions = names.roles(source, cell, group, int(facts.get("layout", 0) or 0))
+    if len(directions) == 2 and cell not in row.bidirectional:
+        raise OptionError(refusal("load", "weights", f"one direction of {cell}", "two"))
+    has_bias = "bias" in directions[0]
+    rows = None
+    if row.bias[cell] == "rows" and has_bias:
+        rows = "second" in directions[0]
+    fields = options(row, cell, facts, len(directions), has_bias, rows) | known
+    if "peephole" in directions[0]:
+        fields |= blocks.peephole_options(source, row, "load")
+    descriptor = DESCRIPTORS[cell](**fields)
+    parts = []
+    for arrays in directions:
+        tensors = blocks.decode(row, cell, arrays, descriptor, f"load from {source}")
+        if cell == LSTM and row.forget_bias is not None:
+            added = float(facts.get("forget_bias", row.forget_bias))
+            tensors = _with_forget_bias(tensors, added)
+        # Zeros are what a missing initial state means.
+        tensors |= {name: arrays[name] for name in _INITIAL if np.any(arrays.get(name, 0))}
+        parts.append(tensors)
+    for name in _INITIAL:
+        if any(name in part for part in parts):
+            for part, arrays in zip(parts, directions, strict=True):
+                part[name] = arrays[name]
+    return Layer(cell, descriptor, joined(parts))
+
+
+def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Array]:
+    """TensorFlow 1 adds a constant to the forget gate at every step; gates in default order."""
+    if added == 0:
+        return tensors
+    width = tensors["recurrent_weight"].shape[1]
+    bias = tensors["bias"].copy()
+    bias[width : 2 * width] += bias.dtype.type(added)
+    return tensors | {"bias": bias}
+
+
+def _check(target: str, row: Framework, layer: Layer) -> None:
+    """Raise for what a framework cannot express, by name."""
+    descriptor, tensors = layer.descriptor, layer.tensors
+    if "input_weight" not in tensors:
+        _cannot("input_weight", row, "an input weight", "none: the source is already projected")
+    if "mask" in tensors:
+        _cannot("mask", row, "no mask", "one")
+    for name in _INITIAL:
+        if name in tensors and name not in row.names[layer.cell]:
+            _cannot(name, row, "no initial state among the weights", "one")
+    if "peephole" in tensors:
+        _check_peephole(target, row, layer)
+    if layer.directions == 2 and layer.cell not in row.bidirectional:
+        _cannot("bidirectional", row, f"one direction of {layer.cell}", "two")
+    if layer.directions == 1 and descriptor.reverse and not row.reverse:
+        expected = "no reverse layer whose outputs are in processing order"
+        _cannot("reverse", row, expected, "one")
+    if layer.cell == GRU:
+        if getattr(descriptor, "flip_z", False) != row.flip_z:
+            _cannot("flip_z", row, f"flip_z={row.flip_z}", f"flip_z={not row.flip_z}")
+        after = getattr(descriptor, "reset_after", False)
+        if after not in row.reset_after:
+            extra = " with a second bias (secondary_bias)" if "secondary_bias" in tensors else ""
+            _cannot("reset_after", row, f"reset_after={not after}", f"{after}{extra}")
+    told(target, row, layer)
+
+
+def _check_peephole(target: str, row: Framework, layer: Layer) -> None:
+    if not row.peephole or row.peephole_cell == "c[t-1]":  # zstate.torch's, not torch.nn's
+        _cannot("peephole", row, "no peephole", "one")
+    wanted = blocks.peephole_options(target, row, "save")
+    for name, value in wanted.items():
+        if getattr(layer.descriptor, name) != value:
+            _cannot(name, row, str(value), str(not value))
+    for index in range(layer.directions):
+        cell_gate = blocks.gate(layer, "peephole", index, "z")
+        if "z" not in row.peephole and np.any(cell_gate):
+            _cannot("peephole", row, "none on the cell gate", "one that is not zero")
+
+
+def _check_stack(row: Framework, layers: list[Layer]) -> None:
+    """torch.nn's layers of one module: one cell, one size, one set of options."""
+    first = layers[0]
+    for number, layer in enumerate(layers[1:], 1):
+        expected = f"layers of one module ({first.cell}, H = {first.hidden}, like layer 0)"
+        same = (
+            layer.cell == first.cell
+            and layer.hidden == first.hidden
+            and layer.directions == first.directions
+            and layer.inputs == first.hidden * first.directions
+            and layer.descriptor.activations == first.descriptor.activations
+            and _biased(layer) == _biased(first)
+        )
+        if not same:
+            got = f"{layer.cell}, H = {layer.hidden}, I = {layer.inputs}"
+            _cannot(f"layer {number}", row, expected, got)
+
+
+def _biased(layer: Layer) -> bool:
+    return bool({"bias", "secondary_bias"} & set(layer.tensors))
+
+
+def _encoded(row: Framework, layer: Layer, index: int) -> dict[str, Array]:
+    tensors = {}
+    for name in layer.tensors:
+        array = layer.direction(name, index)
+        assert array is not None
+        tensors[name] = array
+    initial = {name: tensors.pop(name) for name in _INITIAL if name in tensors}
+    one = replace(layer.descriptor, bidirectional=False)
+    return blocks.encode(row, layer.cell, tensors, one) | initial
+
+
+def _cannot(what: str, row: Framework, expected: str, got: str) -> None:
+    raise OptionError(refusal("save", what, f"{expected}, which is all {row.title} has", got))

@@ -1,0 +1,237 @@
+"""Facts: what a framework's layer says beside its arrays, in that framework's own words.
+
+``options`` reads them into the fields of a descriptor, ``told`` writes them. They are the
+arguments of the framework's constructor (attributes of an ONNX node, inputs of a MIL operation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..descriptors import Activation
+from ..errors import OptionError, refusal
+from ..layout import DESCRIPTORS
+from .layer import Layer
+from .table import GRU, LSTM, RNN, Framework
+
+# What ONNX's activations take, of alpha and beta; zstate's two have these values.
+_TAKES_ALPHA = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
+_TAKES_BETA = {"affine", "scaledtanh", "hardsigmoid"}
+_ONNX_VALUES = {"affine": (1.0, 0.0), "hardsigmoid": (0.2, 0.5)}
+_ONNX_DEFAULTS: dict[str, tuple[float | None, float | None]] = {"hardsigmoid": (0.2, 0.5)}
+
+
+def usual(cell: str) -> dict[str, Activation]:
+    """The activations of every framework's layer that says nothing of them."""
+    kind = DESCRIPTORS[cell]
+    named = dict(zip(kind.activation_fields, kind().activations, strict=True))
+    return {"activation": Activation.TANH} if cell == RNN else named
+
+
+def options(
+    row: Framework,
+    cell: str,
+    facts: Mapping[str, Any],
+    directions: int,
+    has_bias: bool,
+    has_rows: bool | None,
+) -> dict[str, Any]:
+    """The descriptor's fields that the facts set; a fact that zstate cannot express is refused.
+
+    ``has_rows`` says whether a bias of the kind "rows" came as two rows, None if there was none.
+    """
+    left = dict(facts)
+    if row.directed:
+        _check_direction(row, left, directions)
+    if row.title.startswith("ONNX"):
+        left = _from_onnx(row, cell, left, directions)
+    fields: dict[str, Any] = dict(usual(cell))
+    for word, names in row.activations[cell].items():
+        if word in left:
+            fields |= dict.fromkeys(names, _activation(row, word, left.pop(word)))
+    if row.reverse:
+        fields["reverse"] = bool(left.pop(row.reverse, False)) and directions == 1
+    if row.bias_fact and bool(left.pop(row.bias_fact, has_bias)) != has_bias:
+        expected = "arrays that agree with it"
+        got = "a bias" if has_bias else "no bias"
+        raise OptionError(refusal("load", row.bias_fact, expected, got))
+    for word, (values, why) in row.neutral.items():
+        value = left.pop(word, values[0])
+        if value not in values:
+            raise OptionError(f"[load] {word}={value!r}: {why}")
+    if cell == GRU:
+        after = bool(left.pop(row.reset_fact, _default_form(row, has_rows)))
+        if has_rows is not None and after != has_rows:
+            got = "one of two rows" if has_rows else "one of one row"
+            raise OptionError(refusal("load", row.reset_fact, f"a bias that fits {after}", got))
+        fields |= {"reset_after": after, "flip_z": row.flip_z}
+    if row.forget_bias is not None and cell == LSTM:
+        left.pop("forget_bias", None)  # an addition to the bias: see conversion.py
+    for word in row.ignored:
+        left.pop(word, None)
+    if left:
+        known = ", ".join(sorted(known_facts(row, cell))) or "none"
+        got = ", ".join(sorted(left))
+        raise OptionError(refusal("load", "facts", f"those of {row.title}'s {cell}: {known}", got))
+    return {"bidirectional": directions == 2, **fields}
+
+
+def known_facts(row: Framework, cell: str) -> set[str]:
+    """The facts that ``load`` takes for a cell."""
+    words = {*row.neutral, *row.ignored, row.reverse, row.bias_fact, row.directed}
+    if row.title.startswith("ONNX"):
+        words |= {"activations", "activation_alpha", "activation_beta"}
+    else:
+        words |= {*row.activations[cell]}
+    if cell == GRU:
+        words.add(row.reset_fact)
+    if cell == LSTM and row.forget_bias is not None:
+        words.add("forget_bias")
+    return words - {""}
+
+
+def _default_form(row: Framework, has_rows: bool | None) -> bool:
+    return row.reset_after[0] if has_rows is None else has_rows
+
+
+def _check_direction(row: Framework, left: dict[str, Any], directions: int) -> None:
+    usual_word = "bidirectional" if directions == 2 else "forward"
+    word = _text(left.pop(row.directed, usual_word))
+    if word == "reverse":
+        raise OptionError(
+            f"[load] {row.directed}='reverse': this format gives its outputs in the order of the "
+            "input, zstate's reverse in the order in which it makes them; load it as 'forward' "
+            "and flip source and outputs"
+        )
+    if word != usual_word:
+        expected = f"{usual_word!r}, as there are {directions} directions in the arrays"
+        raise OptionError(refusal("load", row.directed, expected, repr(word)))
+
+
+def _activation(row: Framework, fact: str, value: Any) -> Activation:
+    if isinstance(value, Activation):
+        return value
+    word = "linear" if value is None else _text(value)
+    for name, kind in row.words.items():
+        if name.lower() == word.lower():
+            return kind
+    # Core ML says hard_sigmoid in its LSTM and sigmoid_hard elsewhere.
+    if word.lower() == "sigmoid_hard" and "hard_sigmoid" in row.words:
+        return Activation.HARD_SIGMOID
+    if word.lower() in ("hard_sigmoid", "hardsigmoid") and row.hard_sigmoid:
+        raise OptionError(f"[load] {fact}={word!r}: not zstate's hard sigmoid: {row.hard_sigmoid}")
+    raise OptionError(refusal("load", fact, f"one of {', '.join(row.words)}", repr(word)))
+
+
+def _text(value: Any) -> str:
+    """The word that a string, bytes or a function stands for."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, str) else str(getattr(value, "__name__", value))
+
+
+def _from_onnx(
+    row: Framework, cell: str, left: dict[str, Any], directions: int
+) -> dict[str, Any]:
+    """ONNX lists the activations of all directions; alpha and beta go to those that take them."""
+    words = left.pop("activations", None)
+    alphas = list(left.pop("activation_alpha", None) or [])
+    betas = list(left.pop("activation_beta", None) or [])
+    names = list(row.activations[cell])
+    if words is None:
+        words = []
+    elif len(words) != directions * len(names):
+        expected = f"{directions * len(names)} of them"
+        raise OptionError(refusal("load", "activations", expected, repr(list(words))))
+    found = []
+    for word in map(_text, words):
+        low = word.lower()
+        alpha, beta = _ONNX_DEFAULTS.get(low, (None, None))
+        if low in _TAKES_ALPHA and alphas:
+            alpha = alphas.pop(0)
+        if low in _TAKES_BETA and betas:
+            beta = betas.pop(0)
+        if low in _ONNX_VALUES and not _same((alpha, beta), _ONNX_VALUES[low]):
+            expected = "alpha={}, beta={}".format(*_ONNX_VALUES[low])
+            raise OptionError(refusal("load", word, expected, f"alpha={alpha}, beta={beta}"))
+        found.append(word)
+    if alphas or betas:
+        got = repr(alphas + betas)
+        raise OptionError(refusal("load", "activation_alpha", "no more than are taken", got))
+    half = found[: len(names)] if found else []
+    if found and [w.lower() for w in half] * directions != [w.lower() for w in found]:
+        expected = "the same in both directions"
+        raise OptionError(refusal("load", "activations", expected, repr(found)))
+    return left | dict(zip(names, half, strict=False))
+
+
+def _same(values: Sequence[float | None], wanted: Sequence[float]) -> bool:
+    """Equal as the 32-bit floats that ONNX stores."""
+    return all(
+        value is not None and np.float32(value) == np.float32(other)
+        for value, other in zip(values, wanted, strict=True)
+    )
+
+
+def told(framework: str, row: Framework, layer: Layer) -> dict[str, Any]:
+    """The facts of a layer in a framework's words; raises where it has no words for them."""
+    cell, descriptor = layer.cell, layer.descriptor
+    settled = usual(cell)
+    words: dict[str, str] = {}
+    for fact, names in row.activations[cell].items():
+        kinds = {getattr(descriptor, name) for name in names}
+        if len(kinds) > 1:
+            got = ", ".join(f"{name}={getattr(descriptor, name).name.lower()}" for name in names)
+            _cannot(row, "activations", f"one activation for {' and '.join(names)} ({fact})", got)
+        words[fact] = _word(row, cell, names[0], kinds.pop())
+        for name in names:
+            settled.pop(name)
+    for name, kind in settled.items():
+        if getattr(descriptor, name) != kind:
+            got = getattr(descriptor, name).name.lower()
+            _cannot(row, name, kind.name.lower(), got)
+    facts: dict[str, Any] = dict(words)
+    if row.directed:
+        facts[row.directed] = "bidirectional" if layer.directions == 2 else "forward"
+    if framework == "onnx":
+        facts = _to_onnx(layer, facts)
+    if row.reverse and layer.directions == 1:
+        facts[row.reverse] = descriptor.reverse
+    if row.bias_fact:
+        facts[row.bias_fact] = bool({"bias", "secondary_bias"} & set(layer.tensors))
+    if cell == GRU and row.reset_fact:
+        after = bool(getattr(descriptor, "reset_after", False))
+        facts[row.reset_fact] = int(after) if framework == "onnx" else after
+    if cell == LSTM and row.forget_bias is not None:
+        facts["forget_bias"] = 0.0
+    return facts
+
+
+def _word(row: Framework, cell: str, name: str, kind: Activation) -> str:
+    for word, known in row.words.items():
+        if known == kind:
+            if word == "hard_sigmoid" and row.title.startswith("Core ML") and cell != LSTM:
+                return "sigmoid_hard"
+            return word
+    if kind is Activation.HARD_SIGMOID and row.hard_sigmoid:
+        raise OptionError(f"[save] {name}: no such hard sigmoid in {row.title}: {row.hard_sigmoid}")
+    _cannot(row, name, f"one of {', '.join(row.words)}", kind.name.lower())
+    raise AssertionError
+
+
+def _to_onnx(layer: Layer, facts: dict[str, Any]) -> dict[str, Any]:
+    direction = facts.pop("direction")
+    words = list(facts.values()) * layer.directions
+    pairs = [_ONNX_VALUES[word.lower()] for word in words if word.lower() in _ONNX_VALUES]
+    found = {"hidden_size": layer.hidden, "direction": direction, "activations": words}
+    if pairs:
+        found["activation_alpha"] = [alpha for alpha, _ in pairs]
+        found["activation_beta"] = [beta for _, beta in pairs]
+    return found
+
+
+def _cannot(row: Framework, what: str, expected: str, got: str) -> None:
+    raise OptionError(refusal("save", what, f"{expected}, which is what {row.title} has", got))

@@ -1,0 +1,102 @@
+"""A layer as zstate computes it: the cell, its descriptor and the tensors of the functional call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..descriptors import AnyDescriptor
+from ..errors import OptionError, refusal
+from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor, dtype_name
+from ..operations import OPERATIONS
+from ..types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One recurrent layer: ``getattr(zstate, cell)(source, **tensors, descriptor=descriptor)``.
+
+    Args:
+        cell: "single_gate_rnn", "lstm" or "gru".
+        descriptor: of that cell.
+        tensors: keyword arguments of the functional call by name, all of one float type:
+            recurrent_weight [G·H,H], input_weight [G·H,I], bias [G·H] and so on; the shapes of
+            two directions with ``bidirectional``.
+
+    Example:
+        >>> import numpy as np, zstate as zs
+        >>> layer = Layer("lstm", zs.LSTMDescriptor(), {
+        ...     "recurrent_weight": np.zeros((8, 2)), "input_weight": np.zeros((8, 3))})
+        >>> zs.lstm(np.ones((5, 1, 3)), **layer.tensors, descriptor=layer.descriptor).state.shape
+        (5, 1, 2)
+    """
+
+    cell: str
+    descriptor: AnyDescriptor
+    tensors: Mapping[str, Array]
+
+    def __post_init__(self) -> None:
+        if self.cell not in DESCRIPTORS:
+            expected = " or ".join(map(repr, DESCRIPTORS))
+            raise OptionError(refusal("Layer", "cell", expected, repr(self.cell)))
+        operation = OPERATIONS[self.cell]
+        descriptor = check_descriptor(operation, self.descriptor, "Layer")
+        for name in self.tensors:
+            if name not in operation.inputs or name == "source":
+                expected = f"tensors of {self.cell} other than source"
+                raise OptionError(refusal("Layer", "tensors", expected, repr(name)))
+        if "recurrent_weight" not in self.tensors:
+            raise OptionError(refusal("Layer", "recurrent_weight", "a tensor", "none"))
+        infos = {
+            name: TensorInfo(array.shape, dtype_name(array.dtype))
+            for name, array in self.tensors.items()
+        }
+        source = TensorInfo((None, None, None), infos["recurrent_weight"].dtype)
+        check(operation, {"source": source, **infos}, descriptor, "Layer")
+
+    @property
+    def directions(self) -> int:
+        """1, or 2 in a bidirectional layer."""
+        return 2 if self.descriptor.bidirectional else 1
+
+    @property
+    def hidden(self) -> int:
+        """H, the number of hidden units."""
+        return int(self.tensors["recurrent_weight"].shape[-1])
+
+    @property
+    def inputs(self) -> int:
+        """I, the number of input features."""
+        return int(self.tensors["input_weight"].shape[-1])
+
+    def direction(self, name: str, index: int) -> Array | None:
+        """One direction's part of a tensor, None if the layer has no such tensor.
+
+        recurrent_weight [G·H,H], input_weight [G·H,I], bias and peephole [G·H],
+        secondary_bias [H], init_state and init_cell [N,H].
+        """
+        array = self.tensors.get(name)
+        if array is None or self.directions == 1:
+            return array
+        if name == "recurrent_weight" or (name == "peephole" and array.ndim == 2):
+            return array[index]
+        axis = -1 if name in ("init_state", "init_cell") else 0
+        return np.split(array, 2, axis=axis)[index]
+
+
+def joined(parts: list[dict[str, Array]]) -> dict[str, Array]:
+    """The tensors of a layer from those of its one or two directions; inverse of ``direction``."""
+    if len(parts) == 1:
+        return parts[0]
+    first, second = parts
+    tensors = {}
+    for name in first:
+        pair = [first[name], second[name]]
+        if name in ("recurrent_weight", "peephole"):
+            tensors[name] = np.stack(pair)
+        else:
+            axis = -1 if name in ("init_state", "init_cell") else 0
+            tensors[name] = np.concatenate(pair, axis=axis)
+    return tensors

@@ -1,0 +1,265 @@
+"""Names of arrays: which layer, direction and role each one has in a framework, and back.
+
+A name is ``[path][name][suffix]``: the path tells layers apart, the name is one of the row's, and
+the direction is in the path or in the suffix. ONNX has both directions in one array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from ..errors import OptionError, ShapeError, refusal
+from ..layout import brackets
+from ..types import Array
+from .table import CELLS, FRAMEWORKS, LSTM, RNN, Framework
+
+
+@dataclass
+class Group:
+    """The arrays of one layer: by direction (0 forward, 1 backward), by the row's names."""
+
+    path: str
+    arrays: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.arrays[0], *self.arrays[1]}
+
+
+def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
+    """The arrays by layer, in the order in which the layers appear; a strange name is refused."""
+    row = FRAMEWORKS[framework]
+    found: dict[tuple[str, int], Group] = {}
+    modules: list[str] = []
+    for name, array in weights.items():
+        module, number, direction, stem = _place(framework, name)
+        if stem in row.refused:
+            raise OptionError(f"[load] {name}: {row.refused[stem]}")
+        if module not in modules:
+            modules.append(module)
+        group = found.setdefault((module, number), Group(module))
+        if stem in group.arrays[direction]:
+            raise OptionError(
+                refusal("load", name, f"one {stem} for each layer and direction", "another one")
+            )
+        group.arrays[direction][stem] = array
+    if not found:
+        raise OptionError(refusal("load", "weights", f"arrays of {row.title}", "none"))
+    order = sorted(found, key=lambda key: (modules.index(key[0]), key[1]))
+    return [found[key] for key in order]
+
+
+@cache
+def _pattern(framework: str) -> re.Pattern[str]:
+    row = FRAMEWORKS[framework]
+    stems = {*row.refused}
+    for roles in row.names.values():
+        stems |= {name for names in roles.values() for name in names}
+    name = "|".join(re.escape(stem) for stem in sorted(stems, key=len, reverse=True))
+    back = f"(?P<back>{row.directions[1]})?" if row.second == "suffix" else ""
+    number = r"(?:_l(?P<number>\d+))?" if framework == "torch" else ""
+    # Keras 2 marks its variables with :0.
+    return re.compile(
+        rf"(?:(?P<module>.*?){re.escape(row.separator)})??(?P<name>{name}){number}{back}(?::0)?"
+    )
+
+
+def _place(framework: str, name: str) -> tuple[str, int, int, str]:
+    """The path of a name, the number of its layer in it, its direction, and its stem."""
+    row = FRAMEWORKS[framework]
+    match = _pattern(framework).fullmatch(name)
+    if match is None:
+        known = sorted({stem for names in row.names[LSTM].values() for stem in names})
+        expected = f"the name of an array of {row.title}, such as {', '.join(known)}"
+        raise OptionError(refusal("load", "weights", expected, repr(name)))
+    found = match.groupdict()
+    module = found["module"] or ""
+    direction = 1 if found.get("back") else 0
+    if row.second == "part":
+        words = [re.split("[_/]", text)[0] for text in row.directions]
+        parts = module.split(row.separator)
+        for place, part in enumerate(parts):
+            if part.split("_")[0] in words:
+                direction = words.index(part.split("_")[0])
+                module = row.separator.join(parts[:place])
+                break
+    return module, int(found.get("number") or 0), direction, found["name"]
+
+
+def cell_of(framework: str, group: Group, cell: str | None) -> str:
+    """The cell whose arrays these are, by their names and, where those are the same, by shapes."""
+    row = FRAMEWORKS[framework]
+    where = f"layer {group.path!r}" if group.path else "the layer"
+    fits = [kind for kind in CELLS if _fits(row, kind, group)]
+    if cell in fits:
+        return str(cell)
+    if cell is not None:
+        found = " or ".join(fits) or f"arrays {', '.join(sorted(group.names))}"
+        raise OptionError(refusal("load", "cell", f"{cell} in {where}", found))
+    if len(fits) != 1:
+        got = " or ".join(fits) or ", ".join(sorted(group.names))
+        raise OptionError(refusal("load", "cell", f"what {where} is (cell=…)", got))
+    return fits[0]
+
+
+def _fits(row: Framework, cell: str, group: Group) -> bool:
+    roles = row.names[cell]
+    known = {name for names in roles.values() for name in names}
+    needed = {name for role in _kernel_roles(row, cell) for name in roles[role]}
+    if not needed <= set(group.arrays[0]) or not group.names <= known:
+        return False
+    if "joint" in roles:
+        return True  # I is not known, so neither is G
+    recurrent = [group.arrays[0][name] for name in roles["recurrent"]]
+    shape = recurrent[0].shape[-2:]
+    if len(shape) != 2:
+        return False
+    wide, hidden = shape[::-1] if row.transposed else shape
+    return wide * len(recurrent) == len(row.gates[cell]) * hidden
+
+
+def _kernel_roles(row: Framework, cell: str) -> tuple[str, ...]:
+    return ("joint",) if "joint" in row.names[cell] else ("input", "recurrent")
+
+
+def roles(framework: str, cell: str, group: Group, layout: int = 0) -> list[dict[str, Array]]:
+    """The arrays of each direction by role; ``layout`` is ONNX's, of its initial states."""
+    row = FRAMEWORKS[framework]
+    if row.second == "axis":
+        return _unstacked(row, cell, group.arrays[0], layout)
+    found = []
+    for arrays in group.arrays:
+        if not arrays:
+            continue
+        found.append(_joined(row, cell, arrays, group.path))
+    if len(found) == 2 and set(found[0]) != set(found[1]):
+        strange = ", ".join(sorted(set(found[0]) ^ set(found[1])))
+        raise OptionError(refusal("load", "weights", "the same arrays in both directions", strange))
+    if not group.arrays[0]:
+        raise OptionError(refusal("load", "weights", "a forward direction", "the backward one"))
+    return found
+
+
+def _joined(
+    row: Framework, cell: str, arrays: Mapping[str, Array], path: str
+) -> dict[str, Array]:
+    found = {}
+    for role, names in row.names[cell].items():
+        there = [name for name in names if name in arrays]
+        if there and len(there) < len(names):
+            missing = ", ".join(sorted(set(names) - set(there)))
+            raise OptionError(refusal("load", missing, f"an array of {path or 'the layer'}", "none"))
+        if there:
+            axis = 1 if row.transposed and role in ("input", "recurrent", "joint") else 0
+            found[role] = np.concatenate([arrays[name] for name in names], axis=axis)
+    bias = found.get("bias")
+    if bias is not None and row.bias[cell] == "rows" and bias.ndim == 2:
+        if bias.shape[0] != 2:
+            raise ShapeError(refusal("load", "bias", "[3H] or [2,3H]", brackets(bias.shape)))
+        found["bias"], found["second"] = bias
+    for role in ("bias", "second"):
+        if role in found and found[role].ndim != 1:
+            raise ShapeError(refusal("load", role, "one axis", brackets(found[role].shape)))
+    if "second" in found and "bias" not in found:
+        raise OptionError(refusal("load", row.names[cell]["bias"][0], "an array", "none"))
+    if row.bias[cell] in ("two", "candidate") and "bias" in found and "second" not in found:
+        raise OptionError(refusal("load", row.names[cell]["second"][0], "an array", "none"))
+    return found
+
+
+def _unstacked(
+    row: Framework, cell: str, arrays: Mapping[str, Array], layout: int
+) -> list[dict[str, Array]]:
+    """ONNX: W [D,G·H,I], R [D,G·H,H], B [D,2·G·H], P [D,3H], initial states [D,N,H]."""
+    by_role = {role: arrays[names[0]] for role, names in row.names[cell].items() if names[0] in arrays}
+    ranks = {"input": 3, "recurrent": 3, "bias": 2, "peephole": 2, "init_state": 3, "init_cell": 3}
+    directions = by_role["input"].shape[0] if by_role["input"].ndim == 3 else 0
+    found: list[dict[str, Array]] = [{} for _ in range(directions)]
+    for role, array in by_role.items():
+        name = row.names[cell][role][0]
+        if role.startswith("init") and layout == 1:
+            array = np.swapaxes(array, 0, 1)
+        if array.ndim != ranks[role] or array.shape[0] != directions or directions not in (1, 2):
+            expected = f"{ranks[role]} axes, the first with 1 or 2 directions as in W"
+            raise ShapeError(refusal("load", name, expected, brackets(array.shape)))
+        for direction, part in zip(found, array, strict=True):
+            direction[role] = part
+    for direction in found:
+        if "bias" in direction:
+            if direction["bias"].shape[0] % 2:
+                expected = "[D,2·G·H]"
+                raise ShapeError(refusal("load", "B", expected, brackets(by_role["bias"].shape)))
+            direction["bias"], direction["second"] = np.split(direction["bias"], 2)
+    return found
+
+
+def written(
+    framework: str, cell: str, directions: list[dict[str, Array]], number: int, alone: bool
+) -> dict[str, Array]:
+    """A layer's arrays by name; ``number`` tells it apart where it is not alone."""
+    row = FRAMEWORKS[framework]
+    path = "" if alone or framework == "torch" else f"{number}{row.separator}"
+    arrays: dict[str, Array] = {}
+    if row.second == "axis":
+        for role, names in row.names[cell].items():
+            if role in directions[0]:
+                parts = [direction[role] for direction in directions]
+                if role == "bias":
+                    pairs = [[each["bias"], each["second"]] for each in directions]
+                    parts = [np.concatenate(pair) for pair in pairs]
+                arrays[path + names[0]] = np.stack(parts)
+        return arrays
+    count = f"_l{number}" if framework == "torch" else ""
+    for index, direction in enumerate(directions):
+        mark = row.directions[index] if len(directions) == 2 else ""
+        before, after = ("", mark) if row.second == "suffix" else (mark, "")
+        for name, array in _separate(row, cell, direction).items():
+            arrays[f"{path}{before}{name}{count}{after}"] = np.ascontiguousarray(array)
+    return arrays
+
+
+def _separate(row: Framework, cell: str, direction: Mapping[str, Array]) -> dict[str, Array]:
+    """One direction's arrays by the row's names: the inverse of ``_joined``."""
+    found = {}
+    for role, names in row.names[cell].items():
+        if role not in direction:
+            continue
+        array = direction[role]
+        if role == "bias" and row.bias[cell] == "rows" and "second" in direction:
+            array = np.stack([array, direction["second"]])
+        axis = 1 if row.transposed and role in ("input", "recurrent", "joint") else 0
+        if len(names) == 1:
+            found[names[0]] = array
+            continue
+        gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
+        width = array.shape[axis] // gates
+        first = gates - len(names) + 1  # the first name holds what the others leave
+        places = [width * (first + k) for k in range(len(names) - 1)]
+        found |= dict(zip(names, np.split(array, places, axis=axis), strict=True))
+    return found
+
+
+def natural(names: Iterable[str]) -> list[str]:
+    """Names sorted so that layer 10 comes behind layer 9.
+
+    >>> natural(["10/kernel", "9/kernel", "lstm_1/bias", "lstm/bias"])
+    ['9/kernel', '10/kernel', 'lstm/bias', 'lstm_1/bias']
+    """
+
+    def parts(name: str) -> list[list[tuple[int, str]]]:
+        return [
+            [(int(text), "") if text.isdigit() else (-1, text) for text in re.split(r"(\d+)", part)]
+            for part in re.split("[/.]", name)
+        ]
+
+    return sorted(names, key=parts)
+
+
+def single_gate(cell: str | None) -> str | None:
+    """The cell's full name: "rnn" is short for "single_gate_rnn"."""
+    return RNN if cell == "rnn" else cell

@@ -1,0 +1,236 @@
+"""What a framework cannot express, or zstate cannot, is refused by name, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zstate as zs
+import zstate.convert as zc
+from zstate.types import Array
+
+from .common import ACT, H, random_layer, random_stack
+
+_ALL = list(zc.FRAMEWORKS)
+
+
+def _with(layer: zc.Layer, **tensors: Array) -> zc.Layer:
+    return zc.Layer(layer.cell, layer.descriptor, {**layer.tensors, **tensors})
+
+
+@pytest.mark.parametrize("target", _ALL)
+def test_a_mask(target: str, rng: np.random.Generator) -> None:
+    layer = _with(random_layer(rng, "lstm"), mask=np.ones((1, 1, H), np.float32))
+    with pytest.raises(zs.OptionError, match="mask: expected no mask"):
+        zc.save(layer, target=target)
+
+
+@pytest.mark.parametrize("target", _ALL)
+def test_no_input_weight(target: str, rng: np.random.Generator) -> None:
+    layer = random_layer(rng, "lstm")
+    only = zc.Layer("lstm", layer.descriptor, {"recurrent_weight": layer.tensors["recurrent_weight"]})
+    with pytest.raises(zs.OptionError, match="input_weight.*already projected"):
+        zc.save(only, target=target)
+
+
+@pytest.mark.parametrize("target", [name for name in _ALL if name != "onnx"])
+def test_an_initial_state(target: str, rng: np.random.Generator) -> None:
+    layer = _with(random_layer(rng, "lstm"), init_cell=np.ones((2, H), np.float32))
+    with pytest.raises(zs.OptionError, match="init_cell: expected no initial state"):
+        zc.save(layer, target=target)
+
+
+@pytest.mark.parametrize("target", _ALL)
+def test_a_peephole(target: str, rng: np.random.Generator) -> None:
+    layer = _with(random_layer(rng, "lstm"), peephole=np.ones(4 * H, np.float32))
+    sees_new = target in ("onnx", "coreml", "tensorflow", "tensorflow1")
+    message = r"looks at c\[t\]; zstate's at c\[t-1\]" if sees_new else "expected no peephole"
+    with pytest.raises(zs.OptionError, match=message):
+        zc.save(layer, target=target)
+
+
+@pytest.mark.parametrize("target", _ALL)
+def test_flip_z(target: str, rng: np.random.Generator) -> None:
+    layer = random_layer(rng, "gru", flip_z=True)
+    with pytest.raises(zs.OptionError, match="flip_z: expected flip_z=False"):
+        zc.save(layer, target=target)
+
+
+@pytest.mark.parametrize("target", _ALL)
+def test_activations_by_gate(target: str, rng: np.random.Generator) -> None:
+    layer = random_layer(rng, "lstm", forget_gate_activation=ACT.RELU)
+    with pytest.raises(zs.OptionError, match="forget_gate_activation"):
+        zc.save(layer, target=target)
+    layer = random_layer(
+        rng,
+        "gru",
+        reset_after=zc.FRAMEWORKS[target].reset_after[0],
+        reset_gate_activation=ACT.TANH,
+    )
+    with pytest.raises(zs.OptionError, match="reset_gate_activation"):
+        zc.save(layer, target=target)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("torch", "activation: expected one of tanh, relu.*got hard_sigmoid"),
+        ("keras", "no such hard sigmoid in Keras 3.*slope is 1/6"),
+        ("flax", "no such hard sigmoid in Flax.*slope is 1/6"),
+        ("mlx", "no such hard sigmoid in MLX"),
+    ],
+)
+def test_a_hard_sigmoid(target: str, message: str, rng: np.random.Generator) -> None:
+    with pytest.raises(zs.OptionError, match=message):
+        zc.save(random_layer(rng, "single_gate_rnn", activation=ACT.HARD_SIGMOID), target=target)
+
+
+@pytest.mark.parametrize("target", ["torch", "flax", "mlx"])
+def test_no_activation(target: str, rng: np.random.Generator) -> None:
+    with pytest.raises(zs.OptionError, match="activation: expected one of .*got none"):
+        zc.save(random_layer(rng, "single_gate_rnn", activation=ACT.NONE), target=target)
+
+
+@pytest.mark.parametrize("target", ["coreml", "tensorflow1"])
+def test_a_second_bias(target: str, rng: np.random.Generator) -> None:
+    layer = random_layer(rng, "gru", reset_after=True)
+    with pytest.raises(zs.OptionError, match="reset_after.*second bias"):
+        zc.save(layer, target=target)
+
+
+@pytest.mark.parametrize("target", ["torch", "flax", "mlx"])
+def test_a_reset_before_the_product(target: str, rng: np.random.Generator) -> None:
+    with pytest.raises(zs.OptionError, match="reset_after: expected reset_after=True"):
+        zc.save(random_layer(rng, "gru"), target=target)
+
+
+@pytest.mark.parametrize("target", ["torch", "onnx", "mlx", "coreml", "tensorflow1"])
+def test_reverse(target: str, rng: np.random.Generator) -> None:
+    with pytest.raises(zs.OptionError, match="reverse: expected no reverse layer"):
+        zc.save(random_layer(rng, "lstm", reverse=True), target=target)
+
+
+@pytest.mark.parametrize(
+    ("target", "cell"), [("mlx", "lstm"), ("mlx", "gru"), ("coreml", "gru"), ("coreml", "lstm")]
+)
+def test_two_directions(target: str, cell: str, rng: np.random.Generator) -> None:
+    options = {"reset_after": target == "mlx"} if cell == "gru" else {}
+    layer = random_layer(rng, cell, bidirectional=True, **options)
+    if (target, cell) == ("coreml", "lstm"):
+        assert "weight_hh_back" in zc.save(layer, target=target)
+        return
+    with pytest.raises(zs.OptionError, match="bidirectional: expected one direction"):
+        zc.save(layer, target=target)
+
+
+def test_a_stack_that_is_no_module_of_torch(rng: np.random.Generator) -> None:
+    stacks = [
+        [random_layer(rng, "lstm"), random_layer(rng, "lstm", inputs=H, hidden=2)],
+        [random_layer(rng, "lstm"), random_layer(rng, "lstm", inputs=H, bias=False)],
+        [random_layer(rng, "lstm"), random_layer(rng, "lstm", inputs=2)],
+        [random_layer(rng, "lstm"), random_layer(rng, "gru", inputs=H, reset_after=True)],
+        [random_layer(rng, "lstm"), random_layer(rng, "lstm", inputs=H, bidirectional=True)],
+        random_stack(rng, "single_gate_rnn", 1, activation=ACT.TANH)
+        + random_stack(rng, "single_gate_rnn", 1, activation=ACT.RELU),
+    ]
+    for stack in stacks:
+        with pytest.raises(zs.OptionError, match="layer 1: expected layers of one module"):
+            zc.save(stack, target="torch")
+    with pytest.raises(zs.OptionError, match="at least one layer"):
+        zc.save([], target="torch")
+
+
+_KERNELS = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
+
+
+@pytest.mark.parametrize(
+    ("weights", "arguments", "message"),
+    [
+        (_KERNELS, {"source": "caffe"}, "source: expected one of torch"),
+        (_KERNELS, {"cell": "lsmt"}, "cell: expected 'single_gate_rnn'"),
+        (_KERNELS, {"cell": "gru"}, "cell: expected gru in the layer, got lstm"),
+        (_KERNELS, {"nonlinearity": "relu"}, "facts: expected those of PyTorch"),
+        (_KERNELS, {"bias": True}, "bias: expected arrays that agree"),
+        (_KERNELS, {"proj_size": 2}, "proj_size=2: zstate has no projection"),
+        ({**_KERNELS, "weight_hr_l0": np.ones((1, 2))}, {}, "no projection of the state"),
+        ({**_KERNELS, "linear.weight": np.ones(2)}, {}, "got 'linear.weight'"),
+        ({**_KERNELS, "bias_ih_l0": np.ones(8)}, {}, "bias_hh: expected an array"),
+        ({**_KERNELS, "bias_hh_l0": np.ones(8)}, {}, "bias_ih: expected an array"),
+        ({**_KERNELS, "weight_hh_l0_reverse": np.ones((8, 2))}, {}, "same arrays in both"),
+        ({"weight_ih_l0": np.ones((8, 3))}, {}, "cell: expected what the layer is"),
+        ({"weight_ih_l0": np.ones((7, 3)), "weight_hh_l0": np.ones((8, 2))}, {}, "4 blocks of H"),
+        ({}, {}, "weights: expected arrays of PyTorch"),
+        ({"weight_ih_l0": np.ones((8, 3), int), "weight_hh_l0": np.ones((8, 2))}, {}, "int64"),
+        ({"weight_ih_l0": "x", "weight_hh_l0": np.ones((8, 2))}, {}, "weight_ih_l0: expected"),
+        (3, {}, "weights: expected a mapping of names to arrays.*got int"),
+        ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: expected what"),
+    ],
+)
+def test_what_load_refuses(weights: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(zs.ZStateError, match=message):
+        zc.load(weights, **{"source": "torch", **arguments})
+
+
+def test_two_types_in_one_layer_are_refused() -> None:
+    mixed = _KERNELS | {"weight_hh_l0": np.ones((8, 2), np.float32)}
+    with pytest.raises(zs.DTypeError, match="Layer"):
+        zc.load(mixed, source="torch")
+
+
+def test_a_name_twice_is_refused() -> None:
+    weights = {"kernel": np.ones((3, 8)), "recurrent_kernel": np.ones((2, 8))}
+    twice = {**weights, "bias": np.ones(8), "bias:0": np.ones(8)}
+    with pytest.raises(zs.OptionError, match="bias:0: expected one bias"):
+        zc.load(twice, source="keras")
+
+
+@pytest.mark.parametrize(
+    ("bias", "facts", "message"),
+    [
+        (np.ones((2, 6)), {"reset_after": False}, "reset_after: expected a bias that fits False"),
+        (np.ones(6), {"reset_after": True}, "reset_after: expected a bias that fits True"),
+        (np.ones((3, 6)), {}, r"bias: expected \[3H\] or \[2,3H\]"),
+        (np.ones((1, 2, 6)), {}, "bias: expected one axis"),
+    ],
+)
+def test_the_biases_of_keras_gru(bias: Array, facts: dict[str, Any], message: str) -> None:
+    weights = {"kernel": np.ones((3, 6)), "recurrent_kernel": np.ones((2, 6)), "bias": bias}
+    with pytest.raises(zs.ZStateError, match=message):
+        zc.load(weights, source="keras", **facts)
+
+
+def test_the_joint_kernel_of_tensorflow_1_needs_the_cell() -> None:
+    weights = {"kernel": np.ones((7, 4)), "bias": np.ones(4)}
+    with pytest.raises(zs.OptionError, match="single_gate_rnn or lstm"):
+        zc.load(weights, source="tensorflow1")
+
+
+def test_modules_that_are_not_recurrent_are_refused() -> None:
+    model = torch.nn.Sequential(torch.nn.LSTM(2, 3), torch.nn.Linear(3, 1))
+    with pytest.raises(zs.OptionError, match=r"recurrent modules only, got 1 \(Linear\)"):
+        zc.load(model, source="torch")
+    with pytest.raises(zs.OptionError, match="projection"):
+        zc.load(torch.nn.LSTM(2, 3, proj_size=1), source="torch")
+
+
+@pytest.mark.parametrize(
+    ("cell", "tensors", "message"),
+    [
+        ("tanh", {}, "cell: expected 'single_gate_rnn'"),
+        ("lstm", {}, "recurrent_weight: expected a tensor"),
+        ("lstm", {"recurrent_weight": np.ones((8, 2)), "source": np.ones((1, 1, 8))}, "'source'"),
+        ("lstm", {"recurrent_weight": np.ones((8, 3))}, "recurrent_weight: expected"),
+        (
+            "gru",
+            {"recurrent_weight": np.ones((6, 2)), "secondary_bias": np.ones(2)},
+            "secondary_bias",
+        ),
+    ],
+)
+def test_what_is_no_layer(cell: str, tensors: dict[str, Array], message: str) -> None:
+    descriptor = zs.GRUDescriptor() if cell == "gru" else zs.LSTMDescriptor()
+    with pytest.raises(zs.ZStateError, match=message):
+        zc.Layer(cell, descriptor, tensors)
