@@ -20,8 +20,6 @@ from .package import onnx_package
 from .reading import LABEL, array_of, read_model, type_name
 from .sizes import Size, sized_node
 
-OLDEST_OPSET = 7  # before it, broadcasting was an attribute
-
 
 class NeedsValue(OptionError):
     """A value that has to be known when the model is loaded depends on these inputs."""
@@ -178,8 +176,8 @@ class Importer:
         for entry in model.opset_import:
             if entry.domain in ("", "ai.onnx"):
                 self.opset = entry.version
-        if self.opset < OLDEST_OPSET:
-            expected = f"opset {OLDEST_OPSET} or newer"
+        if self.opset < 1:
+            expected = "an opset of ONNX itself"
             raise OptionError(refusal(LABEL, "opset_import", expected, str(self.opset)))
         self.functions = {(f.domain, f.name) for f in model.functions}
         self.tensors: dict[str, Tensor] = {}

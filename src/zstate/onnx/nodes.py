@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
+from ..graph.ops.base import known
 from ..types import FLOAT_NAMES, Array
 from . import shapes
 from .loading import Node
@@ -207,60 +209,78 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
     return tensor if factor == 1 else tensor * factor
 
 
-def _padding(node: Node, size: int | None, window: int, stride: int) -> tuple[int, int]:
-    """What a one-dimensional window pads before and behind."""
+def _padding(
+    node: Node, sizes: Sequence[int | None], windows: Sequence[int], strides: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """What a window pads before and behind each spatial dimension."""
     how = node.attribute("auto_pad", "NOTSET")
-    pads = node.attribute("pads", [0, 0])
+    count = len(windows)
+    pads = node.attribute("pads", [0] * 2 * count)
     if how in ("NOTSET", "VALID"):
-        return (0, 0) if how == "VALID" else (int(pads[0]), int(pads[1]))
+        pads = [0] * 2 * count if how == "VALID" else [int(pad) for pad in pads]
+        return pads[:count], pads[count:]
     if how not in ("SAME_UPPER", "SAME_LOWER"):
         raise OptionError(refusal(node.kind, "auto_pad", "one of ONNX's", repr(how)))
-    if stride == 1:
-        total = window - 1
-    elif size is None:
-        raise OptionError(refusal(node.kind, "auto_pad", "a known length", "an unknown one"))
-    else:
-        total = max(0, (math.ceil(size / stride) - 1) * stride + window - size)
-    small, large = total // 2, total - total // 2
+    totals = []
+    for size, window, stride in zip(sizes, windows, strides, strict=True):
+        if stride == 1:
+            totals.append(window - 1)
+        elif size is None:
+            raise OptionError(refusal(node.kind, "auto_pad", "known sizes", "an unknown one"))
+        else:
+            totals.append(max(0, (math.ceil(size / stride) - 1) * stride + window - size))
+    small = [total // 2 for total in totals]
+    large = [total - total // 2 for total in totals]
     return (small, large) if how == "SAME_UPPER" else (large, small)
 
 
 def _convolution(node: Node) -> list[Tensor]:
-    """One dimension: the windows side by side along the channels, and one matrix product."""
+    """The windows side by side along the channels, and one matrix product."""
     g, x, weight = node.graph, node.tensor(0), node.tensor(1)
-    if len(x.shape) != 3 or len(weight.shape) != 3:
-        raise ShapeError(refusal("Conv", "input 0", "one spatial dimension, [N,C,L]", str(x)))
-    out, inner, width = weight.shape
+    shape = known(weight.shape)
     groups = int(node.attribute("group", 1))
-    if out is None or inner is None or width is None or groups < 1 or out % groups:
-        raise ShapeError(refusal("Conv", "input 1", "a known shape [M,C/group,K]", str(weight)))
-    if node.attribute("kernel_shape", [width]) != [width]:
-        raise ShapeError(refusal("Conv", "kernel_shape", str([width]), "another"))
-    (step,) = node.attribute("dilations", [1])
-    (stride,) = node.attribute("strides", [1])
-    span = (width - 1) * step
-    left, right = _padding(node, x.shape[2], span + 1, stride)
-    if left or right:
-        x = g.pad_tensor(x, [0, 0, left], [0, 0, right])
-    if x.shape[1] not in (None, inner * groups):
-        raise ShapeError(refusal("Conv", "input 0", f"{inner * groups} channels", str(x)))
-    if x.shape[2] is not None and x.shape[2] <= span:
-        raise ShapeError(refusal("Conv", "input 0", f"a length above {span}", str(x)))
+    if shape is None or len(shape) < 3 or groups < 1 or shape[0] % groups:
+        raise ShapeError(refusal("Conv", "W", "a known shape [M,C/group,K,…]", str(weight)))
+    out, inner, *kernel = shape
+    count = len(kernel)
+    if len(x.shape) != count + 2 or x.shape[1] not in (None, inner * groups):
+        expected = f"[N,{inner * groups},…] of {count + 2} dimensions"
+        raise ShapeError(refusal("Conv", "X", expected, str(x)))
+    if node.attribute("kernel_shape", kernel) != kernel:
+        raise ShapeError(refusal("Conv", "kernel_shape", str(kernel), "another"))
+    steps = node.attribute("dilations", [1] * count)
+    strides = node.attribute("strides", [1] * count)
+    spans = [(size - 1) * step for size, step in zip(kernel, steps, strict=True)]
+    left, right = _padding(node, x.shape[2:], [span + 1 for span in spans], strides)
+    if any(left) or any(right):
+        x = g.pad_tensor(x, [0, 0, *left], [0, 0, *right])
+    for size, span in zip(x.shape[2:], spans, strict=True):
+        if size is not None and size <= span:
+            raise ShapeError(refusal("Conv", "X", f"a padded size above {span}", str(x)))
     found = []
     inputs = [x] if groups == 1 else g.split(x, [inner] * groups, axis=1)
     weights = [weight] if groups == 1 else g.split(weight, groups, axis=0)
-    for part, kernel in zip(inputs, weights, strict=True):
+    last = [0, *range(2, count + 2), 1]  # the channels at the end
+    for part, part_weight in zip(inputs, weights, strict=True):
         columns = [
-            g.strided_slice(part, [0, 0, k], [None, None, k - span or None], [1, 1, stride])
-            for k in range(0, span + 1, step)
+            g.strided_slice(
+                part,
+                [0, 0, *place],
+                [None, None, *(k - span or None for k, span in zip(place, spans, strict=True))],
+                [1, 1, *strides],
+            )
+            for place in product(
+                *(range(0, span + 1, step) for span, step in zip(spans, steps, strict=True))
+            )
         ]
-        joined = g.concat_tensors(columns, axis=1) if width > 1 else columns[0]  # [N,K·C,L']
-        flat = g.reshape(g.transpose(kernel, [0, 2, 1]), (out // groups, width * inner))
-        found.append(g.matrix_multiplication(flat, joined))
-    result = g.concat_tensors(found, axis=1) if groups > 1 else found[0]
+        joined = g.concat_tensors(columns, axis=1) if len(columns) > 1 else columns[0]
+        flat = g.reshape(g.transpose(part_weight, last), (out // groups, len(columns) * inner))
+        rows = g.transpose(joined, last)  # [N,L…,K·C]
+        found.append(g.matrix_multiplication(rows, g.transpose(flat, [1, 0])))
+    result = g.concat_tensors(found, axis=-1) if groups > 1 else found[0]
     if node.has(2):
-        result = result + g.reshape(node.tensor(2), (out, 1))
-    return [result]
+        result = result + node.tensor(2)
+    return [g.transpose(result, [0, count + 1, *range(1, count + 1)])]
 
 
 def _reduction(method: Callable[[Graph, Tensor, list[int]], Tensor]) -> Row:
@@ -287,10 +307,14 @@ def _arg_maximum(sign: int) -> Row:
     def row(node: Node) -> list[Tensor]:
         g, x = node.graph, node.tensor(0)
         axis, keep = int(node.attribute("axis", 0)), node.attribute("keepdims", 1)
+        x = x if sign > 0 else -x
         if node.attribute("select_last_index", 0):
-            expected = "0: the first of equal ones"
-            raise OptionError(refusal(node.kind, "select_last_index", expected, "1"))
-        found = g.reduction_arg_maximum(x if sign > 0 else -x, axis=axis)
+            size = node.size(x, axis)
+            if isinstance(size, Size):
+                raise ShapeError(refusal(node.kind, "data", f"a known size of axis {axis}", str(x)))
+            found = size - 1 - g.reduction_arg_maximum(g.reverse(x, axes=[axis]), axis=axis)
+        else:
+            found = g.reduction_arg_maximum(x, axis=axis)
         found = g.cast(found, "int64")
         return [found if keep else g.squeeze(found, axes=[axis])]
 
@@ -634,7 +658,9 @@ ROWS: dict[str, Row] = {
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "CastLike": _cast_like,
-    "Celu": _activation(lambda g, x, alpha: _elu(g, x * (1 / alpha), alpha), alpha=1.0),
+    "Celu": _activation(
+        lambda g, x, a: g.relu(x) + (g.exponent(g.minimum(x, 0.0) * (1 / a)) - 1.0) * a, alpha=1.0
+    ),
     "Clip": _clip,
     "Concat": _concat,
     "Constant": _constant,

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.ops.base import known
 from .loading import Node
 from .sizes import Size, sized_node
 
@@ -157,4 +156,3 @@ ROWS: dict[str, Callable[..., Any]] = {
     "Sub": _arithmetic(lambda a, b: a - b),
     "Unsqueeze": _unsqueeze,
 }
-__all__ = ["known", "shape", "size", "translate"]
