@@ -298,6 +298,16 @@ def _reduction(method: Callable[[Graph, Tensor, list[int]], Tensor]) -> Row:
     return row
 
 
+def _minimum(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
+    if x.dtype != "bool" and not x.dtype.startswith("uint"):
+        return -g.reduction_maximum(-x, axes=axes)
+    if x.dtype != "bool":
+        top = g.constant(np.array(np.iinfo(x.dtype).max))
+        return top - g.reduction_maximum(top - x, axes=axes)
+    no = g.constant(np.array(False))
+    return g.equal(g.reduction_maximum(g.equal(x, no), axes=axes), no)
+
+
 def _log_sum_exp(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
     top = g.reduction_maximum(x, axes=axes)
     return g.logarithm(g.reduction_sum(g.exponent(x - top), axes=axes)) + top
@@ -717,7 +727,7 @@ ROWS: dict[str, Row] = {
     "ReduceLogSumExp": _reduction(_log_sum_exp),
     "ReduceMax": _reduction(lambda g, x, axes: g.reduction_maximum(x, axes=axes)),
     "ReduceMean": _reduction(lambda g, x, axes: g.mean(x, axes=axes)),
-    "ReduceMin": _reduction(lambda g, x, axes: -g.reduction_maximum(-x, axes=axes)),
+    "ReduceMin": _reduction(_minimum),
     "ReduceSum": _reduction(lambda g, x, axes: g.reduction_sum(x, axes=axes)),
     "ReduceSumSquare": _reduction(lambda g, x, axes: g.reduction_sum(g.square(x), axes=axes)),
     "Relu": _unary("relu"),

@@ -86,7 +86,7 @@ def recurrent(node: Node) -> list[Tensor | None]:
                 g,
                 cell,
                 source,
-                _part(g, tensors, k, count),
+                _part(g, tensors, k, count, hidden),
                 descriptor,
                 is_backward=word == "reverse" or k == 1,
                 lengths=lengths,
@@ -280,14 +280,18 @@ def _lengths(node: Node, source: Tensor) -> Tensor | None:
     return node.graph.cast(tensor, "int64")
 
 
-def _part(g: Graph, tensors: Mapping[str, Tensor], index: int, count: int) -> dict[str, Tensor]:
+def _part(
+    g: Graph, tensors: Mapping[str, Tensor], index: int, count: int, hidden: int
+) -> dict[str, Tensor]:
     """One direction's tensors."""
     if count == 1:
         return dict(tensors)
     found = {}
     for name, tensor in tensors.items():
-        axis = 1 if name in ("init_state", "init_cell") else 0
-        piece = g.split(tensor, 2, axis=axis)[index]
+        if name in ("init_state", "init_cell"):
+            piece = g.split(tensor, [hidden, hidden], axis=1)[index]
+        else:
+            piece = g.split(tensor, 2, axis=0)[index]
         if name in ("recurrent_weight", "peephole"):
             piece = g.squeeze(piece, axes=[0])
         found[name] = piece

@@ -302,28 +302,30 @@ def _read(e: Exporter, node: Node, x: str) -> Any:
     return e.emit("Identity", x)
 
 
+def _size(e: Exporter, text: str, likes: Sequence[str]) -> str:
+    """[1]: a size that a row of sized.py computes from shapes."""
+    total: Any = None
+    for term in text.split("+"):
+        product: Any = None
+        for factor in term.split("*"):
+            if "." in factor:
+                place, axis = map(int, factor.split("."))
+                value = e.size(likes[place], axis)
+            else:
+                value = e.ints(int(factor))
+            product = value if product is None else e.emit("Mul", product, value)
+        total = product if total is None else e.emit("Add", total, product)
+    return str(total)
+
+
 def _sizes(e: Exporter, node: Node, likes: Sequence[str]) -> str:
-    """[k]: the sizes that a row of sized.py computes from shapes."""
-    found = []
-    for text in node.attributes["sizes"]:
-        total = None
-        for term in text.split("+"):
-            product = None
-            for factor in term.split("*"):
-                if "." in factor:
-                    place, axis = map(int, factor.split("."))
-                    value = e.size(likes[place], axis)
-                else:
-                    value = e.ints(int(factor))
-                product = value if product is None else e.emit("Mul", product, value)
-            total = product if total is None else e.emit("Add", total, product)
-        found.append(total)
-    return str(e.emit("Concat", *found, axis=0))
+    sizes = [_size(e, text, likes) for text in node.attributes["sizes"]]
+    return str(e.emit("Concat", *sizes, axis=0)) if sizes else e.ints()
 
 
 def _range_to(e: Exporter, node: Node, *likes: str) -> Any:
-    parts = e.emit("Split", _sizes(e, node, likes), e.ints(1, 1, 1), count=3, axis=0)
-    return e.emit("Range", *[e.emit("Squeeze", part, e.ints(0)) for part in parts])
+    bounds = [_size(e, text, likes) for text in node.attributes["sizes"]]
+    return e.emit("Range", *[e.emit("Squeeze", bound, e.ints(0)) for bound in bounds])
 
 
 ROWS: dict[str, Callable[..., Any]] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .loading import Node
+from .loading import NeedsValue, Node
 from .sizes import Size, sized_node
 
 
@@ -25,10 +25,14 @@ def translate(node: Node) -> list[Any] | None:
     for name in node.inputs:
         if name in symbols:
             values.append(symbols[name])
-        elif name in node.owner.arrays and node.owner.arrays[name].dtype.kind in "iu":
-            values.append(node.owner.arrays[name])
         else:
-            return None
+            try:
+                value = node.owner.known(name)
+            except NeedsValue:
+                return None
+            if value.dtype.kind not in "iu":
+                return None
+            values.append(value)
     found = ROWS[node.kind](node, *values)
     return None if found is None else [_settled(found)]
 

@@ -158,7 +158,10 @@ def _squeeze_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
 def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     (info,), wanted = inputs, attributes["shape"]
     found = broadcast_shapes(label, ("shape", "tensor"), [wanted, info.shape])
-    if found != wanted:
+    # An unknown size in front of a 1 has to be 1: the program will know.
+    if len(found) != len(wanted) or any(
+        a not in (None, b) for a, b in zip(found, wanted, strict=True)
+    ):
         expected = f"a shape that broadcasts to {brackets(wanted)}"
         raise ShapeError(refusal(label, "tensor", expected, brackets(info.shape)))
     return only(TensorInfo(wanted, info.dtype))
