@@ -65,8 +65,8 @@ def array_of(tensor: Any, folder: Path | None) -> Array:
     """The array of a TensorProto: its size agrees with its data, or it is refused."""
     onnx = onnx_package()
     what = f"tensor {tensor.name!r}"
+    type_name(tensor.data_type, what)  # refuses what the next line does not know
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    type_name(tensor.data_type, what)
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise ShapeError(refusal(LABEL, what, "sizes of at least 0", brackets(shape)))

@@ -22,7 +22,7 @@ def translate(node: Node) -> list[Any] | None:
     if node.kind not in ROWS or not any(name in symbols for name in node.inputs):
         return None
     values = []
-    for name in node.inputs:
+    for name in filter(None, node.inputs):
         if name in symbols:
             values.append(symbols[name])
         else:
@@ -91,6 +91,8 @@ def _gather(node: Node, values: Any, indices: Any) -> Any:
 
 
 def _slice(node: Node, values: Any, *bounds: Any) -> Any:
+    if not all(node.inputs):
+        return None
     if node.opset < 10:
         bounds = (node.attribute("starts"), node.attribute("ends"))
     if values.ndim != 1 or any(np.asarray(each).dtype == object for each in bounds):
