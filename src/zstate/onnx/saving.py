@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .package import onnx_package
 LABEL = "onnx.save"
 OPSET, IR_VERSION = 17, 8
 _END = 2**63 - 1
-Value = str | Array  # the name of a value in the file, or an array that may become one
+Value: TypeAlias = Any  # an array that may become an initialiser, or the name of a value
 
 
 def save(graph: Graph, outputs: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
@@ -59,10 +59,11 @@ class Exporter:
         for node in self.graph_nodes:
             for tensor in node.inputs:
                 self.readers.setdefault(tensor, []).append(node)
-        self.names: dict[Tensor, str] = {}
+        self.names: dict[Tensor, Any] = {}
         self.nodes: list[Any] = []
         self.initialisers: dict[str, Any] = {}
         self._used: set[str] = set(outputs)
+        self._outside: list[Any] = []
 
     def model(self) -> Any:
         """The ModelProto."""
@@ -93,7 +94,7 @@ class Exporter:
             graph, ir_version=IR_VERSION, opset_imports=[opset], producer_name="zstate"
         )
 
-    def name(self, tensor: Tensor) -> str:
+    def name(self, tensor: Tensor) -> Any:
         """The name of a tensor's value; a constant or a variable becomes an initialiser."""
         if tensor not in self.names:
             if tensor.node.op in (CONSTANT, VARIABLE):
@@ -111,10 +112,10 @@ class Exporter:
             return array
         return self.name(tensor)
 
-    def named(self, value: Value, hint: str = "constant") -> str:
-        return value if isinstance(value, str) else self.constant(value, hint)
+    def named(self, value: Value, hint: str = "constant") -> Any:
+        return self.constant(value, hint) if isinstance(value, np.ndarray) else value
 
-    def constant(self, array: Any, hint: str = "constant") -> str:
+    def constant(self, array: Any, hint: str = "constant") -> Any:
         """The name of a new initialiser."""
         name = self._name(hint)
         found = self.onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(np.shape(array)))
@@ -122,7 +123,7 @@ class Exporter:
         self.initialisers[name] = found
         return name
 
-    def ints(self, *values: int) -> str:
+    def ints(self, *values: int) -> Any:
         return self.constant(np.array(values, np.int64))
 
     def emit(self, kind: str, *inputs: Value, count: int = 1, **attributes: Any) -> Any:
@@ -137,41 +138,54 @@ class Exporter:
     # Of arrays at once, of values by nodes.
 
     def take(self, value: Value, index: Array, axis: int) -> Value:
-        if isinstance(value, str):
-            return str(self.emit("Gather", value, index.astype(np.int64), axis=axis))
+        if not isinstance(value, np.ndarray):
+            return self.emit("Gather", value, index.astype(np.int64), axis=axis)
         return np.take(value, index, axis)
 
     def reshape(self, value: Value, *shape: int) -> Value:
-        if isinstance(value, str):
-            return str(self.emit("Reshape", value, self.ints(*shape)))
+        if not isinstance(value, np.ndarray):
+            return self.emit("Reshape", value, self.ints(*shape))
         return value.reshape(shape)
 
     def transpose(self, value: Value, *axes: int) -> Value:
-        if isinstance(value, str):
-            return str(self.emit("Transpose", value, perm=axes))
+        if not isinstance(value, np.ndarray):
+            return self.emit("Transpose", value, perm=axes)
         return np.transpose(value, axes)
 
     def concat(self, values: Sequence[Value], axis: int) -> Value:
-        arrays = [value for value in values if not isinstance(value, str)]
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
         if len(arrays) == len(values):
             return np.concatenate(arrays, axis)
-        return str(self.emit("Concat", *values, axis=axis))
+        return self.emit("Concat", *values, axis=axis)
 
     def part(self, value: Value, start: int, stop: int, axis: int) -> Value:
         """value[start:stop] along an axis, which is not negative."""
-        if isinstance(value, str):
+        if not isinstance(value, np.ndarray):
             bounds = (self.ints(start), self.ints(stop), self.ints(axis))
-            return str(self.emit("Slice", value, *bounds))
+            return self.emit("Slice", value, *bounds)
         return value[(slice(None),) * axis + (slice(start, stop),)]
 
-    def flip(self, value: str, axes: Sequence[int]) -> str:
+    def flip(self, value: Value, axes: Sequence[int]) -> Value:
         back = [-1] * len(axes)
         bounds = (self.ints(*back), self.ints(*[-_END] * len(axes)), self.ints(*axes))
-        return str(self.emit("Slice", value, *bounds, self.ints(*back)))
+        return self.emit("Slice", value, *bounds, self.ints(*back))
 
-    def size(self, value: str, axis: int) -> str:
+    def size(self, value: Value, axis: int) -> Value:
         """[1]: the size of an axis, when the model runs."""
-        return str(self.emit("Gather", self.emit("Shape", value), self.ints(axis)))
+        return self.emit("Gather", self.emit("Shape", value), self.ints(axis))
+
+    # The body of a Scan: what is emitted between the two calls is in it.
+
+    def begin_body(self) -> None:
+        self._outside, self.nodes = self.nodes, []
+
+    def end_body(self) -> tuple[list[Any], list[tuple[str, Any]]]:
+        """The body's nodes, and the values from outside that it cannot read by their names."""
+        nodes, self.nodes = self.nodes, self._outside
+        return nodes, []
+
+    def new_name(self, hint: str) -> str:
+        return self._name(hint)
 
     def type_number(self, dtype: str) -> int:
         return int(self.onnx.helper.np_dtype_to_tensor_dtype(NUMPY.dtype(dtype)))
@@ -320,7 +334,7 @@ def _size(e: Exporter, text: str, likes: Sequence[str]) -> str:
 
 def _sizes(e: Exporter, node: Node, likes: Sequence[str]) -> str:
     sizes = [_size(e, text, likes) for text in node.attributes["sizes"]]
-    return str(e.emit("Concat", *sizes, axis=0)) if sizes else e.ints()
+    return e.emit("Concat", *sizes, axis=0) if sizes else e.ints()
 
 
 def _range_to(e: Exporter, node: Node, *likes: str) -> Any:

@@ -29,7 +29,7 @@ def scan(e: Exporter, node: Node) -> Sequence[Value | None]:
         _direction(e, node.op.name, descriptor, tensors, index, count) for index in range(count)
     ]
     found = [
-        str(e.emit("Concat", *each, axis=2)) if count == 2 else each[0]
+        e.emit("Concat", *each, axis=2) if count == 2 else each[0]
         for each in zip(*directions, strict=True)
     ]
     return [*found, None][: len(node.results)]  # training_state has no readers
@@ -49,7 +49,7 @@ def _direction(
     if "input_weight" in parts:
         gates = e.emit("MatMul", source, e.transpose(parts["input_weight"], 1, 0))
     else:
-        gates = str(e.part(source, index * rows, (index + 1) * rows, 2))
+        gates = e.part(source, index * rows, (index + 1) * rows, 2)
     if "bias" in parts:
         gates = e.emit("Add", gates, parts["bias"])
     matrix = e.transpose(parts["recurrent_weight"], 1, 0)  # [H,G·H]
@@ -74,21 +74,22 @@ def _direction(
         steps = e.size(source, 0)
         shape = e.emit("Concat", steps, batch, e.ints(count * hidden), axis=0)
         whole = e.emit("Expand", e.name(tensors["mask"]), shape)
-        inputs.append(str(e.part(whole, index * hidden, (index + 1) * hidden, 2)))
-    body = _body(e, cell, descriptor, blocks, rest, hidden, dtype, "mask" in tensors)
+        inputs.append(e.part(whole, index * hidden, (index + 1) * hidden, 2))
+    body, captured = _body(e, cell, descriptor, blocks, rest, hidden, dtype, "mask" in tensors)
     backward = index == 1 or (count == 1 and descriptor.reverse)
     found = e.emit(
         "Scan",
+        *captured,
         *start,
         *inputs,
-        count=2 * len(start),
+        count=len(captured) + 2 * len(start),
         body=body,
         num_scan_inputs=len(inputs),
         scan_input_directions=[int(backward)] * len(inputs),
         # In a bidirectional layer in the order of the input, else in that of processing.
         scan_output_directions=[int(index == 1)] * len(start),
     )
-    return list(found[len(start) :])
+    return list(found[len(captured) + len(start) :])
 
 
 def _parts(
@@ -118,15 +119,15 @@ def _body(
     hidden: int,
     dtype: str,
     has_mask: bool,
-) -> Any:
+) -> tuple[Any, list[Any]]:
     """One step: the states and the projected input, and a mask, to the states and the outputs."""
-    helper, outside = e.onnx.helper, e.nodes
-    e.nodes = []  # what is emitted from here on is the body's
+    helper = e.onnx.helper
+    e.begin_body()
     order = gate_order(descriptor)
     kinds = dict(
         zip([*gate_order(type(descriptor)()), "cell"], descriptor.activations, strict=False)
     )
-    names = {name: e._name(name) for name in ("h_before", "c_before", "gates", "mask")}
+    names = {name: e.new_name(name) for name in ("h_before", "c_before", "gates", "mask")}
     h, c = names["h_before"], names["c_before"]
     split = e.emit("Split", names["gates"], e.ints(*[hidden] * len(order)), count=len(order), axis=1)
     projected = dict(zip(order, [split] if isinstance(split, str) else split, strict=True))
@@ -134,14 +135,14 @@ def _body(
 
     def gate(letter: str, state: str | None = None) -> str:
         product = e.emit("MatMul", masked if state is None else state, blocks[letter])
-        return str(e.emit("Add", projected[letter], product))
+        return e.emit("Add", projected[letter], product)
 
     def looked(value: str, letter: str, at: str) -> str:
         if "peephole" not in rest:
             return value
         k = order.index(letter)
-        weight = str(e.part(rest["peephole"], k * hidden, (k + 1) * hidden, 0))
-        return str(e.emit("Add", value, e.emit("Mul", at, weight)))
+        weight = e.part(rest["peephole"], k * hidden, (k + 1) * hidden, 0)
+        return e.emit("Add", value, e.emit("Mul", at, weight))
 
     def active(value: str, kind: Activation) -> str:
         word = _WORDS[kind]
@@ -149,8 +150,8 @@ def _body(
             return value
         if kind is Activation.HARD_SIGMOID:
             alpha, beta = _ONNX_VALUES["hardsigmoid"]
-            return str(e.emit(word, value, alpha=alpha, beta=beta))
-        return str(e.emit(word, value))
+            return e.emit(word, value, alpha=alpha, beta=beta)
+        return e.emit(word, value)
 
     states = [h]
     if cell == LSTM:
@@ -182,10 +183,15 @@ def _body(
     def declared(name: str, width: int) -> Any:
         return helper.make_tensor_value_info(name, number, [None, width])
 
-    inputs = [declared(each, hidden) for each in states]
+    nodes, captured = e.end_body()
+    # A value that comes in as a state goes out as it came.
+    kept = [(name, e.new_name(name), value) for name, value in captured]
+    nodes += [helper.make_node("Identity", [name], [out]) for name, out, _ in kept]
+    inputs = [helper.make_tensor_value_info(name, number, None) for name, _, _ in kept]
+    inputs += [declared(each, hidden) for each in states]
     inputs.append(declared(names["gates"], len(order) * hidden))
     if has_mask:
         inputs.append(declared(names["mask"], hidden))
-    body = helper.make_graph(e.nodes, "step", inputs, [declared(each, hidden) for each in outputs])
-    e.nodes = outside
-    return body
+    results = [helper.make_tensor_value_info(out, number, None) for _, out, _ in kept]
+    results += [declared(each, hidden) for each in outputs]
+    return helper.make_graph(nodes, "step", inputs, results), [value for _, _, value in kept]

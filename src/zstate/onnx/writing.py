@@ -59,7 +59,7 @@ def _is_plain(e: Exporter, node: Node) -> bool:
     if "peephole" not in names:
         return True
     value = e.value(node.inputs[names.index("peephole")])
-    if isinstance(value, str) or not getattr(descriptor, "peephole_on_new_cell", False):
+    if not isinstance(value, np.ndarray) or not getattr(descriptor, "peephole_on_new_cell", False):
         return False
     order = gate_order(descriptor)
     hidden = node.inputs[names.index("recurrent_weight")].shape[-1]
@@ -145,7 +145,7 @@ def _node(
         state = e.emit("Reshape", state, e.ints(0, 0, count * hidden))
     for reader, direction, first, last in ends:
         value = e.part(made[2], direction, direction + 1, 0)  # [1,N,H]
-        e.names[reader.results[0]] = str(e.part(value, first, last, 2))
+        e.names[reader.results[0]] = e.part(value, first, last, 2)
     return [state, *[None] * (len(node.results) - 1)]
 
 
