@@ -58,7 +58,11 @@ def one_node(
 ) -> tuple[Any, dict[str, Array]]:
     """A model of one node whose inputs, in order, are ``arrays`` (empty: absent), and its feeds."""
     node = helper.make_node(
-        kind, [n if a.size or n in fed else "" for n, a in arrays.items()], outputs, "the_node", **attributes
+        kind,
+        [n if a.size or n in fed else "" for n, a in arrays.items()],
+        outputs,
+        "the_node",
+        **attributes,
     )
     graph = helper.make_graph(
         [node],
@@ -106,7 +110,10 @@ class Drawn:
         if self.kind == "GRU":
             self.attributes["linear_before_reset"] = int(rng.integers(2))
         self.attributes |= forced
-        fed = {"X", *(n for n in ("sequence_lens", "initial_h", "initial_c", "R") if rng.random() < 0.3)}
+        fed = {
+            "X",
+            *(n for n in ("sequence_lens", "initial_h", "initial_c", "R") if rng.random() < 0.3),
+        }
         self.fed = tuple(n for n, a in self.arrays.items() if n in fed and a.size)
         self.unknown = bool(rng.integers(2)) and "R" not in self.fed
 

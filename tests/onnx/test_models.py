@@ -103,7 +103,11 @@ def randomised(model: nn.Module, rng: np.random.Generator) -> nn.Module:
 
 
 MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "tagger": (Tagger, lambda r: {"x": torch.tensor(r.integers(0, 20, (N, T)))}, {"x": {0: "N", 1: "T"}}),
+    "tagger": (
+        Tagger,
+        lambda r: {"x": torch.tensor(r.integers(0, 20, (N, T)))},
+        {"x": {0: "N", 1: "T"}},
+    ),
     "language model": (
         LanguageModel,
         lambda r: {
@@ -188,7 +192,10 @@ def test_a_loaded_model_is_trained_and_saved(rng: np.random.Generator, tmp_path:
     zo.save(g, model.outputs, saved)
     found = runtime(saved, {"x": x})
     close(found, model.run({"x": x}))
-    assert np.abs(next(iter(found.values())) - next(iter(runtime(path, {"x": x}).values()))).max() > 0.1
+    assert (
+        np.abs(next(iter(found.values())) - next(iter(runtime(path, {"x": x}).values()))).max()
+        > 0.1
+    )
 
 
 def test_a_loaded_model_prints_and_names_its_parts() -> None:
@@ -198,7 +205,11 @@ def test_a_loaded_model_prints_and_names_its_parts() -> None:
             "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, w) }"
         )
     )
-    assert (list(model.inputs), list(model.outputs), list(model.parameters)) == (["x"], ["y"], ["w"])
+    assert (list(model.inputs), list(model.outputs), list(model.parameters)) == (
+        ["x"],
+        ["y"],
+        ["w"],
+    )
     assert "matrix_multiplication" in str(model.graph)
     np.testing.assert_array_equal(model.run({"x": np.ones((1, 3), np.float32)})["y"], [[9, 12]])
     with pytest.raises(zs.ZStateError, match="'z'"):

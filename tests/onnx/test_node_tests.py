@@ -69,4 +69,6 @@ def test_what_is_refused(name: str) -> None:
     inputs = dict.fromkeys(("training_mode", "t"), True)
     with pytest.raises(zs.ZStateError):
         prepared = Backend.prepare(CLAIMED[name])
-        prepared._fixed({value.name: inputs.get(value.name, True) for value in CLAIMED[name].graph.input})
+        prepared._fixed(
+            {value.name: inputs.get(value.name, True) for value in CLAIMED[name].graph.input}
+        )

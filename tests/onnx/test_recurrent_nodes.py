@@ -27,7 +27,9 @@ def test_a_thousand_random_nodes(rng: np.random.Generator) -> None:
         drawn = Drawn(rng)
         model, feeds = drawn.model()
         close(zo.load(model).run(feeds), runtime(model, feeds), f"{number}: {drawn.attributes}")
-        kinds.add((drawn.kind, drawn.attributes["direction"], drawn.arrays["sequence_lens"].size > 0))
+        kinds.add(
+            (drawn.kind, drawn.attributes["direction"], drawn.arrays["sequence_lens"].size > 0)
+        )
     assert len(kinds) == 18
 
 
@@ -48,7 +50,9 @@ def test_batch_first_is_the_transposed_node(kind: str, rng: np.random.Generator)
                 drawn.arrays[name] = turned(drawn.arrays[name], (1, 0, 2))
         model, feeds = drawn.model()
         found = zo.load(model).run(feeds)
-        back = {name: turned(a, (1, 2, 0, 3) if a.ndim == 4 else (1, 0, 2)) for name, a in found.items()}
+        back = {
+            name: turned(a, (1, 2, 0, 3) if a.ndim == 4 else (1, 0, 2)) for name, a in found.items()
+        }
         close(back, wanted)
 
 
@@ -86,7 +90,11 @@ def test_a_hard_sigmoid_of_another_slope_is_refused(rng: np.random.Generator) ->
     drawn = Drawn(rng, "RNN")
     while drawn.attributes["direction"] == "bidirectional":
         drawn = Drawn(rng, "RNN")
-    drawn.attributes |= {"activations": ["HardSigmoid"], "activation_alpha": [0.3], "activation_beta": [0.5]}
+    drawn.attributes |= {
+        "activations": ["HardSigmoid"],
+        "activation_alpha": [0.3],
+        "activation_beta": [0.5],
+    }
     with pytest.raises(zs.ZStateError, match="'the_node'.*alpha=0.3"):
         zo.load(drawn.model()[0])
 
@@ -131,7 +139,9 @@ def test_shared_weights_stay_one_parameter(rng: np.random.Generator) -> None:
 
 def test_one_direction_after_the_other_covers_every_order(rng: np.random.Generator) -> None:
     """Lengths of every value within one batch, for each direction."""
-    for kind, word in itertools.product(["RNN", "LSTM", "GRU"], ["forward", "reverse", "bidirectional"]):
+    for kind, word in itertools.product(
+        ["RNN", "LSTM", "GRU"], ["forward", "reverse", "bidirectional"]
+    ):
         drawn = Drawn(rng, kind)
         while drawn.attributes["direction"] != word:
             drawn = Drawn(rng, kind)

@@ -135,7 +135,14 @@ def test_what_onnx_has_is_not_a_scan(rng: np.random.Generator, tmp_path: Path) -
 
 # Gradient operations and the like, which ONNX has no operator for; and what onnxruntime lacks.
 NOT_SAVED = {
-    *("scatter", "scatter_along_axis", "put_slice", "stochastic_gradient_descent", "adam", "assign"),
+    *(
+        "scatter",
+        "scatter_along_axis",
+        "put_slice",
+        "stochastic_gradient_descent",
+        "adam",
+        "assign",
+    ),
     *("soft_max_cross_entropy", "soft_max_cross_entropy_gradient", "pad_around_gradient"),
     *("soft_max_cross_entropy_labels_gradient",),
 }

@@ -8,7 +8,8 @@
 (2, 3)
 """
 
+from .exporting import torch_translations
 from .loading import Model, NeedsValue, load
 from .saving import save
 
-__all__ = ["Model", "NeedsValue", "load", "save"]
+__all__ = ["Model", "NeedsValue", "load", "save", "torch_translations"]

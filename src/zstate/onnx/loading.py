@@ -44,7 +44,9 @@ class Model:
     outputs: dict[str, Tensor]
     parameters: dict[str, Tensor]
 
-    def run(self, feeds: Mapping[str, Array], targets: Sequence[str] | None = None) -> dict[str, Array]:
+    def run(
+        self, feeds: Mapping[str, Array], targets: Sequence[str] | None = None
+    ) -> dict[str, Array]:
         """{name: array} of the outputs, or of those named, from {name: array} of the inputs."""
         wanted = list(self.outputs if targets is None else targets)
         for name in wanted:
@@ -79,7 +81,9 @@ def load(
     try:
         return importer.model()
     except RecursionError as error:
-        raise GraphError(refusal(LABEL, "model", "a model of ordinary depth", "a deeper one")) from error
+        raise GraphError(
+            refusal(LABEL, "model", "a model of ordinary depth", "a deeper one")
+        ) from error
 
 
 class Node:
@@ -201,7 +205,10 @@ class Importer:
             node = Node(self, proto)
             where = f"{LABEL}] node {node.name!r} ({node.kind}"
             try:
-                if proto.domain not in ("", "ai.onnx") or (proto.domain, proto.op_type) in self.functions:
+                if (
+                    proto.domain not in ("", "ai.onnx")
+                    or (proto.domain, proto.op_type) in self.functions
+                ):
                     expected = "an operator of ONNX itself"
                     raise OptionError(refusal(node.kind, "domain", expected, repr(proto.domain)))
                 self._keep(node, translate(node))
@@ -212,12 +219,21 @@ class Importer:
                 raise wrapped from error
             except ZStateError as error:
                 raise type(error)(f"[{where}): {error}") from error
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+            except (
+                ValueError,
+                TypeError,
+                KeyError,
+                IndexError,
+                AttributeError,
+                ArithmeticError,
+            ) as error:
                 raise GraphError(f"[{where}): malformed: {error}") from error
         outputs = {}
         for value in self.proto.output:
             if not self._exists(value.name):
-                raise GraphError(refusal(LABEL, f"output {value.name!r}", "a result", "no such name"))
+                raise GraphError(
+                    refusal(LABEL, f"output {value.name!r}", "a result", "no such name")
+                )
             outputs[value.name] = self.tensor(value.name)
         self._drop_unused(outputs)
         return Model(self.graph, self.inputs, outputs, self.parameters)
@@ -355,7 +371,7 @@ class Importer:
 
 
 def type_kind(array: Array) -> str:
-    """"f" for the four float types, else NumPy's letter; bfloat16 has no letter of its own."""
+    """ "f" for the four float types, else NumPy's letter; bfloat16 has no letter of its own."""
     return "f" if array.dtype.name == "bfloat16" else array.dtype.kind
 
 

@@ -146,7 +146,9 @@ def _prelu(node: Node) -> list[Tensor]:
 
 def _gelu(node: Node) -> list[Tensor]:
     if (how := node.attribute("approximate", "none")) != "tanh":
-        raise OptionError(refusal("Gelu", "approximate", "'tanh', as the graph has no erf", repr(how)))
+        raise OptionError(
+            refusal("Gelu", "approximate", "'tanh', as the graph has no erf", repr(how))
+        )
     x = node.tensor(0)
     inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
     return [x * 0.5 * (node.graph.tanh(inner) + 1.0)]

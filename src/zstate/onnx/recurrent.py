@@ -100,7 +100,9 @@ def recurrent(node: Node) -> list[Tensor | None]:
     if layout:
         halves = [[g.transpose(each, [1, 0, 2]) for each in halves[0]]]
         ends = [[g.transpose(each, [1, 0, 2]) for each in pair] for pair in ends]
-    state = g.stack(halves[0], axis=axis) if count == 2 else g.expand_dims(halves[0][0], axes=[axis])
+    state = (
+        g.stack(halves[0], axis=axis) if count == 2 else g.expand_dims(halves[0][0], axes=[axis])
+    )
     joined = [g.concat_tensors(pair, axis=axis - 1) if count == 2 else pair[0] for pair in ends]
     return [state, *joined]
 
@@ -113,9 +115,11 @@ def _by_direction(cell: str, facts: dict[str, Any], count: int) -> list[dict[str
     """The descriptor's fields for each direction; alphas and betas go to those that take them."""
     words = facts.get("activations")
     if words is None or count == 1 or len(words) % 2:
-        return [options(ROW, cell, facts, 1, True, None)] * count if count == 1 else [
-            {**options(ROW, cell, facts, 2, True, None), "bidirectional": False}
-        ] * 2
+        return (
+            [options(ROW, cell, facts, 1, True, None)] * count
+            if count == 1
+            else [{**options(ROW, cell, facts, 2, True, None), "bidirectional": False}] * 2
+        )
     half = len(words) // 2
     found = []
     alphas, betas = (list(facts.get(f"activation_{name}") or []) for name in ("alpha", "beta"))
@@ -258,9 +262,7 @@ def _states(node: Node, layout: int, count: int) -> dict[str, Tensor]:
             expected = f"[N,{count},H]" if layout else f"[{count},N,H]"
             raise ShapeError(refusal(node.kind, name, expected, brackets(tensor.shape)))
         axis = 1 if layout else 0
-        pieces = [
-            g.squeeze(each, axes=[axis]) for each in g.split(tensor, [1] * count, axis=axis)
-        ]
+        pieces = [g.squeeze(each, axes=[axis]) for each in g.split(tensor, [1] * count, axis=axis)]
         found[name] = g.concat_tensors(pieces, axis=1) if count == 2 else pieces[0]
     return found
 

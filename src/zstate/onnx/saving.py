@@ -79,7 +79,9 @@ class Exporter:
             try:
                 found = self._written(node)
             except (ZStateError, ImportError) as error:
-                raise type(error)(f"[{LABEL}] node {node.name!r} ({node.op.name}): {error}") from error
+                raise type(error)(
+                    f"[{LABEL}] node {node.name!r} ({node.op.name}): {error}"
+                ) from error
             for tensor, value in zip(node.results, found, strict=True):
                 if value is not None:
                     self.names[tensor] = self.named(value)
@@ -118,7 +120,9 @@ class Exporter:
     def constant(self, array: Any, hint: str = "constant") -> Any:
         """The name of a new initialiser."""
         name = self._name(hint)
-        found = self.onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(np.shape(array)))
+        found = self.onnx.numpy_helper.from_array(
+            np.ascontiguousarray(array).reshape(np.shape(array))
+        )
         found.name = name
         self.initialisers[name] = found
         return name

@@ -57,15 +57,15 @@ def _direction(
         gate: e.named(e.part(matrix, k * hidden, (k + 1) * hidden, 1))
         for k, gate in enumerate(order)
     }
-    rest = {
-        name: e.named(parts[name]) for name in ("peephole", "secondary_bias") if name in parts
-    }
+    rest = {name: e.named(parts[name]) for name in ("peephole", "secondary_bias") if name in parts}
     batch = e.size(source, 1)
     start = [
         e.named(parts[name])
         if name in parts
         else e.emit(
-            "Expand", np.zeros((), NUMPY.dtype(dtype)), e.emit("Concat", batch, e.ints(hidden), axis=0)
+            "Expand",
+            np.zeros((), NUMPY.dtype(dtype)),
+            e.emit("Concat", batch, e.ints(hidden), axis=0),
         )
         for name in (("init_state", "init_cell") if cell == LSTM else ("init_state",))
     ]
@@ -96,7 +96,9 @@ def _parts(
     e: Exporter, tensors: dict[str, Tensor], index: int, count: int, rows: int, hidden: int
 ) -> dict[str, Value]:
     """One direction's weights and initial states."""
-    whole = {name: e.value(tensor) for name, tensor in tensors.items() if name not in ("source", "mask")}
+    whole = {
+        name: e.value(tensor) for name, tensor in tensors.items() if name not in ("source", "mask")
+    }
     found: dict[str, Value] = {}
     for name, value in whole.items():
         if name in ("recurrent_weight", "peephole"):
@@ -129,7 +131,9 @@ def _body(
     )
     names = {name: e.new_name(name) for name in ("h_before", "c_before", "gates", "mask")}
     h, c = names["h_before"], names["c_before"]
-    split = e.emit("Split", names["gates"], e.ints(*[hidden] * len(order)), count=len(order), axis=1)
+    split = e.emit(
+        "Split", names["gates"], e.ints(*[hidden] * len(order)), count=len(order), axis=1
+    )
     projected = dict(zip(order, [split] if isinstance(split, str) else split, strict=True))
     masked = e.emit("Mul", h, names["mask"]) if has_mask else h
 

@@ -58,9 +58,7 @@ def _sizes(attributes: Attributes, likes: Infos, label: str) -> PartialShape:
 def _lower(
     method: Callable[[Graph, Tensor, Sequence[int]], Tensor],
 ) -> Callable[[Graph, Sequence[Tensor], Attributes], list[Tensor] | None]:
-    def lower(
-        g: Graph, inputs: Sequence[Tensor], attributes: Attributes
-    ) -> list[Tensor] | None:
+    def lower(g: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor] | None:
         sizes = known(_sizes(attributes, [tensor.info for tensor in inputs[1:]], "sizes"))
         return None if sizes is None else [method(g, inputs[0], sizes)]
 
