@@ -63,7 +63,8 @@ def _operations(module: torch.nn.Module, kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "options", list(products(num_layers=[1, 2], bidirectional=[False, True], bias=[False, True])),
+    "options",
+    list(products(num_layers=[1, 2], bidirectional=[False, True], bias=[False, True])),
     ids=title,
 )
 def test_lstm(options: dict[str, Any], rng: np.random.Generator) -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flax")
-import flax  # noqa: E402
-import flax.linen as nn  # noqa: E402
-import jax  # noqa: E402
+import flax
+import flax.linen as nn
+import jax
 
-import zstate as zs  # noqa: E402
-import zstate.convert as zc  # noqa: E402
-from zstate.types import Array  # noqa: E402
+import zstate as zs
+import zstate.convert as zc
+from zstate.types import Array
 
-from .common import (  # noqa: E402
+from .common import (
     ACT,
     H,
     I,
@@ -41,14 +41,14 @@ _CELLS = {
 }
 _FUNCTIONS = {"tanh": nn.tanh, "sigmoid": nn.sigmoid, "relu": nn.relu}
 _KINDS = {"tanh": ACT.TANH, "sigmoid": ACT.SIGMOID, "relu": ACT.RELU}
-_CASES = list(
-    products(
-        name=list(_CELLS),
-        direction=["forward", "reverse", "bidirectional"],
-        activation=["tanh", "relu"],
-        gate=["sigmoid", "tanh"],
+_CASES = [
+    case | words
+    for case in products(name=list(_CELLS), direction=["forward", "reverse", "bidirectional"])
+    for words in (
+        {"activation": "tanh", "gate": "sigmoid"},
+        {"activation": "relu", "gate": "tanh"},
     )
-)
+]
 
 
 def _module(options: dict[str, Any]) -> Any:
@@ -57,9 +57,7 @@ def _module(options: dict[str, Any]) -> Any:
         facts["gate_fn"] = _FUNCTIONS[options["gate"]]
     cell = getattr(nn, options["name"])
     if options["direction"] == "bidirectional":
-        return nn.Bidirectional(
-            nn.RNN(cell(H, **facts)), nn.RNN(cell(H, **facts)), time_major=True
-        )
+        return nn.Bidirectional(nn.RNN(cell(H, **facts)), nn.RNN(cell(H, **facts)), time_major=True)
     reverse = options["direction"] == "reverse"
     return nn.RNN(cell(H, **facts), time_major=True, reverse=reverse)
 
@@ -141,7 +139,9 @@ def test_the_cells_of_a_model_are_a_list(rng: np.random.Generator) -> None:
     class Model(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            return nn.RNN(nn.GRUCell(2), time_major=True)(nn.RNN(nn.LSTMCell(H), time_major=True)(x))
+            return nn.RNN(nn.GRUCell(2), time_major=True)(
+                nn.RNN(nn.LSTMCell(H), time_major=True)(x)
+            )
 
     source = draw(rng, (T, N, I))
     variables = Model().init(jax.random.key(1), source)

@@ -83,7 +83,9 @@ def _model(cell: str, arrays: dict[str, Array], attributes: dict[str, Any]) -> o
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def _run(model: onnx.ModelProto, layer: zc.Layer, source: Array, initial: dict[str, Array]) -> Array:
+def _run(
+    model: onnx.ModelProto, layer: zc.Layer, source: Array, initial: dict[str, Array]
+) -> Array:
     """[T,N,D·H] from ONNX's [T,D,N,H]."""
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -203,6 +205,7 @@ _TWICE = {"W": np.ones((2, 8, 3)), "R": np.ones((2, 8, 2))}
     [
         (_LSTM, {"clip": 3.0}, "clip=3.0: zstate does not clip"),
         (_LSTM, {"input_forget": 1}, "input_forget=1"),
+        (_LSTM, {"hidden_size": 3}, "hidden_size: expected 2"),
         (_LSTM, {"direction": "reverse"}, "order of the input"),
         (_LSTM, {"direction": "bidirectional"}, "direction: expected 'forward'"),
         (_LSTM, {"activations": ["Elu", "Tanh", "Tanh"]}, "f: expected one of Affine.*'Elu'"),
@@ -242,6 +245,10 @@ def test_weights_that_are_computed_are_refused() -> None:
     model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
     with pytest.raises(zs.OptionError, match="external data"):
         zc.load(model, source="onnx")
+    inner = helper.make_graph([model.graph.node[0]], "body", [], [])
+    outer = helper.make_node("If", ["yes"], ["Y"], name="choice", then_branch=inner)
+    with pytest.raises(zs.OptionError, match="one inside If 'choice'"):
+        zc.load(helper.make_graph([outer], "outer", [], []), source="onnx")
     del model.graph.node[:]
     with pytest.raises(zs.OptionError, match="RNN, LSTM or GRU nodes"):
         zc.load(model, source="onnx")

@@ -31,7 +31,9 @@ def test_a_mask(target: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("target", _ALL)
 def test_no_input_weight(target: str, rng: np.random.Generator) -> None:
     layer = random_layer(rng, "lstm")
-    only = zc.Layer("lstm", layer.descriptor, {"recurrent_weight": layer.tensors["recurrent_weight"]})
+    only = zc.Layer(
+        "lstm", layer.descriptor, {"recurrent_weight": layer.tensors["recurrent_weight"]}
+    )
     with pytest.raises(zs.OptionError, match="input_weight.*already projected"):
         zc.save(only, target=target)
 
@@ -210,8 +212,14 @@ def test_the_joint_kernel_of_tensorflow_1_needs_the_cell() -> None:
 
 def test_modules_that_are_not_recurrent_are_refused() -> None:
     model = torch.nn.Sequential(torch.nn.LSTM(2, 3), torch.nn.Linear(3, 1))
-    with pytest.raises(zs.OptionError, match=r"recurrent modules only, got 1 \(Linear\)"):
+    with pytest.raises(zs.OptionError, match=r"recurrent modules .* only, got 1 \(Linear\)"):
         zc.load(model, source="torch")
+
+    class LSTM(torch.nn.LSTM):
+        """May compute anything."""
+
+    with pytest.raises(zs.OptionError, match=r"only, got the model \(LSTM\)"):
+        zc.load(LSTM(2, 3), source="torch")
     with pytest.raises(zs.OptionError, match="projection"):
         zc.load(torch.nn.LSTM(2, 3, proj_size=1), source="torch")
 
@@ -223,6 +231,7 @@ def test_modules_that_are_not_recurrent_are_refused() -> None:
         ("lstm", {}, "recurrent_weight: expected a tensor"),
         ("lstm", {"recurrent_weight": np.ones((8, 2)), "source": np.ones((1, 1, 8))}, "'source'"),
         ("lstm", {"recurrent_weight": np.ones((8, 3))}, "recurrent_weight: expected"),
+        ("lstm", {"recurrent_weight": torch.ones(8, 2)}, "a NumPy array, got torch.Tensor"),
         (
             "gru",
             {"recurrent_weight": np.ones((6, 2)), "secondary_bias": np.ones(2)},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -136,6 +138,20 @@ def test_two_biases_are_added(cell: str, rng: np.random.Generator) -> None:
     assert np.array_equal(back["weight_ih_l0"], weights["weight_ih_l0"])
 
 
+def test_no_framework_is_imported() -> None:
+    code = """
+import sys, numpy as np, zstate.convert as zc
+weights = {"kernel": np.ones((3, 8)), "recurrent_kernel": np.ones((2, 8))}
+layer = zc.load(weights, source="keras")
+for target in zc.FRAMEWORKS:
+    zc.load(zc.save(layer, target=target), source=target, cell="lstm", **zc.facts(layer, target))
+others = {"torch", "keras", "onnx", "flax", "jax", "mlx", "coremltools", "tensorflow"}
+print(*others & {*sys.modules})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
 def test_from_one_framework_to_another_by_way_of_all(rng: np.random.Generator) -> None:
     """An LSTM through every format in turn ends where it began."""
     first = random_layer(rng, "lstm")
@@ -153,11 +169,31 @@ def test_peepholes_by_gate(framework: str, rng: np.random.Generator) -> None:
     layer = random_layer(rng, "lstm")
     arrays = blocks.encode(row, "lstm", layer.tensors, layer.descriptor)
     peephole: Array = draw(rng, (3 * H,))
-    tensors = blocks.decode(
-        row, "lstm", {**arrays, "peephole": peephole}, layer.descriptor, "test"
-    )
+    tensors = blocks.decode(row, "lstm", {**arrays, "peephole": peephole}, layer.descriptor, "test")
     by_gate = dict(zip(row.peephole, np.split(peephole, 3), strict=True))
     expected = [by_gate.get(gate, np.zeros(H)) for gate in "ifzo"]
     assert np.array_equal(tensors["peephole"], np.concatenate(expected))
     back = blocks.encode(row, "lstm", tensors, layer.descriptor)
     assert np.array_equal(back["peephole"], peephole)
+
+
+@pytest.mark.parametrize("framework", ["onnx", "coreml", "tensorflow1"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_peepholes_once_the_convention_can_be_told(
+    framework: str, twice: bool, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """All but the convention is there: the arrays make the round trip when it is let through."""
+    monkeypatch.setattr(blocks, "peephole_options", lambda *_: {})
+    plain = random_layer(rng, "lstm", bidirectional=twice)
+    shape = (2, 4, H) if twice else (4, H)
+    peephole = draw(rng, shape)
+    tensors = {**plain.tensors, "peephole": peephole.reshape(*shape[:-2], 4 * H)}
+    with pytest.raises(zs.OptionError, match="peephole: expected none on the cell gate"):
+        zc.save(zc.Layer("lstm", plain.descriptor, tensors), target=framework)
+    peephole[..., 2, :] = 0  # z
+    layer = zc.Layer("lstm", plain.descriptor, tensors)
+    weights = zc.save(layer, target=framework)
+    facts = zc.facts(layer, target=framework)
+    back = zc.load(weights, source=framework, cell="lstm", **facts)
+    assert isinstance(back, zc.Layer)
+    same_layer(back, layer)

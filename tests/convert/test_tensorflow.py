@@ -178,6 +178,31 @@ def test_cells_of_tensorflow_1(
     close(_steps(again, cell, source, initial[0]), ours([layer], source, initial))
 
 
+def test_the_block_cell(rng: np.random.Generator) -> None:
+    """LSTMBlockCell has the order of the gates and the forget bias of LSTMCell."""
+    weights = {"kernel": draw(rng, (I + H, 4 * H)), "bias": draw(rng, (4 * H,))}
+    layer = zc.load(weights, source="tensorflow1", cell="lstm")
+    assert isinstance(layer, zc.Layer)
+    source, initial = draw(rng, (T, N, I)), states(rng, [layer])
+    h, c = initial[0]["init_state"], initial[0]["init_cell"]
+    result = ours([layer], source, initial)
+    none = tf.zeros(H)
+    for step, expected in zip(source, result, strict=True):
+        found = tf.raw_ops.LSTMBlockCell(
+            x=step,
+            cs_prev=c,
+            h_prev=h,
+            w=weights["kernel"],
+            b=weights["bias"],
+            wci=none,
+            wcf=none,
+            wco=none,
+            forget_bias=1.0,
+        )
+        h, c = found.h, found.cs
+        close(h.numpy(), expected)
+
+
 def test_peepholes_of_tensorflow_1_are_refused() -> None:
     theirs = _cell("lstm", {"use_peepholes": True})
     named = {w.name: w for w in theirs.weights}

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx.backend.test import BackendTest
@@ -66,9 +67,6 @@ def test_the_recurrent_nodes_are_all_claimed() -> None:
 
 @pytest.mark.parametrize("name", OUT)
 def test_what_is_refused(name: str) -> None:
-    inputs = dict.fromkeys(("training_mode", "t"), True)
+    feeds = {value.name: np.array(True) for value in CLAIMED[name].graph.input}
     with pytest.raises(zs.ZStateError):
-        prepared = Backend.prepare(CLAIMED[name])
-        prepared._fixed(
-            {value.name: inputs.get(value.name, True) for value in CLAIMED[name].graph.input}
-        )
+        Backend.prepare(CLAIMED[name]).fixed(feeds)

@@ -1,4 +1,4 @@
-"""torch.onnx.export(dynamo=True) of models with zstate.torch's layers writes plain recurrent nodes."""
+"""torch.onnx.export(dynamo=True) of zstate.torch's layers writes plain recurrent nodes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_last_states(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_onnx_has_no_node_for(tmp_path: Path) -> None:
-    layer = zt.GRU(I, H, batch_first=True, update_gate_activation=zs.Activation.HARD_SIGMOID)
+    layer = zt.GRU(
+        I, H, batch_first=True, activations={"update_gate_activation": zs.Activation.HARD_SIGMOID}
+    )
     kinds = check(Model(layer, H, False), {"x": torch.randn(N, T, I)}, None, tmp_path / "m.onnx")
     assert "Scan" in kinds and "GRU" not in kinds
 

@@ -20,6 +20,7 @@ _COMMANDS = {
     "graph": "print or draw a saved graph",
     "check": "compare every backend of this machine with the oracle",
     "bench": "time it beside PyTorch, ONNX Runtime and JAX, where they are installed",
+    "convert": "convert weights between PyTorch, Keras, ONNX, Flax, MLX, Core ML and TensorFlow",
     "shapes": "print the shape of every tensor of an operation, and the order of its gradients",
 }
 

@@ -87,7 +87,9 @@ def encode(
             place = order.index("o") * hidden
             second[place : place + hidden] = secondary
         kind = row.bias[cell]
-        if kind in ("two", "joined") or (kind == "rows" and getattr(descriptor, "reset_after", 0)):
+        if kind in ("two", "joined") or (
+            kind == "rows" and getattr(descriptor, "reset_after", False)
+        ):
             arrays["second"] = second
         elif kind == "candidate":
             arrays["second"] = np.zeros_like(bias[:hidden]) if secondary is None else secondary
@@ -139,7 +141,6 @@ def _added(first: Array, second: Array) -> Array:
     """Their sum; where the second is zero the first as it is, to the sign of its zeros."""
     total: Array = np.where(second == 0, first, first + second)
     return total.astype(first.dtype, copy=False)
-
 
 
 def gate(layer: Layer, name: str, index: int, letter: str) -> Array:

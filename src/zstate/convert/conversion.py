@@ -12,9 +12,9 @@ from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..types import Array
 from . import blocks, names
-from .facts import options, told
 from .layer import Layer, joined
 from .objects import pieces
+from .options import options, told
 from .table import CELLS, FRAMEWORKS, GRU, LSTM, Framework
 
 _INITIAL = ("init_state", "init_cell")
@@ -45,7 +45,7 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
         ('lstm', (8, 3))
     """
     row = _row("load", "source", source)
-    cell = names.single_gate(cell)
+    cell = names.full_name(cell)
     if cell is not None and cell not in CELLS:
         raise OptionError(refusal("load", "cell", " or ".join(map(repr, CELLS)), repr(cell)))
     layers = []
@@ -75,7 +75,7 @@ def save(layer: Layer | Sequence[Layer], target: str) -> dict[str, Array]:
         raise OptionError(refusal("save", "layer", "at least one layer", "none"))
     for each in layers:
         _check(target, row, each)
-    if target == "torch":
+    if row.number:
         _check_stack(row, layers)
     arrays: dict[str, Array] = {}
     for number, each in enumerate(layers):
@@ -99,7 +99,7 @@ def facts(layer: Layer, target: str) -> dict[str, Any]:
     """
     row = _row("facts", "target", target)
     _check(target, row, layer)
-    return told(target, row, layer)
+    return told(row, layer)
 
 
 def _row(operation: str, argument: str, name: str) -> Framework:
@@ -124,7 +124,7 @@ def _layer(
     rows = None
     if row.bias[cell] == "rows" and has_bias:
         rows = "second" in directions[0]
-    fields = options(row, cell, facts, len(directions), has_bias, rows) | known
+    fields = options(row, cell, facts, len(directions), has_bias, rows) | dict(known)
     if "peephole" in directions[0]:
         fields |= blocks.peephole_options(source, row, "load")
     descriptor = DESCRIPTORS[cell](**fields)
@@ -141,7 +141,11 @@ def _layer(
         if any(name in part for part in parts):
             for part, arrays in zip(parts, directions, strict=True):
                 part[name] = arrays[name]
-    return Layer(cell, descriptor, joined(parts))
+    layer = Layer(cell, descriptor, joined(parts))
+    if facts.get("hidden_size", layer.hidden) != layer.hidden:
+        got = str(facts["hidden_size"])
+        raise OptionError(refusal("load", "hidden_size", f"{layer.hidden}, as in R", got))
+    return layer
 
 
 def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Array]:
@@ -178,7 +182,7 @@ def _check(target: str, row: Framework, layer: Layer) -> None:
         if after not in row.reset_after:
             extra = " with a second bias (secondary_bias)" if "secondary_bias" in tensors else ""
             _cannot("reset_after", row, f"reset_after={not after}", f"{after}{extra}")
-    told(target, row, layer)
+    told(row, layer)
 
 
 def _check_peephole(target: str, row: Framework, layer: Layer) -> None:

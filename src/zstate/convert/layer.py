@@ -1,4 +1,4 @@
-"""A layer as zstate computes it: the cell, its descriptor and the tensors of the functional call."""
+"""A layer as zstate computes it: the cell, its descriptor, the tensors of the functional call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, refusal
-from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor, dtype_name
+from ..errors import DTypeError, OptionError, refusal
+from ..layout import (
+    DESCRIPTORS,
+    TensorInfo,
+    check,
+    check_descriptor,
+    describe,
+    dtype_name,
+    is_plain_array,
+)
 from ..operations import OPERATIONS
 from ..types import Array
 
@@ -49,6 +57,9 @@ class Layer:
                 raise OptionError(refusal("Layer", "tensors", expected, repr(name)))
         if "recurrent_weight" not in self.tensors:
             raise OptionError(refusal("Layer", "recurrent_weight", "a tensor", "none"))
+        for name, array in self.tensors.items():
+            if not is_plain_array(array):
+                raise DTypeError(refusal("Layer", name, "a NumPy array", describe(array)))
         infos = {
             name: TensorInfo(array.shape, dtype_name(array.dtype))
             for name, array in self.tensors.items()
@@ -81,7 +92,8 @@ class Layer:
         if array is None or self.directions == 1:
             return array
         if name == "recurrent_weight" or (name == "peephole" and array.ndim == 2):
-            return array[index]
+            part: Array = array[index]
+            return part
         axis = -1 if name in ("init_state", "init_cell") else 0
         return np.split(array, 2, axis=axis)[index]
 

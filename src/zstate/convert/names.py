@@ -62,7 +62,7 @@ def _pattern(framework: str) -> re.Pattern[str]:
         stems |= {name for names in roles.values() for name in names}
     name = "|".join(re.escape(stem) for stem in sorted(stems, key=len, reverse=True))
     back = f"(?P<back>{row.directions[1]})?" if row.second == "suffix" else ""
-    number = r"(?:_l(?P<number>\d+))?" if framework == "torch" else ""
+    number = rf"(?:{row.number}(?P<number>\d+))?" if row.number else ""
     # Keras 2 marks its variables with :0.
     return re.compile(
         rf"(?:(?P<module>.*?){re.escape(row.separator)})??(?P<name>{name}){number}{back}(?::0)?"
@@ -120,7 +120,7 @@ def _fits(row: Framework, cell: str, group: Group) -> bool:
     if len(shape) != 2:
         return False
     wide, hidden = shape[::-1] if row.transposed else shape
-    return wide * len(recurrent) == len(row.gates[cell]) * hidden
+    return bool(wide * len(recurrent) == len(row.gates[cell]) * hidden)
 
 
 def _kernel_roles(row: Framework, cell: str) -> tuple[str, ...]:
@@ -145,15 +145,15 @@ def roles(framework: str, cell: str, group: Group, layout: int = 0) -> list[dict
     return found
 
 
-def _joined(
-    row: Framework, cell: str, arrays: Mapping[str, Array], path: str
-) -> dict[str, Array]:
+def _joined(row: Framework, cell: str, arrays: Mapping[str, Array], path: str) -> dict[str, Array]:
     found = {}
     for role, names in row.names[cell].items():
         there = [name for name in names if name in arrays]
         if there and len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
-            raise OptionError(refusal("load", missing, f"an array of {path or 'the layer'}", "none"))
+            raise OptionError(
+                refusal("load", missing, f"an array of {path or 'the layer'}", "none")
+            )
         if there:
             axis = 1 if row.transposed and role in ("input", "recurrent", "joint") else 0
             found[role] = np.concatenate([arrays[name] for name in names], axis=axis)
@@ -176,7 +176,9 @@ def _unstacked(
     row: Framework, cell: str, arrays: Mapping[str, Array], layout: int
 ) -> list[dict[str, Array]]:
     """ONNX: W [D,G·H,I], R [D,G·H,H], B [D,2·G·H], P [D,3H], initial states [D,N,H]."""
-    by_role = {role: arrays[names[0]] for role, names in row.names[cell].items() if names[0] in arrays}
+    by_role = {
+        role: arrays[names[0]] for role, names in row.names[cell].items() if names[0] in arrays
+    }
     ranks = {"input": 3, "recurrent": 3, "bias": 2, "peephole": 2, "init_state": 3, "init_cell": 3}
     directions = by_role["input"].shape[0] if by_role["input"].ndim == 3 else 0
     found: list[dict[str, Array]] = [{} for _ in range(directions)]
@@ -203,7 +205,7 @@ def written(
 ) -> dict[str, Array]:
     """A layer's arrays by name; ``number`` tells it apart where it is not alone."""
     row = FRAMEWORKS[framework]
-    path = "" if alone or framework == "torch" else f"{number}{row.separator}"
+    path = "" if alone or row.number else f"{number}{row.separator}"
     arrays: dict[str, Array] = {}
     if row.second == "axis":
         for role, names in row.names[cell].items():
@@ -214,7 +216,7 @@ def written(
                     parts = [np.concatenate(pair) for pair in pairs]
                 arrays[path + names[0]] = np.stack(parts)
         return arrays
-    count = f"_l{number}" if framework == "torch" else ""
+    count = f"{row.number}{number}" if row.number else ""
     for index, direction in enumerate(directions):
         mark = row.directions[index] if len(directions) == 2 else ""
         before, after = ("", mark) if row.second == "suffix" else (mark, "")
@@ -260,6 +262,6 @@ def natural(names: Iterable[str]) -> list[str]:
     return sorted(names, key=parts)
 
 
-def single_gate(cell: str | None) -> str | None:
+def full_name(cell: str | None) -> str | None:
     """The cell's full name: "rnn" is short for "single_gate_rnn"."""
     return RNN if cell == "rnn" else cell

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,23 @@ def _nothing(layer: Any) -> None:
     return None
 
 
+def _class_of(layer: Any, *packages: str) -> str:
+    """The name of a layer's class, with its module if that is none of these packages'.
+
+    A class of the same name elsewhere, or one derived, may compute something else.
+    """
+    kind = type(layer)
+    if kind.__module__.split(".")[0] in packages:
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+# Fields of a descriptor that say how a call runs and how its arrays lie, not what a layer computes.
+_NOT_THE_LAYERS = {
+    *("reverse", "bidirectional", "training", "produce_cell"),
+    *("forget_gate_last", "reset_gate_first"),
+}
+
 _TORCH = {
     "RNN": RNN,
     "LSTM": LSTM,
@@ -100,28 +117,27 @@ def _torch(module: Any) -> list[Piece] | None:
         return None
     found = []
     for path, part in module.named_modules():
-        own = {name: value for name, value in part._parameters.items() if value is not None}
-        kind = _TORCH.get(type(part).__name__)
-        if kind is None and own:
+        known = type(part).__module__.startswith(("torch.nn.modules.", "zstate.torch."))
+        kind = _TORCH.get(type(part).__name__) if known else None
+        if kind is None and (part._parameters or type(part).__name__ in _TORCH):
             where = f"{path or 'the model'} ({type(part).__name__})"
-            raise OptionError(refusal("load", "weights", "recurrent modules only", where))
+            expected = "recurrent modules of torch.nn or zstate.torch only"
+            raise OptionError(refusal("load", "weights", expected, where))
         if kind is None:
             continue
-        facts = {}
-        if kind == RNN and isinstance(getattr(part, "nonlinearity", None), str):
-            facts["nonlinearity"] = part.nonlinearity
-        options: dict[str, Any] = {}
+        facts, options = {}, {}
         ours = getattr(part, "descriptor", getattr(part, "_descriptor", None))
         if isinstance(ours, Descriptor):  # zstate.torch's own options
-            facts = {}
-            options = {name: getattr(ours, name) for name in ours.activation_fields}
-            if kind == GRU:
-                options["reset_after"] = ours.reset_after  # type: ignore[attr-defined]
+            names = {each.name for each in fields(ours)} - _NOT_THE_LAYERS  # type: ignore[arg-type]
+            options = {name: getattr(ours, name) for name in names}
+        elif kind == RNN:
+            facts["nonlinearity"] = part.nonlinearity
         found.append(Piece(flat(part.state_dict(), "."), facts, kind, options))
     return found
 
 
 _KERAS = {"SimpleRNN": RNN, "LSTM": LSTM, "GRU": GRU}
+_KERAS_PACKAGES = ("keras", "tf_keras", "tensorflow")
 _KERAS_FACTS = ("activation", "recurrent_activation", "use_bias", "reset_after", "go_backwards")
 
 
@@ -136,32 +152,31 @@ def keras_facts(class_name: str, config: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def _keras3(layer: Any) -> list[Piece] | None:
-    return _keras(layer, hasattr, "a layer of Keras 2, which is source='tensorflow'")
+    return _keras(layer, 3)
 
 
 def _keras2(layer: Any) -> list[Piece] | None:
-    return _keras(layer, _has_no, "a layer of Keras 3, which is source='keras'")
+    return _keras(layer, 2)
 
 
-def _has_no(value: Any, name: str) -> bool:
-    return not hasattr(value, name)
-
-
-def _keras(layer: Any, wanted: Callable[[Any, str], bool], other: str) -> list[Piece] | None:
+def _keras(layer: Any, version: int) -> list[Piece] | None:
     if not callable(getattr(layer, "get_config", None)):
         return None
     if not layer.weights:
         raise OptionError(refusal("load", "weights", "a layer that is built", "one that is not"))
     # Their hard sigmoids differ, so the two must not be taken for each other.
-    if not wanted(layer.weights[0], "path"):
-        raise OptionError(refusal("load", "weights", f"a layer of {_title(other)}", other))
-    name = type(layer).__name__
+    found = 3 if hasattr(layer.weights[0], "path") else 2
+    if found != version:
+        other = "keras" if found == 3 else "tensorflow"
+        got = f"one of Keras {found}, which is source={other!r}"
+        raise OptionError(refusal("load", "weights", f"a layer of Keras {version}", got))
+    name = _class_of(layer, *_KERAS_PACKAGES)
     if name == "Bidirectional":
         both = [layer.forward_layer, layer.backward_layer]
         weights: dict[str, Array] = {}
         told = []
         for mark, each in zip(("forward", "backward"), both, strict=True):
-            cell, facts = keras_facts(type(each).__name__, each.get_config())
+            cell, facts = keras_facts(_class_of(each, *_KERAS_PACKAGES), each.get_config())
             facts.pop("go_backwards", None)
             told.append((cell, facts))
             weights |= {f"{mark}/{key}": value for key, value in _keras_arrays(each).items()}
@@ -174,12 +189,8 @@ def _keras(layer: Any, wanted: Callable[[Any, str], bool], other: str) -> list[P
     if name == "RNN":
         backwards = {"go_backwards": layer.get_config().get("go_backwards", False)}
         layer = layer.cell
-    cell, facts = keras_facts(type(layer).__name__, layer.get_config())
+    cell, facts = keras_facts(_class_of(layer, *_KERAS_PACKAGES), layer.get_config())
     return [Piece(_keras_arrays(layer), facts | backwards, cell)]
-
-
-def _title(other: str) -> str:
-    return "Keras 2" if "Keras 3" in other else "Keras 3"
 
 
 def _keras_arrays(layer: Any) -> dict[str, Array]:
@@ -194,10 +205,10 @@ def _keras_arrays(layer: Any) -> dict[str, Array]:
 def _mlx(module: Any) -> list[Piece] | None:
     if not callable(getattr(module, "parameters", None)):
         return None
-    cell = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}.get(type(module).__name__)
+    name = _class_of(module, "mlx")
+    cell = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}.get(name)
     if cell is None:
-        expected = "nn.RNN, nn.LSTM or nn.GRU"
-        raise OptionError(refusal("load", "weights", expected, type(module).__name__))
+        raise OptionError(refusal("load", "weights", "nn.RNN, nn.LSTM or nn.GRU", name))
     facts = {"nonlinearity": module.nonlinearity} if cell == RNN else {}
     return [Piece(flat(module.parameters(), "."), facts, cell)]
 
@@ -246,6 +257,11 @@ def _onnx(model: Any) -> list[Piece] | None:
                     tensors[node.output[0]] = attribute.t
     found = []
     for node in graph.node:
+        for attribute in node.attribute:
+            if any(inner.op_type in _ONNX for inner in attribute.g.node):
+                expected = "recurrent nodes of the graph itself"
+                got = f"one inside {node.op_type} {node.name!r}"
+                raise OptionError(refusal("load", "weights", expected, got))
         if node.op_type not in _ONNX or node.domain not in ("", "ai.onnx"):
             continue
         where = node.name or node.output[0]

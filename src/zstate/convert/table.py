@@ -51,7 +51,10 @@ class Framework:
     # A field that no word sets keeps the descriptor's default, which is the framework's as well.
     activations: Mapping[str, Mapping[str, tuple[str, ...]]]
     words: Mapping[str, Activation]  # the framework's names of activations
+    hard_words: Mapping[str, str] = field(default_factory=dict)  # by cell: its other name for one
     hard_sigmoid: str = ""  # why the framework's hard sigmoid is not zstate's, if it has one
+    listed: bool = False  # the activations are one list, with their constants beside it
+    number: str = ""  # what the number of a layer in a module follows
     always_bias: bool = False  # a layer has biases, if only zeros
     peephole: str = ""  # the gates that have a peephole, in order
     peephole_cell: str = "c[t]"  # the cell that the output gate's peephole looks at
@@ -71,7 +74,9 @@ def _all(value: Any) -> dict[str, Any]:
     return dict.fromkeys(CELLS, value)
 
 
-def _names(input: str, recurrent: str, bias: str, second: str = "", **more: str) -> dict[str, Names]:
+def _names(
+    input: str, recurrent: str, bias: str, second: str = "", **more: str
+) -> dict[str, Names]:
     roles = {"input": input, "recurrent": recurrent, "bias": bias, "second": second, **more}
     return {role: (name,) for role, name in roles.items() if name}
 
@@ -132,6 +137,7 @@ FRAMEWORKS: dict[str, Framework] = {
         names=_all(_names("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
         | {LSTM: _names("weight_ih", "weight_hh", "bias_ih", "bias_hh", peephole="peephole")},
         separator=".",
+        number="_l",
         second="suffix",
         directions=("", "_reverse"),
         activations={RNN: {"nonlinearity": ("activation",)}, LSTM: {}, GRU: {}},
@@ -151,7 +157,9 @@ FRAMEWORKS: dict[str, Framework] = {
         reset_after=(False, True),
         flip_z=False,
         names=_all(_names("W", "R", "B", init_state="initial_h"))
-        | {LSTM: _names("W", "R", "B", init_state="initial_h", init_cell="initial_c", peephole="P")},
+        | {
+            LSTM: _names("W", "R", "B", init_state="initial_h", init_cell="initial_c", peephole="P")
+        },
         separator="/",
         second="axis",
         directions=("", ""),
@@ -167,6 +175,7 @@ FRAMEWORKS: dict[str, Framework] = {
             "Sigmoid": Activation.SIGMOID,
             "HardSigmoid": Activation.HARD_SIGMOID,
         },
+        listed=True,
         peephole="iof",
         reset_fact="linear_before_reset",
         neutral={
@@ -256,6 +265,7 @@ FRAMEWORKS: dict[str, Framework] = {
             }
         },
         words=_WORDS | {"hard_sigmoid": Activation.HARD_SIGMOID},
+        hard_words=dict.fromkeys((RNN, GRU), "sigmoid_hard"),
         peephole="ifo",
         neutral={
             "clip": ((None,), "zstate does not clip"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,17 @@ def write(
     package = _package()
     # The package writes the memory that a strided array begins with, whatever its strides are.
     packed = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    with replacing(path) as temporary:
+        package.numpy.save_file(packed, temporary, metadata=dict(metadata))
+
+
+@contextmanager
+def replacing(path: str | PathLike[str]) -> Iterator[Path]:
+    """A file to write, which takes its place once it is whole; after an error it is gone."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        package.numpy.save_file(packed, temporary, metadata=dict(metadata))
+        yield temporary
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -72,6 +80,6 @@ def _package() -> Any:
         import safetensors.numpy
     except ImportError as error:
         raise ImportError(
-            "saved graphs need the package safetensors: pip install 'zstate[files]'"
+            "safetensors files need the package of that name: pip install 'zstate[files]'"
         ) from error
     return safetensors

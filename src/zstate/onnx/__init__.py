@@ -9,7 +9,7 @@
 """
 
 from .exporting import torch_translations
-from .loading import Model, NeedsValue, load
+from .loading import Model, NeedsValueError, load
 from .saving import save
 
-__all__ = ["Model", "NeedsValue", "load", "save", "torch_translations"]
+__all__ = ["Model", "NeedsValueError", "load", "save", "torch_translations"]

@@ -11,7 +11,7 @@ from onnx.backend.base import BackendRep as _Rep
 from onnx.backend.base import namedtupledict
 
 from ..types import Array
-from .loading import Model, NeedsValue, load
+from .loading import Model, NeedsValueError, load
 
 
 class Prepared(_Rep):
@@ -25,23 +25,24 @@ class Prepared(_Rep):
         self._model: Model | None = None
         try:
             self._model = load(proto)
-        except NeedsValue as error:
+        except NeedsValueError as error:
             if not error.names:
                 raise
 
     def run(self, inputs: Sequence[Array], **kwargs: Any) -> tuple[Any, ...]:
         """The outputs in the model's order."""
         feeds = dict(zip(self._inputs, map(np.asarray, inputs), strict=False))
-        model = self._model or self._fixed(feeds)
+        model = self._model or self.fixed(feeds)
         found = model.run({name: feeds[name] for name in model.inputs})
         return namedtupledict("Outputs", self._names)(*[found[name] for name in self._names])
 
-    def _fixed(self, feeds: dict[str, Array]) -> Model:
+    def fixed(self, feeds: dict[str, Array]) -> Model:
+        """The model with the inputs that have to be known fixed at these values."""
         fixed: dict[str, Array] = {}
         while True:
             try:
                 return load(self._proto, constants=fixed)
-            except NeedsValue as error:
+            except NeedsValueError as error:
                 if not error.names:
                     raise
                 fixed |= {name: feeds[name] for name in error.names}

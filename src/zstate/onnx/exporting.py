@@ -3,7 +3,7 @@
     torch.onnx.export(model, args, path, dynamo=True,
                       custom_translation_table=zstate.onnx.torch_translations())
 
-An operator of zstate becomes what ``save`` makes of the graph's node: RNN, LSTM or GRU, else a Scan.
+An operator of zstate becomes what ``save`` makes of the graph's node: RNN, LSTM, GRU or a Scan.
 The cells of all steps, which an LSTM node does not give, come from a Scan beside it; the exporter
 drops that one where nobody reads them.
 """
@@ -46,7 +46,7 @@ def _translation(cell: str) -> Callable[..., Any]:
         values = dict(zip(operation.inputs, arguments, strict=False))
         text = arguments[len(operation.inputs)]
         # What gradients need is no part of a model that only runs.
-        descriptor = replace(decode(operation, text), training=False)
+        descriptor: Any = replace(decode(operation, text), training=False)
         if cell == "lstm":
             descriptor = replace(descriptor, produce_cell=False)
         present = {name: value for name, value in values.items() if value is not None}
@@ -93,7 +93,8 @@ class _Input:
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    return np.dtype(value.dtype.numpy())
+    dtype: np.dtype[Any] = np.dtype(value.dtype.numpy())
+    return dtype
 
 
 def _node(cell: str, descriptor: Any, present: dict[str, Any]) -> Any:

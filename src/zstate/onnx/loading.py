@@ -21,7 +21,7 @@ from .reading import LABEL, array_of, read_model, type_name
 from .sizes import Size, sized_node
 
 
-class NeedsValue(OptionError):
+class NeedsValueError(OptionError):
     """A value that has to be known when the model is loaded depends on these inputs."""
 
     names: tuple[str, ...] = ()
@@ -87,10 +87,12 @@ def load(
 
 
 class Node:
-    """One ONNX node while it is translated: its inputs as tensors or known values, its attributes."""
+    """One ONNX node while it is translated: its inputs, known or not, and its attributes."""
 
     def __init__(self, owner: Importer, proto: Any) -> None:
-        self.owner, self.graph, self.proto = owner, owner.graph, proto
+        self.owner: Importer = owner
+        self.graph: Graph = owner.graph
+        self.proto = proto
         self.kind: str = proto.op_type
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)
@@ -213,8 +215,8 @@ class Importer:
                     raise OptionError(refusal(node.kind, "domain", expected, repr(proto.domain)))
                 self._keep(node, translate(node))
                 node.finish()
-            except NeedsValue as error:
-                wrapped = NeedsValue(f"[{where}): {error}")
+            except NeedsValueError as error:
+                wrapped = NeedsValueError(f"[{where}): {error}")
                 wrapped.names = error.names
                 raise wrapped from error
             except ZStateError as error:
@@ -268,10 +270,10 @@ class Importer:
         roots = [
             node.name
             for node in self.graph.needed([tensor])
-            if node.op in (PLACEHOLDER, VARIABLE) or node.op.prepare is None and node.inputs
+            if node.op in (PLACEHOLDER, VARIABLE) or (node.op.prepare is None and node.inputs)
         ]
         if roots:
-            error = NeedsValue(
+            error = NeedsValueError(
                 f"value {name!r}: expected one that is known when the model is loaded, got one "
                 f"that depends on {', '.join(roots)}"
             )

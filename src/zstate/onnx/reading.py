@@ -110,7 +110,8 @@ def _external(tensor: Any, what: str, size: int, folder: Path | None) -> bytes:
             raise GraphError(refusal(LABEL, what, f"{offset + size} bytes", got))
         with path.open("rb") as file:
             file.seek(offset)
-            return file.read(size)
+            data: bytes = file.read(size)
+            return data
     except (OSError, ValueError) as error:
         if isinstance(error, GraphError):
             raise

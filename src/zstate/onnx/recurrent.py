@@ -1,8 +1,8 @@
 """RNN, LSTM and GRU nodes as recurrent nodes of the graph.
 
 Gate orders, biases and the meaning of attributes come from the ONNX row of ``zstate.convert``'s
-table. A node becomes one recurrent node; where its directions differ in their activations, or lengths
-are given, one for each direction.
+table. A node becomes one recurrent node; where its directions differ in their activations, or
+lengths are given, one for each direction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..convert import FRAMEWORKS
-from ..convert.facts import _TAKES_ALPHA, _TAKES_BETA, options
+from ..convert.options import _TAKES_ALPHA, _TAKES_BETA, options
 from ..convert.table import LSTM, RNN
 from ..descriptors import AnyDescriptor, LSTMDescriptor
 from ..errors import OptionError, ShapeError, refusal
@@ -62,7 +62,7 @@ def recurrent(node: Node) -> list[Tensor | None]:
     if cell == LSTM and node.has(P):
         told = [{**each, **peephole_options(node.kind)} for each in told]
     has_cell = cell == LSTM and node.wants(2)
-    more = {"produce_cell": True} if has_cell else {}
+    more: dict[str, Any] = {"produce_cell": True} if has_cell else {}
     descriptors = [DESCRIPTORS[cell](**each, **more) for each in told]
     source = node.tensor(0)
     if len(source.shape) != 3:
@@ -156,10 +156,9 @@ def _hidden(node: Node, cell: str, count: int, told: Any) -> tuple[int, int]:
         P: (count, 3 * hidden),
     }
     for index, shape in expected.items():
-        if node.has(index) and (index != P or cell == LSTM):
-            if tuple(_shape(node, index)) != shape:
-                got = brackets(_shape(node, index))
-                raise ShapeError(refusal(node.kind, _NAMES[index], brackets(shape), got))
+        if node.has(index) and (index != P or cell == LSTM) and _shape(node, index) != shape:
+            got = brackets(_shape(node, index))
+            raise ShapeError(refusal(node.kind, _NAMES[index], brackets(shape), got))
     return hidden, weight[2]
 
 
@@ -272,9 +271,8 @@ def _lengths(node: Node, source: Tensor) -> Tensor | None:
     if not node.has(LENGTHS):
         return None
     name, steps = node.inputs[LENGTHS], source.shape[0]
-    if steps is not None and name in node.owner.arrays:
-        if np.all(node.owner.arrays[name] == steps):
-            return None
+    if name in node.owner.arrays and np.all(node.owner.arrays[name] == steps):
+        return None
     tensor = node.tensor(LENGTHS)
     if len(tensor.shape) != 1 or not tensor.dtype.startswith("int"):
         got = f"{tensor.dtype}{brackets(tensor.shape)}"

@@ -336,7 +336,7 @@ def _size(e: Exporter, text: str, likes: Sequence[str]) -> str:
     return str(total)
 
 
-def _sizes(e: Exporter, node: Node, likes: Sequence[str]) -> str:
+def _sizes(e: Exporter, node: Node, likes: Sequence[str]) -> Value:
     sizes = [_size(e, text, likes) for text in node.attributes["sizes"]]
     return e.emit("Concat", *sizes, axis=0) if sizes else e.ints()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..convert.facts import _ONNX_VALUES
+from ..convert.options import _ONNX_VALUES
 from ..convert.table import GRU, LSTM
 from ..descriptors import Activation
 from ..graph import Tensor
@@ -57,7 +57,9 @@ def _direction(
         gate: e.named(e.part(matrix, k * hidden, (k + 1) * hidden, 1))
         for k, gate in enumerate(order)
     }
-    rest = {name: e.named(parts[name]) for name in ("peephole", "secondary_bias") if name in parts}
+    rest: dict[str, Value] = {
+        name: e.named(parts[name]) for name in ("peephole", "secondary_bias") if name in parts
+    }
     batch = e.size(source, 1)
     start = [
         e.named(parts[name])
@@ -116,8 +118,8 @@ def _body(
     e: Exporter,
     cell: str,
     descriptor: Any,
-    blocks: dict[str, str],
-    rest: dict[str, str],
+    blocks: dict[str, Value],
+    rest: dict[str, Value],
     hidden: int,
     dtype: str,
     has_mask: bool,
@@ -137,18 +139,18 @@ def _body(
     projected = dict(zip(order, [split] if isinstance(split, str) else split, strict=True))
     masked = e.emit("Mul", h, names["mask"]) if has_mask else h
 
-    def gate(letter: str, state: str | None = None) -> str:
+    def gate(letter: str, state: Value = None) -> Value:
         product = e.emit("MatMul", masked if state is None else state, blocks[letter])
         return e.emit("Add", projected[letter], product)
 
-    def looked(value: str, letter: str, at: str) -> str:
+    def looked(value: Value, letter: str, at: Value) -> Value:
         if "peephole" not in rest:
             return value
         k = order.index(letter)
         weight = e.part(rest["peephole"], k * hidden, (k + 1) * hidden, 0)
         return e.emit("Add", value, e.emit("Mul", at, weight))
 
-    def active(value: str, kind: Activation) -> str:
+    def active(value: Value, kind: Activation) -> Value:
         word = _WORDS[kind]
         if kind is Activation.NONE:
             return value

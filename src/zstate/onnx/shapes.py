@@ -1,4 +1,4 @@
-"""Nodes that compute with sizes, while some of these are unknown: arrays of Size instead of tensors.
+"""Nodes that compute with sizes while some of these are unknown: arrays of Size, not tensors.
 
 A value stays such an array through the few operators that exporters use on shapes; any other node
 reads it as a tensor that the graph fills in when it is compiled.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .loading import NeedsValue, Node
+from .loading import NeedsValueError, Node
 from .sizes import Size, sized_node
 
 
@@ -28,7 +28,7 @@ def translate(node: Node) -> list[Any] | None:
         else:
             try:
                 value = node.owner.known(name)
-            except NeedsValue:
+            except NeedsValueError:
                 return None
             if value.dtype.kind not in "iu":
                 return None

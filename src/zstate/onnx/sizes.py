@@ -49,10 +49,10 @@ class Size:
     def __neg__(self) -> Size | int:
         return self * -1
 
-    def __sub__(self, other: Any) -> Size | int:
+    def __sub__(self, other: Any) -> Any:
         return self + other * -1
 
-    def __rsub__(self, other: Any) -> Size | int:
+    def __rsub__(self, other: Any) -> Any:
         return -self + other
 
     def __mul__(self, other: object) -> Size | int:

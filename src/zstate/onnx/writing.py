@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..convert.facts import _ONNX_VALUES
+from ..convert.options import _ONNX_VALUES
 from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal

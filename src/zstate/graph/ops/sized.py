@@ -1,9 +1,9 @@
 """Rows whose sizes are computed from the shapes of other tensors.
 
-A model from elsewhere may reshape to (size of axis 0 of x, 2 · size of axis 1 of x) while neither is
-known. Such a size is text: products joined by "+", of whole numbers and of "k.a", the size of axis a
-of the k-th of the tensors given for their shapes: "2*0.1+-1". Like the rows of like.py these become
-ordinary nodes as soon as the shapes are known; no program ever evaluates one.
+A model from elsewhere may reshape to (size of axis 0 of x, 2 · size of axis 1 of x) while neither
+is known. Such a size is text: products joined by "+", of whole numbers and of "k.a", the size of
+axis a of the k-th of the tensors given for their shapes: "2*0.1+-1". Like the rows of like.py these
+become ordinary nodes as soon as the shapes are known; no program ever evaluates one.
 """
 
 from __future__ import annotations

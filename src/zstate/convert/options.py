@@ -46,7 +46,7 @@ def options(
     left = dict(facts)
     if row.directed:
         _check_direction(row, left, directions)
-    if row.title.startswith("ONNX"):
+    if row.listed:
         left = _from_onnx(row, cell, left, directions)
     fields: dict[str, Any] = dict(usual(cell))
     for word, names in row.activations[cell].items():
@@ -82,7 +82,7 @@ def options(
 def known_facts(row: Framework, cell: str) -> set[str]:
     """The facts that ``load`` takes for a cell."""
     words = {*row.neutral, *row.ignored, row.reverse, row.bias_fact, row.directed}
-    if row.title.startswith("ONNX"):
+    if row.listed:
         words |= {"activations", "activation_alpha", "activation_beta"}
     else:
         words |= {*row.activations[cell]}
@@ -118,8 +118,7 @@ def _activation(row: Framework, fact: str, value: Any) -> Activation:
     for name, kind in row.words.items():
         if name.lower() == word.lower():
             return kind
-    # Core ML says hard_sigmoid in its LSTM and sigmoid_hard elsewhere.
-    if word.lower() == "sigmoid_hard" and "hard_sigmoid" in row.words:
+    if word.lower() in row.hard_words.values():
         return Activation.HARD_SIGMOID
     if word.lower() in ("hard_sigmoid", "hardsigmoid") and row.hard_sigmoid:
         raise OptionError(f"[load] {fact}={word!r}: not zstate's hard sigmoid: {row.hard_sigmoid}")
@@ -133,9 +132,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(getattr(value, "__name__", value))
 
 
-def _from_onnx(
-    row: Framework, cell: str, left: dict[str, Any], directions: int
-) -> dict[str, Any]:
+def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int) -> dict[str, Any]:
     """ONNX lists the activations of all directions; alpha and beta go to those that take them."""
     words = left.pop("activations", None)
     alphas = list(left.pop("activation_alpha", None) or [])
@@ -176,7 +173,7 @@ def _same(values: Sequence[float | None], wanted: Sequence[float]) -> bool:
     )
 
 
-def told(framework: str, row: Framework, layer: Layer) -> dict[str, Any]:
+def told(row: Framework, layer: Layer) -> dict[str, Any]:
     """The facts of a layer in a framework's words; raises where it has no words for them."""
     cell, descriptor = layer.cell, layer.descriptor
     settled = usual(cell)
@@ -196,7 +193,7 @@ def told(framework: str, row: Framework, layer: Layer) -> dict[str, Any]:
     facts: dict[str, Any] = dict(words)
     if row.directed:
         facts[row.directed] = "bidirectional" if layer.directions == 2 else "forward"
-    if framework == "onnx":
+    if row.listed:
         facts = _to_onnx(layer, facts)
     if row.reverse and layer.directions == 1:
         facts[row.reverse] = descriptor.reverse
@@ -204,7 +201,7 @@ def told(framework: str, row: Framework, layer: Layer) -> dict[str, Any]:
         facts[row.bias_fact] = bool({"bias", "secondary_bias"} & set(layer.tensors))
     if cell == GRU and row.reset_fact:
         after = bool(getattr(descriptor, "reset_after", False))
-        facts[row.reset_fact] = int(after) if framework == "onnx" else after
+        facts[row.reset_fact] = int(after) if row.listed else after
     if cell == LSTM and row.forget_bias is not None:
         facts["forget_bias"] = 0.0
     return facts
@@ -213,9 +210,7 @@ def told(framework: str, row: Framework, layer: Layer) -> dict[str, Any]:
 def _word(row: Framework, cell: str, name: str, kind: Activation) -> str:
     for word, known in row.words.items():
         if known == kind:
-            if word == "hard_sigmoid" and row.title.startswith("Core ML") and cell != LSTM:
-                return "sigmoid_hard"
-            return word
+            return row.hard_words.get(cell, word) if kind is Activation.HARD_SIGMOID else word
     if kind is Activation.HARD_SIGMOID and row.hard_sigmoid:
         raise OptionError(f"[save] {name}: no such hard sigmoid in {row.title}: {row.hard_sigmoid}")
     _cannot(row, name, f"one of {', '.join(row.words)}", kind.name.lower())

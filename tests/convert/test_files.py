@@ -1,0 +1,242 @@
+"""`zstate convert`: files in, files out, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+import zstate as zs
+import zstate.convert as zc
+from zstate import cli
+from zstate.convert import files
+
+from .common import ACT, H, I, N, T, as_list, close, draw, ours, random_layer, same_layer
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.chdir(tmp_path)
+
+
+def _convert(*arguments: str) -> int:
+    return cli.main(["convert", *arguments])
+
+
+def _saved_torch(module: torch.nn.Module, name: str = "in.safetensors") -> dict[str, Any]:
+    arrays = {key: value.numpy() for key, value in module.state_dict().items()}
+    save_file(arrays, name)
+    return arrays
+
+
+@pytest.mark.parametrize("end", ["safetensors", "npz"])
+def test_torch_to_keras(end: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = torch.nn.LSTM(I, H, num_layers=12, bidirectional=True)
+    arrays = _saved_torch(module)
+    if end == "npz":
+        np.savez("in.npz", **arrays)
+    assert _convert(f"in.{end}", f"out.{end}", "--from", "torch", "--to", "keras") == 0
+    printed = capsys.readouterr().out
+    assert f"layer 0: lstm, {I} inputs, {H} units, both directions" in printed
+    assert 'keras: activation="tanh" recurrent_activation="sigmoid" use_bias=true' in printed
+    found = load_file(f"out.{end}") if end == "safetensors" else dict(np.load(f"out.{end}"))
+    expected = zc.save(zc.load(module, source="torch"), target="keras")
+    assert set(found) == set(expected)
+    assert all(np.array_equal(found[name], array) for name, array in expected.items())
+    assert len(found) == 12 * 2 * 3
+    # The layers come back in their order: 10 behind 9.
+    assert _convert(f"out.{end}", "back.safetensors", "--from", "keras", "--to", "torch") == 0
+    back = zc.load(load_file("back.safetensors"), source="torch")
+    for one, other in zip(as_list(back), as_list(zc.load(module, source="torch")), strict=True):
+        same_layer(one, other)
+
+
+def test_facts_travel_in_the_file(rng: np.random.Generator) -> None:
+    stack = [
+        random_layer(rng, "gru"),
+        random_layer(rng, "single_gate_rnn", inputs=H, activation=ACT.RELU),
+    ]
+    files.write("a.safetensors", stack, "keras")
+    assert _convert("a.safetensors", "b.safetensors", "--from", "keras", "--to", "tensorflow") == 0
+    back = as_list(zc.load(files.read("b.safetensors", "tensorflow"), source="tensorflow"))
+    for one, other in zip(back, stack, strict=True):
+        same_layer(one, other)
+
+
+def test_facts_and_prefixes_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.ModuleDict(
+        {"encoder": torch.nn.RNN(I, H, nonlinearity="relu"), "head": torch.nn.Linear(H, 2)}
+    )
+    _saved_torch(model)
+    frameworks = ("--from", "torch", "--to", "mlx")
+    assert _convert("in.safetensors", "out.npz", *frameworks) == 2
+    assert "got 'head." in capsys.readouterr().err
+    only = ("--only", "encoder", "--fact", "nonlinearity=relu", "--cell", "rnn")
+    assert _convert("in.safetensors", "out.npz", *frameworks, *only) == 0
+    assert 'mlx: nonlinearity="relu" bias=true' in capsys.readouterr().out
+    assert set(np.load("out.npz")) == {"Wxh", "Whh", "bias"}
+
+
+@pytest.mark.parametrize("dtype", ["float32"])
+def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
+    stack = [
+        random_layer(rng, "lstm", bidirectional=True),
+        random_layer(rng, "gru", inputs=2 * H, reset_after=True),
+        random_layer(rng, "single_gate_rnn", inputs=H, hidden=3, bias=False),
+    ]
+    files.write("model.onnx", stack, "onnx")
+    onnx.checker.check_model(onnx.load("model.onnx"), full_check=True)
+    session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+    source = draw(rng, (T, N, I), dtype)
+    close(session.run(["Y"], {"X": source})[0], ours(stack, source, [{}, {}, {}]))
+    back = as_list(zc.load(files.read("model.onnx", "onnx"), source="onnx"))
+    for one, other in zip(back, stack, strict=True):
+        same_layer(one, other)
+    assert _convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "keras") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["in.pt", "o.npz", "--from", "torch", "--to", "keras"],
+            "a file that ends in .safetensors",
+        ),
+        (["in.npz", "o.keras", "--from", "torch", "--to", "keras"], "write: expected a file that"),
+        (["in.npz", "o.onnx", "--from", "torch", "--to", "keras"], "--to: expected onnx for a"),
+        (["in.onnx", "o.npz", "--from", "torch", "--to", "keras"], "--from: expected onnx"),
+        (["in.keras", "o.npz", "--from", "torch", "--to", "mlx"], "--from: expected keras or"),
+        (["in.npz", "o.npz", "--from", "torch", "--to", "mlx"], "No such file"),
+        (["bad.npz", "o.npz", "--from", "torch", "--to", "mlx"], "whole .npz file"),
+        (["bad.safetensors", "o.npz", "--from", "torch", "--to", "mlx"], "whole .safetensors file"),
+        (["bad.onnx", "o.npz", "--from", "onnx", "--to", "mlx"], "whole .onnx file"),
+        (["good.npz", "o.npz", "--from", "torch", "--to", "mlx", "--fact", "x"], "NAME=VALUE"),
+        (["good.npz", "o.npz", "--from", "torch", "--to", "mlx", "--only", "x"], "--only"),
+        (["good.npz", "no/o.npz", "--from", "torch", "--to", "mlx"], "No such file"),
+        (["good.npz", "o.npz", "--from", "torch", "--to", "coreml"], "reset_after"),
+        (
+            ["keras.safetensors", "o.npz", "--from", "torch", "--to", "mlx"],
+            "--from: expected 'keras'",
+        ),
+    ],
+)
+def test_refusals_write_nothing(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    rng: np.random.Generator,
+) -> None:
+    for name in ("bad.npz", "bad.safetensors", "bad.onnx"):
+        Path(name).write_bytes(b"not what it says")
+    gru = random_layer(rng, "gru", reset_after=True)
+    np.savez("good.npz", **zc.save(gru, target="torch"))
+    files.write("keras.safetensors", [gru], "keras")
+    before = sorted(os.listdir())
+    assert _convert(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(os.listdir()) == before
+
+
+def test_a_failure_while_writing_leaves_the_old_file(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    layer = random_layer(rng, "lstm")
+    files.write("out.npz", [layer], "torch")
+    before = Path("out.npz").read_bytes()
+
+    def fails(file: Any, **arrays: Any) -> None:
+        file.write(b"half")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(np, "savez", fails)
+    with pytest.raises(OSError, match="full"):
+        files.write("out.npz", [layer], "mlx")
+    assert Path("out.npz").read_bytes() == before
+    assert os.listdir() == ["out.npz"]
+
+
+def test_bfloat16_is_no_type_of_npz() -> None:
+    layer = zc.load(torch.nn.LSTM(I, H, dtype=torch.bfloat16), source="torch")
+    with pytest.raises(zs.OptionError, match="bfloat16"):
+        files.write("out.npz", as_list(layer), "torch")
+    files.write("out.safetensors", as_list(layer), "torch")
+    back = zc.load(files.read("out.safetensors", "torch"), source="torch")
+    same_layer(as_list(back)[0], as_list(layer)[0])
+
+
+def test_a_missing_reader_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    Path("in.h5").touch()
+    assert _convert("in.h5", "out.npz", "--from", "keras", "--to", "torch") == 2
+    assert "this file needs the package h5py: pip install 'h5py'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model.weights.h5"])
+def test_models_of_keras(name: str, rng: np.random.Generator) -> None:
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras", minversion="3.0")
+    pytest.importorskip("h5py")
+    options: dict[str, Any] = {"activation": "relu", "return_sequences": True}
+    if name == "model.weights.h5":
+        options["activation"] = "tanh"  # such a file holds no options
+    model = keras.Sequential(
+        [
+            keras.Input((T, I)),
+            keras.layers.LSTM(H, name="zeta", **options),
+            keras.layers.Bidirectional(keras.layers.LSTM(H, **options), name="alpha"),
+            keras.layers.Dense(3),
+            keras.layers.RNN(keras.layers.LSTMCell(H), return_sequences=True, name="middle"),
+        ]
+    )
+    model.set_weights([draw(rng, weight.shape) for weight in model.get_weights()])
+    (model.save_weights if "weights" in name else model.save)(name)
+    found = as_list(zc.load(files.read(name, "keras"), source="keras"))
+    by_title = {(layer.inputs, layer.directions): layer for layer in found}
+    expected = [
+        zc.load(model.get_layer(title), source="keras") for title in ("zeta", "alpha", "middle")
+    ]
+    assert len(found) == 3
+    for layer in as_list(expected):
+        same_layer(by_title[layer.inputs, layer.directions], layer)
+    if name != "model.weights.h5":
+        assert [layer.inputs for layer in found] == [I, H, 3]
+    assert _convert(name, "out.npz", "--from", "keras", "--to", "onnx") == 0
+    if name != "model.weights.h5":
+        with pytest.raises(zs.OptionError, match="Keras 2.*--from keras.*got Keras 3"):
+            files.read(name, "tensorflow")
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.h5"])
+def test_models_of_keras_2(name: str, rng: np.random.Generator) -> None:
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    keras = pytest.importorskip("tf_keras")
+    model = keras.Sequential(
+        [
+            keras.Input((T, I)),
+            keras.layers.GRU(H, return_sequences=True, recurrent_activation="hard_sigmoid"),
+            keras.layers.Bidirectional(keras.layers.LSTM(H)),
+            keras.layers.Dense(2),
+        ]
+    )
+    model.set_weights([draw(rng, weight.shape) for weight in model.get_weights()])
+    model.save(name)
+    if name == "model.keras":
+        with pytest.raises(zs.OptionError, match="save the model as .h5"):
+            files.read(name, "tensorflow")
+        return
+    found = as_list(zc.load(files.read(name, "tensorflow"), source="tensorflow"))
+    expected = as_list(zc.load(model.layers[:2], source="tensorflow"))
+    for one, other in zip(found, expected, strict=True):
+        same_layer(one, other)
+    with pytest.raises(zs.OptionError, match="--from tensorflow"):
+        files.read(name, "keras")
