@@ -40,7 +40,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror csrc/*
+	$(BIN)/clang-format --dry-run -Werror csrc/*/*
 	$(BIN)/clang-format --dry-run -Werror src/zstate/backends/cuda/*.cu*
 
 $(BIN)/python:
@@ -48,7 +48,7 @@ $(BIN)/python:
 
 # Uninstalled first: pip would keep an installed copy of the same version.
 $(VENV)/.run: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip uninstall --quiet --yes zstate
+	$(BIN)/python -m pip uninstall -qq --yes zstate
 	$(BIN)/python -m pip install --quiet '.[train,bfloat16]'
 	touch $@
 

@@ -3,7 +3,10 @@
 Importing it imports NumPy and nothing heavier; frameworks are found when they are used.
 """
 
+from . import _startup  # noqa: F401 - first: what follows takes its time
 from .backends.native import get_num_threads, set_kept_memory, set_num_threads
+from .backends.slow import SlowBackendWarning
+from .config import show_config
 from .descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .errors import (
     BackendError,
@@ -53,6 +56,7 @@ __all__ = [
     "RNNResult",
     "ShapeError",
     "SingleGateRNNDescriptor",
+    "SlowBackendWarning",
     "Tensor",
     "ZStateError",
     "get_num_threads",
@@ -62,6 +66,7 @@ __all__ = [
     "lstm_gradients",
     "set_kept_memory",
     "set_num_threads",
+    "show_config",
     "single_gate_rnn",
     "single_gate_rnn_gradients",
 ]

@@ -39,7 +39,7 @@ class Namespace(Protocol):
 
     def fused(self, name: str, *values: Any) -> Any:
         """The result of a row that this library computes in one pass, by the names and forms of
-        csrc/graph_arrays.h; None: compose it of array functions."""
+        csrc/python/graph_arrays.h; None: compose it of array functions."""
 
     def put_ones(self, rows: Any, columns: Any, value: float) -> None: ...
     def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any: ...
@@ -77,8 +77,9 @@ class NumPyNamespace:
         return np.array(value, order="C")
 
     def result(self, value: Any) -> Array:
-        """What a caller gets: an array, also where NumPy's arithmetic gave a scalar."""
-        return np.asarray(value)
+        """What a caller gets or a variable keeps: an array, also where NumPy's arithmetic gave a
+        scalar, in C order, since the bits of a small product depend on the order."""
+        return np.asarray(value, order="C")
 
     def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any:
         return value.astype(dtype, copy=copy)
@@ -169,7 +170,7 @@ class TorchNamespace:
         return value.detach().clone(memory_format=self._torch.contiguous_format)
 
     def result(self, value: Any) -> Any:
-        return value
+        return value.contiguous()
 
     def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any:
         return value.to(dtype)  # a tensor of another type is a copy; of the same, never written to
@@ -247,9 +248,11 @@ def namespace_of(value: Any) -> Namespace:
     """The namespace of an array: its library and, in torch, its device."""
     if not is_torch_tensor(value):
         return NUMPY
-    if value.device not in _TORCH:
-        _TORCH[value.device] = TorchNamespace(sys.modules["torch"], value.device)
-    return _TORCH[value.device]
+    known = _TORCH.get(value.device)
+    # Threads may race here: all of them get the one that is kept.
+    return known or _TORCH.setdefault(
+        value.device, TorchNamespace(sys.modules["torch"], value.device)
+    )
 
 
 def _torch_to_numpy(value: Any) -> Array:

@@ -1,7 +1,8 @@
 """What a user can choose: the five activations and the three descriptors.
 
 A descriptor is a frozen dataclass: comparable, hashable, safe to share. It rejects a wrong type or
-an unknown field when it is made, so that nothing behind it has to check again.
+an unknown field when it is made, so that nothing behind it has to check again. An activation may be
+given by its name: ``LSTMDescriptor(activation="relu")``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import DescriptorError
 
@@ -28,6 +29,38 @@ class Activation(IntEnum):
 
 
 _D = TypeVar("_D", bound="Descriptor")
+
+if TYPE_CHECKING:
+
+    class _ActivationField:
+        """To a type checker: takes an Activation or its name, and gives an Activation."""
+
+        def __get__(self, instance: object, owner: object) -> Activation: ...
+        def __set__(self, instance: object, value: Activation | str) -> None: ...
+
+else:
+    _ActivationField = Activation
+
+
+_RELU: Any = Activation.RELU
+_TANH: Any = Activation.TANH
+_SIGMOID: Any = Activation.SIGMOID
+
+
+def named_activation(label: str, value: str) -> Activation:
+    """The activation of a name such as "tanh"; ``label`` names the field in messages."""
+    found = _NAMED.get(value)
+    if found is None:
+        close = difflib.get_close_matches(value.lower(), _NAMED, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise DescriptorError(
+            f"{label}: expected an Activation or one of {', '.join(_NAMED)}, got {value!r} of type "
+            f"str{hint}"
+        )
+    return found
+
+
+_NAMED = {kind.name.lower(): kind for kind in Activation}
 
 
 class Descriptor:
@@ -55,8 +88,11 @@ class Descriptor:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             kind = Activation if isinstance(field.default, Activation) else bool
+            if kind is Activation and isinstance(value, str):
+                value = named_activation(f"[{type(self).__name__}] {field.name}", value)
+                object.__setattr__(self, field.name, value)
             if type(value) is not kind:
-                expected = "an Activation" if kind is Activation else "a bool"
+                expected = "an Activation or its name" if kind is Activation else "a bool"
                 raise DescriptorError(
                     f"[{type(self).__name__}] {field.name}: expected {expected}, got "
                     f"{value!r} of type {type(value).__name__}"
@@ -89,7 +125,7 @@ class SingleGateRNNDescriptor(Descriptor):
     reverse: bool = False
     bidirectional: bool = False
     training: bool = False
-    activation: Activation = Activation.RELU
+    activation: _ActivationField = _RELU
 
     activation_fields = ("activation",)
     __hash__ = Descriptor.__hash__
@@ -108,11 +144,11 @@ class LSTMDescriptor(Descriptor):
     produce_cell: bool = False
     training: bool = False
     forget_gate_last: bool = False
-    input_gate_activation: Activation = Activation.SIGMOID
-    forget_gate_activation: Activation = Activation.SIGMOID
-    cell_gate_activation: Activation = Activation.TANH
-    output_gate_activation: Activation = Activation.SIGMOID
-    activation: Activation = Activation.TANH
+    input_gate_activation: _ActivationField = _SIGMOID
+    forget_gate_activation: _ActivationField = _SIGMOID
+    cell_gate_activation: _ActivationField = _TANH
+    output_gate_activation: _ActivationField = _SIGMOID
+    activation: _ActivationField = _TANH
 
     activation_fields = (
         "input_gate_activation",
@@ -138,9 +174,9 @@ class GRUDescriptor(Descriptor):
     reset_gate_first: bool = False
     reset_after: bool = False
     flip_z: bool = False
-    update_gate_activation: Activation = Activation.SIGMOID
-    reset_gate_activation: Activation = Activation.SIGMOID
-    output_gate_activation: Activation = Activation.TANH
+    update_gate_activation: _ActivationField = _SIGMOID
+    reset_gate_activation: _ActivationField = _SIGMOID
+    output_gate_activation: _ActivationField = _TANH
 
     activation_fields = (
         "update_gate_activation",

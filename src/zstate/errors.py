@@ -7,8 +7,11 @@ one line which call, which argument, what was wanted and what came.
 from __future__ import annotations
 
 
-class ZStateError(Exception):
-    """Base of every exception that zstate raises on purpose."""
+class ZStateError(RuntimeError):
+    """Base of every exception that zstate raises on purpose.
+
+    A RuntimeError, as torch's own refusals are: code written for torch.nn catches that.
+    """
 
 
 class ShapeError(ZStateError, ValueError):
@@ -27,7 +30,7 @@ class DescriptorError(ZStateError, TypeError, ValueError):
     """A descriptor was given a wrong type, an unknown field, or an activation outside the five."""
 
 
-class BackendError(ZStateError, RuntimeError):
+class BackendError(ZStateError):
     """A backend that was asked for by name cannot serve the call."""
 
 

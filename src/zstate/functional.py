@@ -15,6 +15,7 @@ from . import operations as ops
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .layout import is_torch_tensor
+from .operations import AnyArray as Array
 from .operations import (
     GRUGradients,
     GRUResult,
@@ -24,7 +25,6 @@ from .operations import (
     RNNGradients,
     RNNResult,
 )
-from .types import Array
 
 _on_torch: Any = None  # zstate.torch's run(), once it was needed: to ask every time costs as much
 
@@ -47,10 +47,11 @@ def run(
         if known is not None:
             return known
     run = prepare(operation, tensors, descriptor, backend).run
-    results: ops.AnyResult = run(tensors)
+    results = run(tensors)
     if backend is None:
         remember_call(operation, tensors, descriptor, run)
-    return results
+    named = type(results) is operation.result
+    return cast(ops.AnyResult, results if named else operation.result(*results))
 
 
 def single_gate_rnn(

@@ -20,7 +20,7 @@ import numpy.ma  # NumPy would import it on first use, inside a call
 from .cells import Cell
 from .descriptors import AnyDescriptor
 from .errors import DTypeError, OptionError, ShapeError, refusal
-from .operations import OPERATIONS, Operation
+from .operations import OPERATIONS, Operation, check_saved
 from .types import FLOAT_NAMES, PartialShape, Shape, Value
 
 # One row a tensor: its axes as products of letters. A lone D is dropped with one direction.
@@ -357,6 +357,7 @@ def bind(
     look = _torch_info if is_torch_tensor(source) else _numpy_info
     infos = {}
     for name, tensor in zip(operation.inputs, tensors, strict=True):
+        check_saved(operation, name, tensor)
         if tensor is not None or name in operation.required:
             infos[name] = look(operation.name, name, tensor, source)
     device = source.device.type if look is _torch_info else "cpu"

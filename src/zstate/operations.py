@@ -1,71 +1,77 @@
 """The table of the operations: which tensors each takes and gives, in the published order.
 
 The functional interface, the graph, the PyObjC facade and the command line all read this table.
+
+No member of a result is typed as optional: a type checker cannot see from the descriptor and the
+arguments which are there. One that was not produced, or whose input was not passed, is None.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from .cells import GRU, LSTM, RNN, Cell
-from .types import Array
+from .errors import DTypeError, refusal
+
+# A NumPy array or a torch tensor, and results of the same library: no type says so without torch.
+AnyArray: TypeAlias = Any
 
 
 class RNNResult(NamedTuple):
     """Result of :func:`zstate.single_gate_rnn`."""
 
-    state: Array
-    training_state: Array | None
+    state: AnyArray
+    training_state: AnyArray
 
 
 class LSTMResult(NamedTuple):
     """Result of :func:`zstate.lstm`."""
 
-    state: Array
-    cell: Array | None
-    training_state: Array | None
+    state: AnyArray
+    cell: AnyArray
+    training_state: AnyArray
 
 
 class GRUResult(NamedTuple):
     """Result of :func:`zstate.gru`."""
 
-    state: Array
-    training_state: Array | None
+    state: AnyArray
+    training_state: AnyArray
 
 
 class RNNGradients(NamedTuple):
     """Result of :func:`zstate.single_gate_rnn_gradients`, in the published order."""
 
-    source: Array
-    recurrent_weight: Array
-    input_weight: Array | None
-    bias: Array | None
-    init_state: Array | None
+    source: AnyArray
+    recurrent_weight: AnyArray
+    input_weight: AnyArray
+    bias: AnyArray
+    init_state: AnyArray
 
 
 class LSTMGradients(NamedTuple):
     """Result of :func:`zstate.lstm_gradients`, in the published order."""
 
-    source: Array
-    recurrent_weight: Array
-    input_weight: Array | None
-    bias: Array | None
-    peephole: Array | None
-    init_state: Array | None
-    init_cell: Array | None
+    source: AnyArray
+    recurrent_weight: AnyArray
+    input_weight: AnyArray
+    bias: AnyArray
+    peephole: AnyArray
+    init_state: AnyArray
+    init_cell: AnyArray
 
 
 class GRUGradients(NamedTuple):
     """Result of :func:`zstate.gru_gradients`, in the published order."""
 
-    source: Array
-    recurrent_weight: Array
-    input_weight: Array | None
-    bias: Array | None
-    init_state: Array | None
-    secondary_bias: Array | None
+    source: AnyArray
+    recurrent_weight: AnyArray
+    input_weight: AnyArray
+    bias: AnyArray
+    init_state: AnyArray
+    secondary_bias: AnyArray
 
 
 AnyResult = RNNResult | LSTMResult | GRUResult | RNNGradients | LSTMGradients | GRUGradients
@@ -128,3 +134,11 @@ OPERATIONS: dict[str, Operation] = {
         GRU_GRADIENTS,
     )
 }
+
+
+def check_saved(operation: Operation, name: str, tensor: object, label: str | None = None) -> None:
+    """Refuse None in the place of what the forward operation saves, and say how it is made."""
+    if tensor is None and operation.is_gradient and name in operation.cell.fed_back:
+        expected = f"the {operation.cell.fed_back[name]} of the forward operation"
+        advice = "; run the forward operation with training=True in its descriptor"
+        raise DTypeError(refusal(label or operation.name, name, expected, "None") + advice)

@@ -127,8 +127,9 @@ class _Call:
     def joined(self, name: str, parts: list[Value]) -> Value:
         """The inverse of ``part``: all directions, steps in the caller's order."""
         turned = [self._turned(name, part, index) for index, part in enumerate(parts)]
-        if len(turned) == 1:
+        if len(turned) == 1 and turned[0] is parts[0]:
             return turned[0]
+        # One direction that was turned may be a view against the grain; joined, it is none.
         axis = self.layout.direction_axis(name)
         return self.xp.stack(turned, 0) if axis is None else self.xp.concat(turned, axis)
 

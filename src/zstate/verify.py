@@ -160,7 +160,7 @@ def _call(
         return functional.run(operation, tensors, descriptor, backend)
     moved = tuple(None if tensor is None else _to_gpu(tensor) for tensor in tensors)
     result = functional.run(operation, moved, descriptor, backend)
-    return operation.result(*(None if each is None else _from_gpu(each) for each in result))  # type: ignore[arg-type]
+    return operation.result(*(None if each is None else _from_gpu(each) for each in result))
 
 
 def _to_gpu(array: Array) -> Any:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from zstate import cli
 from zstate.bench import contenders, report
-from zstate.bench.rows import GATES, GPU_ROWS, ROWS, Row, make_data
+from zstate.bench.rows import GATES, GPU_ROWS, ROWS, Row, choose, make_data
 from zstate.bench.timing import Protocol, Timing, measure
 from zstate.cli import bench
 from zstate.verify import relative_error
@@ -71,7 +75,7 @@ def test_a_wrong_contender_is_not_timed(
         return lambda: [call()[0] + 0.01]
 
     monkeypatch.setitem(contenders.CONTENDERS, "torch", wrong)
-    options = ["--only", "^RNN 1×1×64$", "--mode", "inference", "--peers", "torch"]
+    options = ["--only", "rnn 1x1x64", "--mode", "inference", "--peers", "torch"]
     quick = ["--block", "0.01", "--rounds", "1", "--no-growth", "--threads", "1"]
     assert cli.main(["bench", *options, *quick]) == 0
     assert "torch is wrong by" in capsys.readouterr().out
@@ -80,7 +84,7 @@ def test_a_wrong_contender_is_not_timed(
 def test_a_run_writes_json_and_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--json", str(tmp_path / "b.json"), "--chart", str(tmp_path / "b.png")]
     quick = ["--block", "0.01", "--rounds", "2", "--no-growth", "--threads", "1"]
-    only = ["--only", "^(LSTM|RNN) 1×1×64$", "--peers", "torch,onnxruntime"]
+    only = ["--only", "lstm 1x1x64,rnn 1x1x64", "--peers", "torch,onnxruntime"]
     assert cli.main(["bench", *only, *quick, *files]) == 0
     printed = capsys.readouterr().out
     assert "geometric mean of 2 rows" in printed
@@ -99,15 +103,16 @@ def test_growth_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "_BASE", Row("LSTM", 4, 2, 8))
-    found = bench._growth(bench.Console(), 1, Protocol(0.001, 0, 1))
+    found = bench._growth(Console(), 1, Protocol(0.001, 0, 1))
     assert [each["letter"] for each in found] == ["T"] * 3 + ["N"] * 4 + ["H"] * 3
     assert all(each["ms"] > 0 for each in found)
     assert "growth" in capsys.readouterr().out
 
 
 def test_no_such_row(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--only", "transformer"]) == 2
-    assert "no row matches 'transformer'" in capsys.readouterr().err
+    assert cli.main(["bench", "--only", "lstm*,transformer"]) == 2
+    assert "--only: expected the name of a row" in (err := capsys.readouterr().err)
+    assert "got 'transformer'" in err
 
 
 def test_blocks_alternate_and_the_best_median_counts() -> None:
@@ -185,3 +190,129 @@ def test_the_bound_of_an_error_on_a_gpu() -> None:
     assert not gpu.within(2.1e-3, 1e-3, 2e-3)
     assert gpu.within(1e-3, 0.0, 1e-3)
     assert not gpu.within(float("nan"), 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "titles"),
+    [
+        ("lstm 64x1x64", ["LSTM 64×1×64"]),
+        ("LSTM 64×1×64", ["LSTM 64×1×64"]),
+        (" gru 1x1x64 , rnn 1x1x64", ["GRU 1×1×64", "RNN 1×1×64"]),
+        ("64x1x64", ["LSTM 64×1×64", "GRU 64×1×64", "RNN 64×1×64"]),
+        ("*both ways", ["LSTM 256×8×1024 both ways"]),
+        ("[lr]*x1760", ["RNN 50×16×1760"]),
+        ("rnn *x333", ["RNN 30×48×333", "RNN 50×3×333"]),
+    ],
+)
+def test_rows_by_what_can_be_typed(pattern: str, titles: list[str]) -> None:
+    assert [row.title for row in choose(ROWS, pattern)] == titles
+
+
+def test_a_row_is_taken_once_and_all_without_a_pattern() -> None:
+    assert len(choose(ROWS, "gru*,gru 1x1x64")) == sum(row.cell == "GRU" for row in ROWS)
+    assert choose(ROWS, None) == ROWS
+
+
+def test_odd_sizes_are_in_the_table() -> None:
+    odd = [row for row in ROWS if row.group == "odd"]
+    for cell in GATES:
+        sizes = {(row.N, row.H) for row in odd if row.cell == cell}
+        assert sizes == {(12, 200), (5, 200), (48, 333), (3, 333)}
+    assert len(ROWS) == 43 + len(odd)
+
+
+def _fast(*_: object) -> None:
+    raise AssertionError("something was measured")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--only", "["], "--only: expected the name of a row, such as 'lstm 64x1x64'"),
+        (["--only", ""], "--only: expected the name of a row"),
+        (["--peers", "foo"], "--peers: expected none, or some of torch, onnxruntime, jax, got 'f"),
+        (["--json", "/nowhere/x.json"], "--json: expected a file in a folder that exists, got no"),
+        (["--json", "."], "--json: expected a file in a folder that exists, got a folder"),
+        (["--chart", "/nowhere/x.png"], "--chart: expected a file in a folder that exists"),
+        (["--chart", "x.gif"], "--chart: expected a name that ends in one of .png, .svg, .pdf"),
+        (["--chart", "x.png", "--peers", "none"], "--chart: expected at least one peer"),
+        (
+            ["--chart", "x.png", "--peers", "onnxruntime", "--mode", "training"],
+            "--chart: expected at least one peer",
+        ),
+        (["--rounds", "0"], "--rounds: expected a whole number of at least 1, got '0'"),
+        (["--threads", "0"], "--threads: expected a whole number of at least 1, got '0'"),
+        (["--block", "nan"], "--block: expected a number of at least 0, got 'nan'"),
+    ],
+)
+def test_options_are_checked_before_anything_is_measured(
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bench, "sgemm_rate", _fast)
+    with suppress(SystemExit):
+        assert cli.main(["bench", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gone", "words", "message"),
+    [
+        ("matplotlib", ["--chart", "x.png"], "--chart needs matplotlib: pip install 'zstate[bench"),
+        ("jax", ["--peers", "jax"], "--peers: jax is not installed: pip install jax"),
+        ("onnx", ["--peers", "onnxruntime"], "onnxruntime is not installed: pip install onnx"),
+        ("torch", ["--through", "torch"], "--through torch: torch is missing: pip install 'zst"),
+    ],
+)
+def test_missing_packages_are_named_first(
+    gone: str,
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    right = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda n: None if n == gone else right(n))
+    monkeypatch.setattr(bench, "sgemm_rate", _fast)
+    assert cli.main(["bench", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_peer_it_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contenders, "missing", lambda name: [name] if name != "zstate" else [])
+    quick = ["--block", "0.001", "--rounds", "1", "--no-growth", "--mode", "inference"]
+    assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
+    printed = capsys.readouterr().out
+    assert "no peer is installed, so there are no ratios; to get one: pip install torch" in printed
+
+
+@pytest.mark.parametrize("width", [30, 50, 60, 80, 100, 160])
+def test_the_ratio_is_never_cut(width: int) -> None:
+    row = Row("LSTM", 256, 8, 1024, bidirectional=True)
+    times = {"zstate": 12.3456, "torch": 1.23456, "onnxruntime": 2.0, "jax": 3.0}
+    timings = {name: Timing(seconds, 0.123) for name, seconds in times.items()}
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    each = report.Measured(row, False, timings)
+    console.print(report.table([each], list(times), False, 1e11, width))
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= max(width, 45) for line in lines)
+    (line,) = [line for line in lines if "0.10" in line]
+    assert width < 45 or "LSTM 256×8×1024 both ways" in line
+    assert ("×" in line) and ("12,346" in line) == (width >= 60)
+    assert ("jax" in out.getvalue()) == (width >= 100)
+    assert ("of sgemm" in out.getvalue()) == (width == 160)
+
+
+def test_piped_output_has_all_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    quick = ["--block", "0.001", "--rounds", "1", "--no-growth", "--peers", "torch,onnxruntime"]
+    assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
+    printed = capsys.readouterr().out
+    assert "× best peer" in printed and "of sgemm" in printed and "±" in printed

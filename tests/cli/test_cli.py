@@ -3,6 +3,7 @@ a command is imported when it is asked for, and a refusal is one line on standar
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -157,7 +158,7 @@ def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[st
     [
         (KeyboardInterrupt(), 130, ""),
         (ImportError("install me"), 2, "zstate: install me\n"),
-        (FileNotFoundError(2, "No such file", "there"), 2, "zstate: [Errno 2] No such file: 'th"),
+        (FileNotFoundError(2, "No such file", "there"), 2, "zstate: there: No such file\n"),
     ],
 )
 def test_what_stops_a_command(
@@ -175,15 +176,73 @@ def test_what_stops_a_command(
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_without_rich_the_command_says_so(
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"],
+        ["--help"],
+        ["check", "--backend", "reference"],
+        *([name, "--help"] for name in ("train", "sample", "graph", "check", "bench", "shapes")),
+    ],
+)
+def test_what_works_without_rich(words: list[str]) -> None:
+    done = without("rich", words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("words", [["shapes", "lstm"], ["bench"]])
+def test_what_needs_rich_says_so(words: list[str]) -> None:
+    done = without("rich", words)
+    assert done.returncode == 2
+    assert done.stderr == "zstate: this command needs rich: pip install 'zstate[cli]'\n"
+
+
+def without(module: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """The command line in a process that cannot import a module."""
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom zstate.cli import main\n"
+    code += "sys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_check_names_the_instruction_set(capsys: pytest.CaptureFixture[str]) -> None:
+    native = pytest.importorskip("zstate._native")
+    assert cli.main(["check", "--backend", "reference"]) == 0
+    assert f"  instruction set: {native.isa()}\n" in capsys.readouterr().out
+
+
+def test_check_of_a_backend_that_is_unavailable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert cli.main(["check"]) == 2
-    assert "pip install 'zstate[cli]'" in capsys.readouterr().err
+    monkeypatch.setattr("zstate.backends.native._REASON", "it is broken")
+    assert cli.main(["check", "--backend", "native"]) == 1
+    assert capsys.readouterr().out.endswith("native backend unavailable: it is broken\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has such a file")
+def test_a_full_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "zstate", "shapes", "lstm"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, "zstate: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", ["check", "bench", "sample x"])
+def test_a_negative_seed_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*command.split(), "--seed=-1"])
+    expected = "--seed: expected a whole number of at least 0, got '-1'"
+    assert expected in capsys.readouterr().err
 
 
 def test_bench_through_the_modules(capsys: pytest.CaptureFixture[str]) -> None:
-    row = ["--only", "GRU 1×1×64", "--no-growth", "--block", "0.01", "--rounds", "1"]
+    row = ["--only", "gru 1x1x64", "--no-growth", "--block", "0.01", "--rounds", "1"]
     assert cli.main(["bench", "--through", "torch", "--peers", "torch", *row]) == 0
     assert "GRU 1×1×64" in capsys.readouterr().out

@@ -179,3 +179,27 @@ def test_activations_are_the_five() -> None:
         ("SIGMOID", 3),
         ("HARD_SIGMOID", 4),
     ]
+
+
+ACTIVATIONS = [pytest.param(*p.values, id=p.id) for p in FIELDS if "activation" in str(p.id)]
+
+
+@pytest.mark.parametrize(("kind", "name"), ACTIVATIONS)
+@pytest.mark.parametrize("activation", list(A))
+def test_an_activation_may_be_given_by_name(kind: Any, name: str, activation: A) -> None:
+    made = kind(**{name: activation.name.lower()})
+    assert getattr(made, name) is activation
+    assert made == kind(**{name: activation})
+    assert hash(made) == hash(kind(**{name: activation}))
+    assert replace(kind(), **{name: activation.name.lower()}) == made
+
+
+@pytest.mark.parametrize(("kind", "name"), ACTIVATIONS)
+@pytest.mark.parametrize(
+    ("given", "meant"), [("rleu", "relu"), ("TANH", "tanh"), ("hardsigmoid", "hard_sigmoid")]
+)
+def test_a_mistyped_activation_gets_a_suggestion(
+    kind: Any, name: str, given: str, meant: str
+) -> None:
+    with pytest.raises(zs.DescriptorError, match=f"{name}: .* got '{given}' .*mean '{meant}'\\?"):
+        kind(**{name: given})

@@ -36,6 +36,31 @@ def test_import_adds_few_modules_to_numpy() -> None:
     assert len(others) < 40, sorted(others)
 
 
+def test_a_call_imports_nothing() -> None:
+    """A child that is forked while another thread is inside an import would wait for ever."""
+    code = """
+import sys
+import numpy as np
+import zstate as zs
+from zstate import verify
+
+made = [(case[0], verify.make_inputs(case[0], 0)) for case in verify.CASES.values()]
+x, R = np.ones((2, 1, 4), "f"), np.ones((4, 1), "f")
+before = set(sys.modules)
+zs.lstm(x, R)
+for case, inputs in made:
+    for backend in [each.name for each in zs.backends.available()]:
+        verify.run_backward(case, inputs, verify.run_forward(case, inputs, backend), backend)
+for wrong in ([1.0], x[0], x.astype("i4")):
+    try:
+        zs.lstm(wrong, R)
+    except zs.ZStateError:
+        pass
+print(*sorted(set(sys.modules) - before))
+"""
+    assert fresh(code).split() == []
+
+
 def test_public_names() -> None:
     for name in zs.__all__:
         assert hasattr(zs, name)

@@ -222,7 +222,7 @@ def test_a_program_calls_little_beside_its_functions() -> None:
     [
         ([], zs.GraphError, r"feeds: expected a list of 2 arrays \[a, b\], got 0 arrays, without"),
         ([np.ones(2)], zs.GraphError, "got 1 arrays, without 'b'"),
-        ([np.ones(2)] * 3, zs.GraphError, "got 3 arrays, 1 behind the last"),
+        ([np.ones(2)] * 3, zs.GraphError, "got 3 arrays, 1 too many"),
         ({"a": 1}, zs.GraphError, r"feeds: expected a list of 2 arrays \[a, b\], got dict"),
         ([np.ones(2), np.ones(3)], zs.ShapeError, r"feed 'b': expected \[2\], got \[3\]"),
         ([np.ones(2), np.ones(2, "f4")], zs.DTypeError, "feed 'b': expected float64, got float32"),

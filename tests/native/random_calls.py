@@ -1,10 +1,10 @@
 """Random calls of the native engine, checked against the reference, that know which ways they took.
 
-Every fast path of the engine marks itself (csrc/paths.h). ``check_random_call`` draws a call whose
-size is meant for one of the paths and whose cell, options, inputs, float type, lengths, threads and
-repetition are random, compares every result with the reference backend in float64, and returns the
-paths that it took. As a script, it makes many calls in a process of its own and fails if a path was
-never taken:
+Every fast path of the engine marks itself (csrc/runtime/paths.h). ``check_random_call`` draws a
+call whose size is meant for one of the paths and whose cell, options, inputs, float type, lengths,
+threads and repetition are random, compares every result with the reference backend in float64, and
+returns the paths that it took. As a script, it makes many calls in a process of its own and fails
+if a path was never taken:
 
     python tests/native/random_calls.py [--isa NAME] [--calls N] [--seconds S] [--seed S]
 
@@ -51,6 +51,7 @@ _BOUNDS = {
 
 # Sizes T, N, I, H (least and most of each) for the paths that depend on them.
 _SIZES: dict[str, tuple[tuple[int, int], ...]] = {
+    "empty": ((0, 1), (0, 2), (0, 3), (1, 20)),
     "small": ((1, 12), (1, 9), (1, 40), (1, 70)),
     "few sequences": ((3, 12), (2, 7), (1, 5), (1, 40)),
     "few rows": ((1, 3), (1, 1), (1, 60), (1, 60)),
@@ -109,7 +110,7 @@ def draw(rng: Rng, sizes: dict[str, tuple[tuple[int, int], ...]], kind: str) -> 
     if not options.get("reset_after"):
         present.discard("secondary_bias")
     lengths: tuple[int, ...] = ()
-    if rng.random() < 0.5 and not large:
+    if rng.random() < 0.5 and not large and T * N > 0:
         options["reverse"] = False  # lengths are given for one direction or both, forwards
         # Long ones, short ones and ties, in any mixture; the longest has T.
         drawn = rng.integers(1, T + 1, N)
@@ -136,7 +137,11 @@ def make_inputs(rng: Rng, d: Draw) -> Arrays:
         "mask": tuple(n if rng.random() < 0.5 else 1 for n in (T, N, D * H)),
     }
     # So small that the layer forgets: one that amplifies would amplify rounding too.
-    scales = {"recurrent_weight": 0.4 / H**0.5, "input_weight": 0.7 / I**0.5, "peephole": 0.2}
+    scales = {
+        "recurrent_weight": 0.4 / H**0.5,
+        "input_weight": 0.7 / max(I, 1) ** 0.5,
+        "peephole": 0.2,
+    }
     return {
         name: _array(rng, shapes[name], d.dtype, scales.get(name, 0.6))
         for name in d.operation.inputs
@@ -269,15 +274,14 @@ def check_random_call(rng: Rng, d: Draw) -> None:
     compare(d, on_native(d, operation, back, rng), on_reference(d, operation, back), gradient)
 
 
-def check_random_product(rng: Rng) -> None:
-    """A matrix product with each of its operands row-major or transposed."""
+def check_random_product(rng: Rng, transposed: int) -> None:
+    """A matrix product with its operands row-major (0), the first (1) or the second transposed."""
     rows, columns, length = (int(n) for n in rng.choice([1, 7, 33, 100, 300], 3))
     rows = max(rows, -(-(1 << 18) // (columns * length)))  # smaller ones are NumPy's
     dtype = rng.choice(["f4", "f8"])
     a = rng.standard_normal((rows, length)).astype(dtype)
     b = rng.standard_normal((length, columns)).astype(dtype)
     wanted = a.astype("f8") @ b.astype("f8")
-    transposed = rng.integers(3)
     a = np.asfortranarray(a) if transposed == 1 else a
     b = np.asfortranarray(b) if transposed == 2 else b
     error = np.abs(native.product(a, b) - wanted).max()
@@ -297,6 +301,9 @@ class Runner:
     def out_of_time(self) -> bool:
         return time.monotonic() > self.end
 
+    def missed(self) -> list[str]:
+        return [path for path in self.module.paths() if not self.counts[path]]
+
     def count(self, call: Any, *arguments: Any) -> None:
         self.module.forget_paths()
         zs.set_num_threads(int(self.rng.integers(1, 4)))
@@ -305,15 +312,14 @@ class Runner:
         self.calls += 1
 
     def run(self, calls: int, isas: list[str]) -> None:
-        kinds = list(_SIZES)
+        kinds = list(_SIZES)  # in turn: every path gets its sizes, however few calls there are
         for k in range(calls):
             if self.out_of_time():
                 return
-            self.module.use_isa(isas[k % len(isas)])
-            d = draw(self.rng, _SIZES, kinds[int(self.rng.integers(len(kinds)))])
+            self.module.use_isa(isas[k // len(kinds) % len(isas)])
+            d = draw(self.rng, _SIZES, kinds[k % len(kinds)])
             self.count(check_random_call, self.rng, d)
-            if k % 4 == 0:
-                self.count(check_random_product, self.rng)
+            self.count(check_random_product, self.rng, k % 3)
 
     def run_large(self, isas: list[str]) -> None:
         for isa in isas:
@@ -371,14 +377,16 @@ def main() -> None:
     import zstate.torch  # noqa: F401, from here on the engine computes on torch's threads
 
     runner.run(options.calls - options.calls // 2, isas)
+    while runner.missed() and runner.calls < 10 * options.calls and not runner.out_of_time():
+        runner.run(len(_SIZES), isas)
     counts = {path: runner.counts[path] for path in module.paths()}
+    missed = runner.missed()
     if options.json:
         print(json.dumps({"calls": runner.calls, "paths": counts}))
     else:
         for path, count in counts.items():
             print(f"{path:40} {count:6}")
         print(f"{runner.calls} calls, all right, on {', '.join(isas)}")
-    missed = [path for path, count in counts.items() if not count]
     if missed and not runner.out_of_time():
         raise SystemExit(f"seed {seed}: no call took {', '.join(missed)}")
 

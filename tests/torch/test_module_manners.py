@@ -87,7 +87,7 @@ def test_weights_may_be_parametrized_and_swapped() -> None:
             lambda: zt.LSTM(I, H, proj_size=2, recurrent_dropout=0.5),
             "recurrent_dropout: expected 0",
         ),
-        (lambda: zt.GRU(I, H, dropout=2), "dropout: expected a number from 0 to 1, got 2.0"),
+        (lambda: zt.GRU(I, H, dropout=2), "dropout: expected a number from 0 to 1, got 2"),
         (lambda: zt.RNN(I, H, nonlinearity="gelu"), "nonlinearity: expected 'tanh' or 'relu'"),
         (lambda: zt.RNNCell(I, H, nonlinearity="gelu"), "nonlinearity: expected 'tanh' or 'relu'"),
         (lambda: zt.LSTM(I, H, activations=["tanh"]), "activations: expected 5 activations"),

@@ -12,8 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 import zstate as zs
 import zstate.torch as zt
 from tests.torch.modules import LAYERS, H, I, N, T, assert_same, flat
-from zstate.torch.directions import recurrent_mask
-from zstate.torch.sequences import WHOLE
+from zstate.torch.layer import recurrent_mask
+from zstate.torch.sequences.whole import WHOLE
 
 
 def test_peepholes() -> None:

@@ -36,8 +36,8 @@ from tests.cases import (
 from zstate import pipeline
 from zstate.layout import bind
 from zstate.torch import operators
-from zstate.torch.options import decode, encode
-from zstate.torch.routes import ROUTES
+from zstate.torch.descriptor_text import decode, encode
+from zstate.torch.gradient_pairs import PAIRS
 
 GROUPS = [
     pytest.param(cell, direction, flags, id="-".join([cell, direction, *sorted(flags)]))
@@ -225,7 +225,7 @@ def test_opcheck(cell: str) -> None:
     arguments = arguments_of(everything(cell, "bidirectional"), False)
     torch.library.opcheck(operator.default, arguments)
     results = [r.detach() for r in operator(*arguments)]
-    route = ROUTES[operation.name]
+    route = PAIRS[operation.name]
     pool = [*arguments[:-2], *results, torch.ones_like(results[0]), None, None, None]
     inputs = [
         tensor.detach() if isinstance(tensor, Tensor) else None

@@ -19,7 +19,7 @@ from zstate.backends import native
 from zstate.descriptors import AnyDescriptor
 from zstate.layout import DESCRIPTORS, bind
 from zstate.operations import Operation
-from zstate.torch.packed import Packed, from_lengths, one_by_one, serves
+from zstate.torch.sequences.packed import Packed, PackedStep, from_lengths, serves
 
 FORWARDS = {
     "rnn": operations.SINGLE_GATE_RNN,
@@ -75,6 +75,15 @@ def descriptors(cell: str, both: bool) -> list[AnyDescriptor]:
     if cell == "gru":
         return [replace(plain, reset_after=True), replace(plain, reset_gate_first=True)]
     return [plain]
+
+
+def one_by_one(
+    operation: Operation,
+    tensors: tuple[Tensor | None, ...],
+    descriptor: AnyDescriptor,
+    sizes: tuple[int, ...],
+) -> Any:
+    return PackedStep(operation, descriptor, sizes).differentiable(*tensors)
 
 
 def in_one_call(

@@ -21,6 +21,7 @@ from ..layout import Layout, bind, is_plain_array, is_torch_tensor
 from ..operations import Operation
 from . import cuda, native, reference
 from .native import remember_call, run_known, run_known_tensors, use_torch
+from .slow import warn_once
 
 __all__ = [
     "BACKENDS",
@@ -134,6 +135,8 @@ def _fastest(layout: Layout) -> Backend:
     for backend in BACKENDS.values():
         reason = _reason(backend, layout)
         if reason is None:
+            if backend.name == "reference":
+                warn_once(layout, native.unavailable())
             return backend
         if backend.device == layout.device:
             reasons.append(f"{backend.name}: {reason}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..operations import AnyResult, Operation
 from ..types import Array
 from .support import lacks
 
-_INTERFACE = 8  # what this module knows how to call; csrc/module.cpp says what it offers
+_INTERFACE = 8  # what this module knows how to call; csrc/python/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:
@@ -137,7 +138,7 @@ def product(a: Array, b: Array) -> Array:
 def fused(name: str, *values: Any) -> Any:
     """What the engine computes of these arrays in one pass, or None where it does not serve them.
 
-    ``name``: one of the functions of csrc/graph_arrays.h, which says what they take and give.
+    ``name``: a function of csrc/python/graph_arrays.h, which says what it takes and gives.
     """
     return None if _REASON else getattr(_native, name)(*values)
 
@@ -210,9 +211,9 @@ def set_num_threads(count: int) -> None:
     The default is OMP_NUM_THREADS, or the cores that the process may use. Without the native
     engine there is nothing to set.
     """
-    _check_number("set_num_threads", count, 1)
+    number = _whole_number("set_num_threads", count, 1, 2**31 - 1)
     if not _REASON:
-        _native.set_num_threads(count)
+        _native.set_num_threads(number)
 
 
 def set_kept_memory(size: int) -> None:
@@ -222,13 +223,17 @@ def set_kept_memory(size: int) -> None:
     next call: new memory has to be cleared by the system first. The default is 512 MB, or an eighth
     of the machine's memory if that is less; 0 keeps nothing, and gives back what is kept now.
     """
-    _check_number("set_kept_memory", size, 0)
+    number = _whole_number("set_kept_memory", size, 0)
     if not _REASON:
-        _native.set_kept_memory(min(size, sys.maxsize))
+        _native.set_kept_memory(min(number, sys.maxsize))
 
 
-def _check_number(function: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _whole_number(function: str, value: Any, least: int, most: int | None = None) -> int:
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise DTypeError(f"[{function}] expected a whole number, got {describe(value)}")
-    if value < least:
-        raise OptionError(f"[{function}] expected at least {least}, got {value}")
+    number = index(value)
+    if number < least:
+        raise OptionError(f"[{function}] expected at least {least}, got {number}")
+    if most is not None and number > most:
+        raise OptionError(f"[{function}] expected at most {most}, got {number}")
+    return number

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from .. import pipeline
 from ..layout import Layout
 from ..operations import AnyResult
@@ -33,8 +31,6 @@ def prepare(layout: Layout) -> Callable[[tuple[Any, ...]], AnyResult]:
     """What runs calls of one layout."""
 
     def run(values: tuple[Any, ...]) -> AnyResult:
-        results = pipeline.run(layout, values)
-        whole = [None if each is None else np.ascontiguousarray(each) for each in results]
-        return layout.operation.result(*whole)  # type: ignore[arg-type]
+        return layout.operation.result(*pipeline.run(layout, values))
 
     return run

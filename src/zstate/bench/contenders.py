@@ -1,4 +1,4 @@
-"""Who takes part: zstate's backends, and those of PyTorch, ONNX Runtime and JAX that are installed.
+"""The contenders: zstate, and those of PyTorch, ONNX Runtime and JAX that are installed.
 
 Each contender turns a row into a function without arguments that does the whole operation once and
 returns its results, so that they can be checked before anything is timed.
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional
+from ..errors import OptionError, refusal
 from ..types import Array
 from .rows import Data, Row
 
@@ -275,9 +276,32 @@ CONTENDERS: dict[str, Maker] = {
 }
 
 
+_PACKAGES = {"torch": ["torch"], "onnxruntime": ["onnxruntime", "onnx"], "jax": ["jax"]}
+
+
 def installed() -> list[str]:
-    """zstate, and the peers that this machine has."""
-    return [n for n in CONTENDERS if n == "zstate" or importlib.util.find_spec(n) is not None]
+    """zstate, and the peers installed on this machine."""
+    return [name for name in CONTENDERS if not missing(name)]
+
+
+def missing(name: str) -> list[str]:
+    """The packages a contender needs that are not installed."""
+    return [p for p in _PACKAGES.get(name, []) if importlib.util.find_spec(p) is None]
+
+
+def chosen_peers(names: str | None) -> list[str]:
+    """The peers to time: all that are installed, or those named, which must be installed."""
+    if names is None:
+        return [name for name in installed() if name != "zstate"]
+    chosen = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
+    for name in chosen:
+        if name not in _PACKAGES:
+            expected = f"none, or some of {', '.join(_PACKAGES)}"
+            raise OptionError(refusal("bench", "--peers", expected, repr(name)))
+        if missing(name):
+            needed = " ".join(missing(name))
+            raise OptionError(f"[bench] --peers: {name} is not installed: pip install {needed}")
+    return chosen
 
 
 def as_array(row: Row, result: Any, shape: tuple[int, ...]) -> Array:

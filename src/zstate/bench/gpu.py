@@ -37,7 +37,7 @@ def unavailable() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the rows are measured on."""
+    """The device and its software."""
     return {
         "processor": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -76,7 +76,7 @@ def make_tensors(row: Row, dtype: torch.dtype, seed: int) -> Data:
 
 
 def _calls(row: Row, data: Data, training: bool, modules: bool) -> dict[str, Call]:
-    """Everybody that takes part; zstate by its functions, or by its modules."""
+    """All contenders; zstate through its functions, or its modules."""
     theirs = contenders.layer_calls(getattr(torch.nn, row.cell), row, data, training)
     if modules:
         from .. import torch as own

@@ -43,7 +43,7 @@ def _ours(row: Row, training: bool, seed: int) -> Callable[[], Any]:
 
 
 def scans(seed: int) -> list[dict[str, Any]]:
-    """The two scans of an LSTM in bfloat16 alone, a step: their kernels as the profiler sees them.
+    """The two scans of an LSTM in bfloat16 alone, per step, as the profiler sees them.
 
     The forward scan saves what training needs.
     """
@@ -81,8 +81,8 @@ def options_cost(seed: int) -> dict[str, float]:
         return functional.lstm_gradients(
             **fed,
             source_gradient=data.dy,
-            z_state=there.training_state,  # type: ignore[arg-type]
-            cell_output_fwd=there.cell,  # type: ignore[arg-type]
+            z_state=there.training_state,
+            cell_output_fwd=there.cell,
             descriptor=descriptor,
         )
 

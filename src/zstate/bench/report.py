@@ -1,4 +1,4 @@
-"""How it is shown: a table on the terminal, JSON, and a bar chart."""
+"""How results are shown: tables in the terminal, JSON, and a bar chart."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import math
 import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from .rows import Row
 from .timing import Timing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 @dataclass
@@ -53,33 +54,64 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
-def _time(timing: Timing | None) -> str:
+def _time(timing: Timing | None, spread: bool) -> str:
     if timing is None:
         return ""
-    return f"{timing.seconds * 1e3:.3g} ±{timing.spread * 100:.0f}%"
+    ms = timing.seconds * 1e3
+    return f"{ms:{'.3g' if ms < 1000 else ',.0f'}}" + (f" ±{timing.spread:.0%}" if spread else "")
 
 
-def table(measured: list[Measured], names: list[str], training: bool, sgemm: float) -> Table:
-    """One mode: times in ms, the ratio to the best peer, the rate and its share of sgemm."""
+def table(
+    measured: list[Measured], names: list[str], training: bool, sgemm: float, width: int
+) -> Table:
+    """One mode: the ratio to the best peer, times in ms, the rate and its share of sgemm.
+
+    What does not fit into ``width`` is left out, column by column; the ratio never is.
+    """
+    from rich import box
+    from rich.table import Table
+
+    shown = [each for each in measured if each.training == training]
+    names = [name for name in names if any(name in each.timings for each in shown)]
+    forms = [(names, True, True), (names, False, True), (names, False, False)]
+    forms += [(names[:count], False, False) for count in range(len(names) - 1, -1, -1)]
+    columns = _columns(shown, *forms[0], sgemm)
+    for form in forms:
+        columns = _columns(shown, *form, sgemm)
+        if sum(max(map(len, column)) + 3 for column in columns) <= width:
+            break
     mode = "training (forward + all gradients)" if training else "inference"
-    shown = Table(title=f"{mode}: ms, best median ± spread", title_justify="left")
-    shown.add_column("T×N×H, I = H", no_wrap=True)
+    spread = " ± spread" if any("±" in text for column in columns for text in column) else ""
+    found = Table(title=f"{mode}: ms, best median{spread}", title_justify="left", box=box.SIMPLE)
+    found.padding, found.pad_edge = (0, 1), False
+    for k, (header, *_) in enumerate(columns):
+        found.add_column(header, justify="right" if k else "left", no_wrap=True)
+    for cells in zip(*(column[1:] for column in columns), strict=True):
+        found.add_row(*cells)
+    return found
+
+
+def _columns(
+    measured: list[Measured], names: list[str], spread: bool, rates: bool, sgemm: float
+) -> list[list[str]]:
+    """The columns of a table, each with its header first, the most important ones first."""
+    columns = [
+        ["T×N×H, I = H", *(each.row.title for each in measured)],
+        ["× best peer", *("" if (r := each.ratio) is None else f"{r:.2f}" for each in measured)],
+    ]
     for name in names:
-        shown.add_column(name, justify="right", no_wrap=True)
-    for column in ("GFLOP/s", "of sgemm", "× best peer"):
-        shown.add_column(column, justify="right")
-    for each in measured:
-        if each.training != training:
-            continue
-        times = [_time(each.timings.get(name)) for name in names]
-        rate = each.rate("zstate") if "zstate" in each.timings else math.nan
-        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
-        shown.add_row(each.row.title, *times, f"{rate / 1e9:.0f}", f"{rate / sgemm:.0%}", ratio)
-    return shown
+        columns.append([name, *(_time(each.timings.get(name), spread) for each in measured)])
+    if rates:
+        found = [each.rate("zstate") if "zstate" in each.timings else None for each in measured]
+        columns += [
+            ["GFLOP/s", *("" if rate is None else f"{rate / 1e9:.0f}" for rate in found)],
+            ["of sgemm", *("" if rate is None else f"{rate / sgemm:.0%}" for rate in found)],
+        ]
+    return columns
 
 
 def line(each: Measured) -> str:
-    """One row in one mode: microseconds a step."""
+    """One row in one mode: microseconds per step."""
     mode = "training " if each.training else "inference"
     if not each.timings:
         return f"{each.type} {mode} {each.row.title}: wrong, not timed; errors {each.errors}"
@@ -103,7 +135,8 @@ def summary(console: Console, measured: list[Measured]) -> None:
         mode = "training" if training else "inference"
         console.print(
             f"{kind} {mode}: {mean:.2f} times the best peer "
-            f"(geometric mean of {len(ratios)} rows); lowest {ratios[worst]:.2f} ({worst})"
+            f"(geometric mean of {len(ratios)} rows); lowest {ratios[worst]:.2f} ({worst})",
+            soft_wrap=True,
         )
 
 
@@ -147,7 +180,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_chart(path: Path, content: dict[str, Any]) -> None:
-    """A bar a row and mode: how many times faster than the best peer, on a logarithmic axis."""
+    """A bar per row and mode: how many times faster than the best peer, on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from ..descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from ..descriptors import SingleGateRNNDescriptor as RNNDescriptor
+from ..errors import OptionError, refusal
 from ..types import Array
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -30,6 +32,14 @@ class Row:
         both = " both ways" if self.bidirectional else ""
         return f"{self.cell} {self.T}×{self.N}×{self.H}{both}"
 
+    def is_called(self, pattern: str) -> bool:
+        """Whether a title as it can be typed, or a glob of titles, means this row: case does not
+        matter, x stands for ×, and a part of the title will do."""
+        title, wanted = _typed(self.title), _typed(pattern)
+        if not wanted or set(wanted) & set("*?["):
+            return fnmatchcase(title, wanted)
+        return wanted in title
+
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
@@ -51,10 +61,28 @@ class Row:
         return RNNDescriptor(bidirectional=self.bidirectional, activation=Activation.TANH)
 
 
+def _typed(text: str) -> str:
+    return text.strip().lower().replace("×", "x")
+
+
+def choose(rows: list[Row], patterns: str | None) -> list[Row]:
+    """The rows that comma-separated patterns mean; a whole title means no other row."""
+    chosen: list[Row] = []
+    for pattern in patterns.split(",") if patterns is not None else ["*"]:
+        exact = [row for row in rows if _typed(row.title) == _typed(pattern)]
+        found = exact or [row for row in rows if row.is_called(pattern)]
+        if not found:
+            expected = "the name of a row, such as 'lstm 64x1x64', or a glob, such as 'gru *x1x*'"
+            raise OptionError(refusal("bench", "--only", expected, repr(pattern)))
+        chosen += [row for row in found if row not in chosen]
+    return chosen
+
+
 _SIZES = [
     *((64, 1, 64), (64, 16, 128), (128, 32, 256), (100, 64, 512), (512, 1, 256)),
     *((20, 256, 256), (50, 128, 1024), (1, 1, 64), (1, 1, 512)),
 ]
+_ODD = [(80, 12, 200), (80, 5, 200), (30, 48, 333), (50, 3, 333)]  # that no tile divides
 
 ROWS: list[Row] = [
     *(Row(cell, *size) for cell in GATES for size in _SIZES),
@@ -66,6 +94,7 @@ ROWS: list[Row] = [
     Row("GRU", 187, 32, 1024, "DeepBench"),
     Row("RNN", 50, 16, 1760, "DeepBench"),
     *(Row(cell, 1, 1, hidden, "streaming") for cell in GATES for hidden in (128, 256, 1024)),
+    *(Row(cell, *size, "odd") for cell in GATES for size in _ODD),
 ]
 
 _GPU_SIZES = [

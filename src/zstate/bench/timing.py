@@ -1,4 +1,4 @@
-"""How it is measured: each contender alone in blocks, with a pause in front, over several rounds.
+"""How times are measured: each contender alone, in blocks after a pause, over several rounds.
 
 Call-by-call interleaving would be wrong: the spinning threads of one library slow the next one.
 """
@@ -17,7 +17,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call: the best median of the rounds, and how far the worst was off (relative)."""
+    """Seconds per call: the best median of the rounds, and how far the worst was off (relative)."""
 
     seconds: float
     spread: float

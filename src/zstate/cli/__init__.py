@@ -1,15 +1,21 @@
-"""The ``zstate`` command: one module a subcommand, each with ``add_arguments`` and ``run``.
+"""The ``zstate`` command: one module per subcommand, each with ``add_arguments`` and ``run``.
 
-A subcommand's module is imported when it is asked for, so that ``--help`` costs little more than
-the package itself. What a subcommand refuses is printed here, as one line.
+A subcommand's module is imported when it is used, so that ``--help`` costs little more than the
+package itself; rich is imported when a subcommand runs, so that help needs no extra package. What
+a subcommand refuses is printed here, as one line.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import codecs
+import importlib
+import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from .. import __version__
 from ..errors import ZStateError
@@ -18,41 +24,119 @@ _COMMANDS = {
     "train": "train a character language model through the graph",
     "sample": "write text with a trained model",
     "graph": "print or draw a saved graph",
-    "check": "compare every backend of this machine with the oracle",
-    "bench": "time it beside PyTorch, ONNX Runtime and JAX, where they are installed",
+    "check": "check every backend on this machine against the oracle",
+    "bench": "time zstate against PyTorch, ONNX Runtime and JAX, if installed",
     "convert": "convert weights between PyTorch, Keras, ONNX, Flax, MLX, Core ML and TensorFlow",
     "shapes": "print the shape of every tensor of an operation, and the order of its gradients",
 }
+# What to print for characters that a terminal cannot show; "?" for all others.
+_PLAIN = {"×": "x", "·": "*", "µ": "u", "±": "+-", "–": "-", "…": "...", "│": "|", "─": "-"}
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal such as SIGTERM, handled like Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 2 for a refusal, 130 after Ctrl-C."""
-    if importlib.util.find_spec("rich") is None:
-        return _refuse("the command line needs rich: pip install 'zstate[cli]'")
-    options = _parse(sys.argv[1:] if arguments is None else arguments)
     try:
-        status: int = options.command_run(options)
-        return status
-    except KeyboardInterrupt:
-        return 130
-    except (ZStateError, OSError, UnicodeDecodeError, ImportError) as error:
+        _replace_what_cannot_be_shown()
+        with _signals_stop():
+            options = _parse(sys.argv[1:] if arguments is None else arguments)
+            status: int = options.command_run(options)
+            sys.stdout.flush()
+            return status
+    except KeyboardInterrupt as stopped:
+        return exit_status(stopped)
+    except ZStateError as error:
         return _refuse(str(error))
+    except BrokenPipeError:  # `zstate sample RUN | head`
+        _drop_output()
+        return 128 + 13
+    except ImportError as error:
+        if (error.name or "").startswith("rich"):
+            return _refuse("this command needs rich: pip install 'zstate[cli]'")
+        return _refuse(str(error))
+    except MemoryError as error:
+        return _refuse(f"out of memory: {error}" if str(error) else "out of memory")
+    except OSError as error:
+        if error.strerror is None or error.filename is None:
+            _drop_output()
+            return _refuse(error.strerror or str(error))
+        return _refuse(f"{error.filename}: {error.strerror}")
+
+
+def exit_status(stopped: KeyboardInterrupt) -> int:
+    """The status a shell reports for a command that a signal ended."""
+    return 128 + getattr(stopped, "number", signal.SIGINT)
 
 
 def at_least_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
     """The type of an argument that may not be negative."""
+    return _at_least(kind, 0)
 
+
+def at_least_one(kind: type[int]) -> Callable[[str], float]:
+    """The type of an argument that counts something."""
+    return _at_least(kind, 1)
+
+
+def _at_least(kind: type[int] | type[float], least: int) -> Callable[[str], float]:
     def parsed(text: str) -> float:
         try:
             value = kind(text)
         except ValueError:
-            value = -1
-        if not 0 <= value < float("inf"):
+            value = least - 1
+        if not least <= value < float("inf"):
             what = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"expected a {what} of at least 0, got {text!r}")
+            raise argparse.ArgumentTypeError(f"expected a {what} of at least {least}, got {text!r}")
         return value
 
     return parsed
+
+
+@contextmanager
+def _signals_stop() -> Iterator[None]:
+    """Turn signals that would end the process into exceptions, so that it can clean up."""
+    found = []
+    if threading.current_thread() is threading.main_thread():
+        found = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+
+    def stop(number: int, _: object) -> None:
+        raise Stopped(number)
+
+    for number in found:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in found:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _replace_what_cannot_be_shown() -> None:
+    """Print a similar character where the terminal lacks one, instead of raising."""
+
+    def similar(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        lost = error.object[error.start : error.end]
+        return "".join(_PLAIN.get(character, "?") for character in lost), error.end
+
+    codecs.register_error("zstate.similar", similar)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="zstate.similar")
+
+
+def _drop_output() -> None:
+    """Print nothing more: Python would report a closed or full output once more at its exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(message: str) -> int:

@@ -1,76 +1,127 @@
-"""Time zstate beside the peers that are installed: checked first, in alternating blocks.
+"""Time zstate against the installed peers, after checking that everybody computes the same.
 
-On the CPU each contender runs alone for a block, with a pause before it, over several rounds; the
-best median counts. Ratios carry over to other machines, single times do not. --device cuda times
-the CUDA engine beside torch.nn, both plainly called and replayed as CUDA graphs.
+On the CPU, each contender runs alone for a block after a short pause, over several rounds; the
+best median counts. Ratios carry over to other machines; single times do not. --device cuda times
+the CUDA engine against torch.nn, both called directly and replayed as CUDA graphs.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import re
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from ..backends import available
 from ..backends.native import get_num_threads, set_num_threads
 from ..bench import contenders, report
-from ..bench.rows import GPU_ROWS, ROWS, Row, make_data
+from ..bench.rows import GPU_ROWS, ROWS, Row, choose, make_data
 from ..bench.timing import Protocol, measure, sgemm_rate
-from ..errors import BackendError, OptionError
+from ..errors import BackendError, OptionError, refusal
 from ..verify import relative_error
+from . import at_least_one, at_least_zero
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # A contender further than this from the float64 oracle is not timed but reported.
 _BOUND = 1e-4
 _BASE = Row("LSTM", 64, 16, 128)
 _MODES = {"inference": [False], "training": [True], "both": [False, True]}
 _GPU_TYPES = ("bfloat16", "float32", "float16")
+_PICTURES = (".png", ".svg", ".pdf")
+_WIDE = 160  # columns in a file or a pipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to run, how long, and where to write it."""
-    parser.add_argument("--only", metavar="REGEX", help="rows whose title matches, as 'GRU .*×1×'")
+    """What to run, for how long, and where to write the results."""
+    parser.add_argument(
+        "--only",
+        metavar="ROWS",
+        help="rows by name or glob, comma-separated: 'lstm 64x1x64', 'gru *x1x*', '*both ways'",
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--types", default=",".join(_GPU_TYPES), help="on a GPU; comma-separated")
-    parser.add_argument("--mode", choices=("inference", "training", "both"), default="both")
-    parser.add_argument("--threads", type=int, default=None, help="for everybody; default: cores")
-    parser.add_argument("--peers", default=None, help="comma-separated; default: all installed")
+    parser.add_argument(
+        "--types",
+        default=",".join(_GPU_TYPES),
+        help="float types on a GPU, comma-separated (default: %(default)s)",
+    )
+    parser.add_argument("--mode", choices=tuple(_MODES), default="both")
+    parser.add_argument(
+        "--threads",
+        type=at_least_one(int),
+        metavar="N",
+        help="threads per contender (default: the number of cores)",
+    )
+    parser.add_argument(
+        "--peers", help="comma-separated, or none (default: all that are installed)"
+    )
     parser.add_argument(
         "--through",
         choices=list(contenders.THROUGH),
         default="numpy",
-        help="zstate's functions (on a GPU, on torch tensors), or its modules on torch tensors",
+        help="time zstate's functions on NumPy arrays (torch tensors on a GPU), or its modules on "
+        "torch tensors",
     )
-    parser.add_argument("--block", type=float, default=0.5, help="seconds a block")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--block",
+        type=at_least_zero(float),
+        default=0.5,
+        metavar="X",
+        help="seconds per block (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=at_least_one(int),
+        default=3,
+        metavar="N",
+        help="blocks per contender (default: %(default)s)",
+    )
     parser.add_argument(
         "--no-growth",
         action="store_true",
-        help="leave out cost over T, N and H; on a GPU that of options, calls and scans",
+        help="skip the tables of cost over T, N and H (on a GPU: of options, calls and scans)",
     )
-    parser.add_argument("--json", type=Path, help="write everything measured")
-    parser.add_argument("--chart", type=Path, help="write a bar chart (.png or .svg)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
+    parser.add_argument(
+        "--chart", type=Path, metavar="FILE", help="draw the ratios (.png, .svg or .pdf)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=at_least_zero(int),
+        default=0,
+        metavar="N",
+        help="random seed for the inputs (default: %(default)s)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables; 1 if zstate gave a wrong result."""
-    console = Console()
-    every = GPU_ROWS if options.device == "cuda" else ROWS
-    rows = [row for row in every if re.search(options.only or "", row.title)]
-    if not rows:
-        raise OptionError(f"[bench] --only: no row matches {options.only!r}")
+    from rich.console import Console
+
+    rows = choose(GPU_ROWS if options.device == "cuda" else ROWS, options.only)
+    peers = contenders.chosen_peers(options.peers)
+    _check_files(options, peers)
+    is_read = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(width=None if is_read else _WIDE)
     if options.device == "cuda":
         return _run_on_gpu(console, rows, options)
-    names = [n for n in contenders.installed() if _wanted(n, options.peers)]
+    if options.through == "torch" and contenders.missing("torch"):
+        raise OptionError("[bench] --through torch: torch is missing: pip install 'zstate[torch]'")
+    if not peers:
+        why = "was chosen" if options.peers is not None else "is installed"
+        console.print(
+            f"no peer {why}, so there are no ratios; to get one: pip install torch, "
+            "pip install onnxruntime onnx, or pip install jax",
+            soft_wrap=True,
+        )
+    names = ["zstate", *peers]
     makers = {name: contenders.CONTENDERS[name] for name in names}
     makers["zstate"] = contenders.THROUGH[options.through]
     threads = options.threads or get_num_threads()
@@ -78,25 +129,50 @@ def run(options: argparse.Namespace) -> int:
     protocol = Protocol(options.block, rounds=options.rounds)
     sgemm = sgemm_rate(protocol)
     backend = next(each.name for each in available() if each.device == "cpu")
-    console.print(f"{threads} threads, backend {backend}; sgemm {sgemm / 1e9:.0f} GFLOP/s")
+    console.print(f"threads: {threads}, backend: {backend}, sgemm: {sgemm / 1e9:.0f} GFLOP/s")
     modes = _MODES[options.mode]
     measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed)
     for training in modes:
-        console.print(report.table(measured, names, training, sgemm))
+        console.print(report.table(measured, names, training, sgemm, console.width))
     report.summary(console, measured)
     growth = [] if options.no_growth else _growth(console, threads, protocol)
     machine = report.cpu_machine(sgemm, threads)
     return _keep(options, measured, report.as_json(measured, machine, growth=growth))
 
 
+def _check_files(options: argparse.Namespace, peers: list[str]) -> None:
+    """Refuse, before anything is measured, a file that could not be written afterwards."""
+    for option, path in (("--json", options.json), ("--chart", options.chart)):
+        if path is None:
+            continue
+        if path.is_dir() or not path.parent.is_dir():
+            got = "a folder" if path.is_dir() else f"no folder {str(path.parent)!r}"
+            raise OptionError(refusal("bench", option, "a file in a folder that exists", got))
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise OptionError(refusal("bench", option, "a file that can be written", str(path)))
+    if options.chart is None:
+        return
+    if options.chart.suffix.lower() not in _PICTURES:
+        expected = f"a name that ends in one of {', '.join(_PICTURES)}"
+        raise OptionError(refusal("bench", "--chart", expected, repr(options.chart.name)))
+    if options.mode == "training":
+        peers = [name for name in peers if name != "onnxruntime"]  # which cannot train
+    if not peers and options.device == "cpu":
+        raise OptionError(refusal("bench", "--chart", "at least one peer to compare with", "none"))
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("[bench] --chart needs matplotlib: pip install 'zstate[bench]'")
+
+
 def _keep(
     options: argparse.Namespace, measured: list[report.Measured], content: dict[str, Any]
 ) -> int:
-    """Write what was asked for; 1 if zstate gave a wrong result."""
+    """Write the files; 1 if zstate gave a wrong result."""
     if options.json:
         report.write_json(options.json, content)
-    if options.chart:
+    if options.chart and any(row["ratio"] is not None for row in content["rows"]):
         report.write_chart(options.chart, content)
+    elif options.chart:
+        print("zstate: --chart: nothing to draw: no peer gave a right result", file=sys.stderr)
     wrong = [each for each in measured if "zstate" not in each.timings]
     return 1 if wrong else 0
 
@@ -115,7 +191,7 @@ def _run_on_gpu(console: Console, rows: list[Row], options: argparse.Namespace) 
     reason = gpu.unavailable()
     if reason is not None:
         raise BackendError(f"[bench] --device cuda: {reason}")
-    console.print(f"{gpu.machine()}\nµs a step; float32 means TF32", highlight=False)
+    console.print(f"{gpu.machine()}\nµs per step; float32 means TF32", highlight=False)
     measured = []
     modes, modules = _MODES[options.mode], options.through == "torch"
     for each in gpu.measure_all(rows, kinds, modes, options.seed, modules):
@@ -131,10 +207,6 @@ def _run_on_gpu(console: Console, rows: list[Row], options: argparse.Namespace) 
     return _keep(options, measured, report.as_json(measured, gpu.machine(), **further))
 
 
-def _wanted(name: str, peers: str | None) -> bool:
-    return name == "zstate" or peers is None or name in peers.split(",")
-
-
 def _measure_all(
     console: Console,
     rows: list[Row],
@@ -144,6 +216,8 @@ def _measure_all(
     protocol: Protocol,
     seed: int,
 ) -> list[report.Measured]:
+    from rich.progress import Progress
+
     measured = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("", total=len(rows) * len(modes))
@@ -192,8 +266,10 @@ def _error(row: Row, results: list[Any], wanted: list[Any]) -> float:
 
 def _growth(console: Console, threads: int, protocol: Protocol) -> list[dict[str, Any]]:
     """How zstate's own cost grows with T, N and H, one at a time."""
+    from rich.table import Table
+
     table = Table(title=f"growth from {_BASE.title}, training", title_justify="left")
-    for column in ("T×N×H", "ms", "µs a step", "GFLOP/s"):
+    for column in ("T×N×H", "ms", "µs per step", "GFLOP/s"):
         table.add_column(column, justify="right")
     found = []
     for letter, sizes in (("T", (16, 64, 256)), ("N", (1, 4, 16, 64)), ("H", (32, 128, 512))):

@@ -5,34 +5,36 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from ..errors import GraphError
 from ..graph import Executable, Graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The file, and what to make of it."""
-    parser.add_argument("file", metavar="FILE", help="a file of Graph.save or Executable.save")
+    """The file, and the output formats."""
+    parser.add_argument("file", metavar="FILE", help="a file from Graph.save or Executable.save")
     parser.add_argument(
         "--svg", metavar="OUT", help="draw it to this file; laid out by zstate, without Graphviz"
     )
     parser.add_argument("--dot", metavar="OUT", help="write it in Graphviz's language")
+    parser.add_argument(
+        "--unfold",
+        action="store_true",
+        help="draw every node; large graphs are otherwise folded by layer and gradient",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it, or write what was asked for."""
-    console = Console(soft_wrap=True)
+    """Print the graph, or write the pictures."""
     graph = _load(options.file)
-    if options.svg:
-        Path(options.svg).write_text(graph.to_svg(), encoding="utf-8")
-        console.print(f"drew {len(graph.nodes)} nodes to {escape(options.svg)}")
-    if options.dot:
-        Path(options.dot).write_text(graph.to_dot(), encoding="utf-8")
-        console.print(f"wrote {len(graph.nodes)} nodes to {escape(options.dot)}")
-    if not options.svg and not options.dot:
-        console.print(escape(str(graph)), highlight=False)
+    fold = False if options.unfold else None
+    for path, draw in ((options.svg, graph.to_svg), (options.dot, graph.to_dot)):
+        if path is not None:
+            folded = draw(fold)
+            Path(path).write_text(folded, encoding="utf-8")
+            note = "" if folded == draw(False) else ", folded (--unfold shows all)"
+            print(f"wrote {len(graph.nodes)} nodes{note} to {path}")
+    if options.svg is None and options.dot is None:
+        print(graph)
     return 0
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from . import at_least_zero
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and how to sample from it."""
     parser.add_argument("run_folder", metavar="RUN", help="folder of a run, such as runs/lstm")
-    parser.add_argument("--prompt", default="", help="what the text begins with")
+    parser.add_argument(
+        "--prompt", help="text to start from (default: the prompt of the run's own sample)"
+    )
     parser.add_argument(
         "--length",
         type=at_least_zero(int),
@@ -26,33 +26,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least_zero(float),
         default=0.7,
         metavar="X",
-        help="0: always the likeliest (default: %(default)s)",
+        help="0 always picks the likeliest character (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
         type=at_least_zero(int),
         default=1,
         metavar="N",
-        help="another one, another text (default: %(default)s)",
+        help="random seed; change it for different text (default: %(default)s)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write as the model draws, character by character."""
-    from ..train.data import read_text
-    from ..train.loop import Run
+    """Write character by character, as the model draws them."""
+    from ..train.loop import load_sampler
 
-    console = Console()
-    folder = Path(options.run_folder)
-    current = Run.resume(folder, read_text(Run.about(folder)["text"]))
-    current.corpus.encode(options.prompt)  # refused before anything is printed
-    console.print(options.prompt, end="", highlight=False, markup=False)
-    current.sample(
+    sampler, prompt = load_sampler(Path(options.run_folder))
+    if options.prompt is not None:
+        prompt = options.prompt
+    sampler.alphabet.encode(prompt, "sample", "--prompt")  # refuse it before printing anything
+    print(prompt, end="")
+    sampler.write(
         options.length,
-        options.prompt,
+        prompt,
         options.temperature,
         options.seed,
-        lambda text: console.print(text, end="", highlight=False, markup=False, soft_wrap=True),
+        lambda text: print(text, end="", flush=True),
     )
-    console.print()
+    print()
     return 0

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS, Layout, brackets, gate_order
 from ..operations import OPERATIONS, Operation
 from . import at_least_zero
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # What a tensor is, in a few words; the letters are those of docs/equations.md.
 _MEANINGS = {
@@ -24,7 +23,7 @@ _MEANINGS = {
     "bias": "b",
     "init_state": "h[-1]",
     "init_cell": "c[-1]",
-    "mask": "m, multiplies h[t-1] in front of R; anything that broadcasts",
+    "mask": "m, multiplies h[t-1] before R; any shape that broadcasts",
     "peephole": "p, all gates look at c[t-1]",
     "secondary_bias": "b2, inside the reset",
     "state": "h, every step",
@@ -42,14 +41,14 @@ _CELLS = {"rnn": "single_gate_rnn", "lstm": "lstm", "gru": "gru"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes, and a flag for every option that changes a shape or an order."""
+    """The sizes, and a flag for each option that changes a shape or an order."""
     parser.add_argument("cell", choices=_CELLS, help="the operation family")
-    for letter, meaning in (("T", "time"), ("N", "batch"), ("I", "input"), ("H", "hidden")):
+    for letter, meaning in (("T", "time steps"), ("N", "batch"), ("I", "inputs"), ("H", "hidden")):
         parser.add_argument(
             f"-{letter}",
             type=at_least_zero(int),
             metavar=letter,
-            help=f"{meaning} size; letters only if left out",
+            help=f"{meaning}; symbolic if left out",
         )
     parser.add_argument("--pre-projected", action="store_true", help="no input_weight")
     for flag in ("bidirectional", "reverse", "produce-cell", "forget-gate-last"):
@@ -60,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables."""
+    from rich.console import Console
+
     console = Console()
     name = _CELLS[options.cell]
     if options.H == 0:
@@ -113,6 +114,9 @@ def _inputs(layout: Layout) -> tuple[str, ...]:
 def _table(
     console: Console, title: str, layout: Layout, names: tuple[str, ...], numbered: bool
 ) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("#" if numbered else "", justify="right")
     for column in ("tensor", "shape", "in numbers", "what it is"):

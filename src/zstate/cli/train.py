@@ -1,68 +1,92 @@
-"""Train a character language model through the graph, its gradients and the compiled program."""
+"""Train a character language model: model, gradients and Adam are one compiled graph."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import shlex
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from ..errors import OptionError, refusal
+from . import SIGNALS, Stopped, at_least_one, at_least_zero, exit_status
 
-from ..errors import OptionError
-from . import at_least_zero
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import ProgressColumn
+
+    from ..train.loop import Run
+    from ..train.model import Settings
 
 _HELP = {
-    "cell": "of the recurrent layers",
-    "layers": "recurrent layers",
-    "hidden": "hidden units of a layer",
+    "cell": "cell of the recurrent layers",
+    "layers": "number of recurrent layers",
+    "hidden": "hidden units per layer",
     "embedding": "size of a character's embedding",
     "window": "steps of truncated back-propagation",
     "batch": "streams of text side by side",
-    "dropout": "recurrent dropout: of h[t-1], one mask a window",
-    "learning_rate": "of Adam, at its highest",
-    "clip": "global norm of the gradients",
-    "total": "steps of training",
-    "seed": "of the weights, of dropout and of the sample",
+    "dropout": "recurrent dropout of h[t-1], one mask per window",
+    "learning_rate": "peak learning rate for Adam",
+    "clip": "maximum global norm of the gradients",
+    "total": "training steps; with --resume, the new last step",
+    "seed": "random seed for the weights, dropout and the sample",
 }
-_PROMPT = "The "
-_SENTENCE = "The value of the expression is evaluated before the function is called."
+# Options that a run keeps for --resume, which may also change them.
+_KEPT: dict[str, Any] = {"checkpoint_every": 100, "temperature": 0.7, "encoding": "utf-8"}
+
+
+class _Typed(argparse.Action):
+    """Stores a value and the option as it was typed, so that messages can name it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.typed = {**getattr(namespace, "typed", {}), self.dest: option_string}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The text, the folder, and a flag for every setting."""
+    """The text, the folder, and an option for every setting."""
     from ..train.model import CELLS, Settings
 
     parser.add_argument(
         "text", nargs="?", help="a text file (default: Python's own language reference)"
     )
-    parser.add_argument("--run", default=None, help="folder of the run (default: runs/CELL)")
-    parser.add_argument("--resume", action="store_true", help="continue the run of the folder")
+    parser.add_argument(
+        "--encoding",
+        help=f"encoding of the text file (default: {_KEPT['encoding']})",
+    )
+    parser.add_argument(
+        "--run",
+        metavar="FOLDER",
+        help="run folder (default: runs/CELL, then runs/CELL-2 and so on)",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in the --run folder, or the last run in runs/",
+    )
     parser.add_argument(
         "--checkpoint-every",
-        type=int,
-        default=100,
-        metavar="STEPS",
-        help="validate and save after so many (default: %(default)s)",
+        type=at_least_one(int),
+        metavar="N",
+        help=f"validate and save every N steps (default: {_KEPT['checkpoint_every']})",
     )
     parser.add_argument(
         "--temperature",
         type=at_least_zero(float),
-        default=0.7,
         metavar="X",
-        help="of the sample; 0: always the likeliest (default: %(default)s)",
+        help="sampling temperature; 0 always picks the likeliest character "
+        f"(default: {_KEPT['temperature']})",
     )
     for field in fields(Settings):
         names = [f"--{field.name.replace('_', '-')}"]
@@ -72,40 +96,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             *names,
             dest=field.name,
+            action=_Typed,
             type=kind,
             default=None,
             choices=CELLS if field.name == "cell" else None,
             metavar={int: "N", float: "X"}.get(kind),
             help=f"{_HELP[field.name]} (default: {field.default})",
         )
+    parser.set_defaults(typed={})
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 130 after Ctrl-C with the run saved."""
+    """Returns 0, or 128 plus the number of the signal that stopped the run."""
     for package in ("matplotlib", "safetensors"):
         if importlib.util.find_spec(package) is None:
             raise ImportError(f"zstate train needs {package}: pip install 'zstate[train]'")
-    from ..train import plots
-    from ..train.data import read_text
-    from ..train.loop import Run
-    from ..train.model import Settings
+    from rich.console import Console
 
-    console = Console()
-    given = {f.name: getattr(options, f.name) for f in fields(Settings)}
-    given = {name: value for name, value in given.items() if value is not None}
-    folder = Path(options.run or f"runs/{given.get('cell', Settings.cell)}")
-    every = max(options.checkpoint_every, 1)
-    if options.resume:
-        if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise OptionError(f"--resume keeps the run's settings: leave out {names}")
-        about = Run.about(folder)
-        current = Run.resume(folder, read_text(options.text or about["text"]))
-        state = "goes on" if current.step < current.settings.total else "is finished"
-        console.print(f"{escape(str(folder))} {state} at step {current.step}")
-    else:
-        current = Run.create(folder, Settings(**given), read_text(options.text), options.text)
-    s = current.settings
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    current = _resumed(options, console) if options.resume else _created(options, console)
+    s, folder = current.settings, current.folder
     weights = sum(v.size for n, v in current.model.graph.variables().items() if _is_weight(n))
     console.print(
         f"{s.layers} × {s.cell} of {s.hidden}, {weights:,} weights, "
@@ -113,25 +123,112 @@ def run(options: argparse.Namespace) -> int:
     )
     try:
         if current.step < s.total:
-            _loop(current, every, console)
-    except KeyboardInterrupt:
+            _loop(current, console)
+    except _AfterAStep as stopped:
         current.save()
-        console.print(f"stopped and saved at step {current.step}; to go on:")
-        console.print(f"  zstate train --resume --run {escape(str(folder))}")
-        return 130
+        console.print(f"stopped and saved at step {current.step}; to continue:")
+        console.print(f"  zstate train --resume --run {shlex.quote(str(folder))}")
+        return exit_status(stopped)
+    except BaseException:  # in the middle of a step: keep the last checkpoint
+        current.discard()
+        raise
+    return _finish(current, console)
+
+
+def _created(options: argparse.Namespace, console: Console) -> Run:
+    """A new run; the text and the settings are checked before the folder is created."""
+    from ..train.data import default_text, read_text
+    from ..train.loop import Run, fitted, free_folder
+
+    wanted = _settings(options)
+    kept = {n: v if (v := getattr(options, n)) is not None else d for n, d in _KEPT.items()}
+    if options.text is None and options.encoding is not None:
+        raise OptionError(refusal("train", "--encoding", "a text file", "none"))
+    text = default_text() if options.text is None else read_text(options.text, kept["encoding"])
+    label = "text" if options.text is None else repr(options.text)
+    settings = fitted(wanted, len(text), {"batch", "window"} & set(options.typed), label)
+    if settings != wanted:
+        console.print(
+            f"the text is short: --batch {settings.batch} --window {settings.window} "
+            f"instead of --batch {wanted.batch} --window {wanted.window}"
+        )
+    path = None if options.text is None else str(Path(options.text).resolve())
+    first = Path(options.run or f"runs/{settings.cell}")
+    folder = first if options.run else free_folder(first)
+    current = Run.create(folder, settings, text, path, kept)
+    taken = f" ({first} is taken)" if folder != first else ""
+    console.print(f"run folder: {folder}{taken}")
+    return current
+
+
+def _resumed(options: argparse.Namespace, console: Console) -> Run:
+    """The run in a folder, or the last run, with the settings it began with."""
+    from ..train.data import read_text
+    from ..train.loop import Run, last_folder
+
+    fixed = [typed for name, typed in options.typed.items() if name != "total"]
+    if fixed:
+        names = ", ".join(fixed)
+        raise OptionError(f"[train] --resume keeps the run's settings: leave out {names}")
+    folder = Path(options.run) if options.run else last_folder(Path("runs"))
+    about = Run.about(folder)
+    kept = {**about["options"]}
+    kept |= {name: v for name in _KEPT if (v := getattr(options, name)) is not None}
+    text = read_text(options.text or about["text"], kept["encoding"])
+    with _named_as_typed(options):
+        current = Run.resume(folder, text, options.total)
+    current.options = kept
+    if options.text is not None:
+        current.text_path = str(Path(options.text).resolve())
+    state = "continues" if current.step < current.settings.total else "is finished"
+    console.print(f"{folder} {state} at step {current.step}")
+    return current
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """The settings that were typed."""
+    from ..train.model import Settings
+
+    with _named_as_typed(options):
+        return Settings(**{name: getattr(options, name) for name in options.typed})
+
+
+@contextmanager
+def _named_as_typed(options: argparse.Namespace) -> Iterator[None]:
+    from ..train.model import SettingError
+
+    try:
+        yield
+    except SettingError as error:
+        typed = options.typed[error.name]
+        raise OptionError(refusal("train", typed, error.expected, error.got)) from None
+
+
+def _finish(current: Run, console: Console) -> int:
+    """The sample, the pictures, and what to do next."""
+    from ..graph.storage import replacing
+    from ..train import plots
+
     bits = current.history[-1][2]
-    sentence = "".join(c for c in _SENTENCE if c in current.corpus.alphabet)
-    sentence = sentence if len(sentence) > 20 else current.corpus.decode(current.corpus.valid[:70])
-    prompt = _PROMPT if set(_PROMPT) <= set(current.corpus.alphabet) else ""
-    sample = current.sample(500, prompt, options.temperature, s.seed)
-    (folder / "sample.txt").write_text(sample, encoding="utf-8")
+    if bits is None:  # stopped, then resumed with that step as the last
+        bits = current.validate()
+        current.history[-1] = (*current.history[-1][:2], bits)
+        current.save()
+    folder, prompt = current.folder, current.corpus.prompt
+    sample = current.sample(500, prompt, current.options["temperature"], current.settings.seed)
+    with replacing(folder / "sample.txt") as file:
+        file.write(sample.encode())
+    pictures = plots.draw_all(current)
     console.rule("sample")
-    console.print(escape(sample), highlight=False)
+    console.print(sample)
     console.rule()
-    console.print(f"validation: [bold]{bits:.3f} bits per character[/bold]")
-    for path in plots.draw_all(current, sentence):
-        console.print(f"  {escape(str(path))}")
-    console.print(f"more of it: zstate sample {escape(str(folder))} --prompt 'The '")
+    console.print(f"validation: {bits:.3f} bits per character", style="bold")
+    for path in pictures:
+        console.print(f"  {path}")
+    quoted = shlex.quote(prompt) if prompt.isprintable() else ""
+    console.print(
+        f"more of it: zstate sample {shlex.quote(str(folder))}{quoted and f' --prompt {quoted}'}"
+    )
     return 0
 
 
@@ -139,45 +236,46 @@ def _is_weight(name: str) -> bool:
     return name.startswith(("embedding", "layer", "projection"))
 
 
+class _AfterAStep(Stopped):
+    """A signal came during a step, which was then finished."""
+
+
 @contextmanager
-def _noted_interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C lets the step finish, so that what is saved is the state of one step; a second one
-    stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.getsignal(signal.SIGINT)
+def _noted_signals() -> Iterator[list[int]]:
+    """Let the current step finish after Ctrl-C or SIGTERM, so that the saved state is that of one
+    step; a second signal stops at once. Signals ignored on entry, as under nohup, stay ignored."""
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}
 
-    def note(*_: object) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    signal.signal(signal.SIGINT, note)
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        restore()
+
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, note)
     try:
-        yield asked
+        yield came
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
 
 
-def _loop(current: object, every: int, console: Console) -> None:
-    from ..train.loop import Run
+def _loop(current: Run, console: Console) -> None:
+    from rich.progress import Progress
 
-    assert isinstance(current, Run)
-    columns = (
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[bits]:.3f} bits/char"),
-        TextColumn("valid {task.fields[valid]}"),
-        TextColumn("{task.fields[speed]:,.0f} chars/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress, _noted_interrupts() as asked:
+    columns = _columns(console.width)
+    with Progress(*columns, console=console) as progress, _noted_signals() as came:
         task = progress.add_task(
             "", total=current.settings.total, completed=current.step, bits=0.0, valid="–", speed=0.0
         )
         smooth = speed = 0.0
-        for point in current.train(every):
+        for point in current.train(current.options["checkpoint_every"]):
             rate = point.characters / point.seconds
             smooth = point.bits if not smooth else 0.95 * smooth + 0.05 * point.bits
             speed = rate if not speed else 0.95 * speed + 0.05 * rate
@@ -189,5 +287,29 @@ def _loop(current: object, every: int, console: Console) -> None:
                         f"step {point.step}: {smooth:.3f} bits/char, "
                         f"valid {point.valid_bits:.3f}, {speed:,.0f} chars/s"
                     )
-            if asked.is_set():
-                raise KeyboardInterrupt
+            if came:
+                raise _AfterAStep(came[0])
+
+
+def _columns(width: int) -> list[ProgressColumn]:
+    """The columns that fit on one line, the most important ones first."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    one = Column(no_wrap=True)
+    wanted = [  # with their maximum width, including the space before
+        (MofNCompleteColumn(table_column=one), 14),
+        (TextColumn("{task.fields[bits]:.3f} bits/char", table_column=one), 17),
+        (TimeRemainingColumn(compact=True, table_column=one), 8),
+        (TextColumn("valid {task.fields[valid]}", table_column=one), 13),
+        (TextColumn("{task.fields[speed]:,.0f} chars/s", table_column=one), 18),
+    ]
+    shown: list[ProgressColumn] = []
+    for column, needed in wanted:
+        if needed > width:
+            break
+        shown.append(column)
+        width -= needed
+    if width >= 6:
+        shown.insert(0, BarColumn(bar_width=min(width - 1, 30)))
+    return shown

@@ -68,13 +68,13 @@ def write(path: str, layers: Sequence[Layer], target: str) -> None:
     arrays = save(layers, target=target)
     if kind == "onnx":
         model = _onnx_model(layers)
-        with storage.replacing(path) as temporary:
-            temporary.write_bytes(model.SerializeToString())
+        with storage.replacing(path) as file:
+            file.write(model.SerializeToString())
     elif kind == "npz":
         strange = [name for name, array in arrays.items() if array.dtype.name == "bfloat16"]
         if strange:
             raise OptionError(refusal("convert", strange[0], "a type that .npz has", "bfloat16"))
-        with storage.replacing(path) as temporary, temporary.open("wb") as file:
+        with storage.replacing(path) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
     else:
         told = {}

@@ -1,4 +1,4 @@
-"""MPSGraph's shape of work: build a graph, differentiate it, compile it, run it with feeds."""
+"""The MPSGraph workflow: build a graph, differentiate it, compile it, run it with feeds."""
 
 from .executable import Executable, Memory
 from .graph import Graph

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..layout import TensorInfo, brackets, describe
 from .executable import Executable
-from .methods.core import checked_dtype, checked_shape
+from .methods.core import checked_dtype, checked_shape, listed
 from .ops import ASSIGN, PLACEHOLDER, READ
 from .ops.base import known
 from .ops.recurrent import FORWARD, normal, with_training
@@ -28,8 +28,15 @@ def compile_graph(
     graph: Graph, feeds: Feeds, targets: Iterable[Tensor], operations: Iterable[Tensor]
 ) -> Executable:
     """A program for feeds of these shapes and types; see :meth:`zstate.Graph.compile`."""
+    targets, operations = (
+        listed("compile", "targets", targets),
+        listed("compile", "operations", operations),
+    )
     wanted = [graph.own("compile", "targets", tensor) for tensor in targets]
     effects = [graph.own("compile", "operations", tensor) for tensor in operations]
+    if not isinstance(feeds, Mapping):
+        expected = "{placeholder: (shape, dtype)}"
+        raise DTypeError(refusal("compile", "feeds", expected, describe(feeds)))
     fed = {
         graph.own("compile", "feeds", tensor): _checked_feed(tensor, feed)
         for tensor, feed in feeds.items()

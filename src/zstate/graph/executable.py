@@ -1,4 +1,4 @@
-"""A compiled graph: one pass over its nodes, each buffer freed when its last reader ran."""
+"""A compiled graph: one pass over its nodes, each buffer freed after its last reader."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..arrays import NUMPY, Namespace, is_array, namespace_of
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..layout import brackets, describe
 from ..types import Array, float_dtype
+from . import printing
 from .ops import CONSTANT, PLACEHOLDER, VARIABLE
 from .ops.base import known
 from .tensor import Node, Tensor
@@ -69,8 +70,13 @@ class Executable:
         self._steps = self._plan(kept)
         self.memory = self._measure(kept)
         self._is_copied = self._copies()
-        self._bound: dict[Namespace, list[Any]] = {}
-        self._constants: dict[Namespace, list[Any]] = {}
+        self._variable_slots = [
+            (slot, tensor.node.attributes["store"])
+            for tensor, slot in self._slots.items()
+            if tensor.node.op is VARIABLE
+        ]
+        # Each entry is made whole and then put in at once: threads share it without a lock.
+        self._bound: dict[Namespace, tuple[list[Any], list[Any]]] = {}
 
     @property
     def variables(self) -> dict[str, Array]:
@@ -80,13 +86,17 @@ class Executable:
         return {node.name: NUMPY.asarray(node.attributes["store"].value) for node in nodes}
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
-        """Compute the targets, then keep what was assigned. Arrays of one library, NumPy or torch,
-        and one device; the results are arrays of the same, and the caller's own."""
+        """Compute the targets, then store what was assigned.
+
+        The feeds are all NumPy arrays, or all torch tensors on one device; so are the results,
+        which belong to the caller. Several threads may run one program.
+        """
         xp = self._check(feeds)
-        steps = self._bound.get(xp)
-        if steps is None:
-            steps = self._bind(xp)
-        values = self._constants[xp].copy()
+        bound = self._bound.get(xp)
+        if bound is None:
+            bound = self._bound.setdefault(xp, self._bind(xp))
+        steps, constants = bound
+        values = constants.copy()
         asarray = xp.asarray
         for slot, array in enumerate(feeds):
             values[slot] = asarray(array)
@@ -109,6 +119,12 @@ class Executable:
         for node, array in kept:
             node.attributes["store"].value = array
         return out
+
+    def __repr__(self) -> str:
+        return (
+            f"<Executable of {len(self.nodes)} nodes: {printing.listed(self.feeds)} -> "
+            f"{printing.listed(self.targets, self.target_names)}, {len(self.variables)} variables>"
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the program, its constants and the values of its variables to one file."""
@@ -169,7 +185,7 @@ class Executable:
         return Memory(peak, total, weights, sum(map(_size, self.feeds)))
 
     def _copies(self) -> list[bool]:
-        """Which targets must be copied, for the caller to own them and nobody else."""
+        """Which targets must be copied, so that the caller alone owns them."""
         given: set[Tensor] = {self._roots[tensor] for _, tensor in self.updates}
         copied = []
         for tensor in self.targets:
@@ -187,7 +203,7 @@ class Executable:
             return xp.copy(array)
         return xp.result(array)
 
-    def _bind(self, xp: Namespace) -> list[Any]:
+    def _bind(self, xp: Namespace) -> tuple[list[Any], list[Any]]:
         """The steps with their functions of this array library, and its copy of the constants."""
         steps: list[Any] = []
         for step in self._steps:
@@ -199,14 +215,10 @@ class Executable:
             results = step.results if is_named else step.results[0]
             steps.append((function, step.inputs, results, step.dead))
         values: list[Any] = [None] * len(self._slots)
-        self._variable_slots = []
         for tensor, slot in self._slots.items():
             if tensor.node.op is CONSTANT:
                 values[slot] = xp.asarray(tensor.node.attributes["store"].value)
-            elif tensor.node.op is VARIABLE:
-                self._variable_slots.append((slot, tensor.node.attributes["store"]))
-        self._bound[xp], self._constants[xp] = steps, values
-        return steps
+        return steps, values
 
     def _check(self, feeds: Sequence[Any]) -> Namespace:
         if not isinstance(feeds, list | tuple) or len(feeds) != len(self.feeds):
@@ -234,13 +246,13 @@ class Executable:
         return NUMPY if xp is None else xp
 
     def _odd_one(self, feeds: object) -> str:
-        """Which feed is missing or too many."""
+        """Which feeds are missing, or how many are too many."""
         if not isinstance(feeds, list | tuple):
             return ""
         if len(feeds) < len(self.feeds):
             missing = ", ".join(repr(tensor.name) for tensor in self.feeds[len(feeds) :])
             return f", without {missing}"
-        return f", {len(feeds) - len(self.feeds)} behind the last"
+        return f", {len(feeds) - len(self.feeds)} too many"
 
 
 def _roots(nodes: Sequence[Node], feeds: Sequence[Tensor]) -> dict[Tensor, Tensor]:

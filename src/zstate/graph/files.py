@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
-from ..descriptors import SingleGateRNNDescriptor as RNNDescriptor
+from ..descriptors import Activation, AnyDescriptor
 from ..errors import GraphError, ZStateError
-from ..layout import TensorInfo
+from ..layout import DESCRIPTORS, TensorInfo
 from ..types import Array
 from . import storage
 from .executable import Executable
@@ -31,7 +30,7 @@ from .ops.base import known
 from .tensor import Node, Store, Tensor
 
 VERSION = 1
-_DESCRIPTORS = {kind.__name__: kind for kind in (RNNDescriptor, LSTMDescriptor, GRUDescriptor)}
+_DESCRIPTORS = {kind.__name__: kind for kind in DESCRIPTORS.values()}
 _GIVEN = (PLACEHOLDER, CONSTANT, VARIABLE)
 
 
@@ -178,28 +177,45 @@ def _read(path: str | PathLike[str], kind: str) -> tuple[dict[str, Any], dict[st
     def refuse(expected: str, got: str) -> GraphError:
         return GraphError(f"[load] {fspath(path)!r}: expected {expected}, got {got}")
 
+    def look(metadata: Mapping[str, str], infos: Mapping[str, TensorInfo]) -> None:
+        """Before any array is read: format, version, kind, and which arrays there must be."""
+        if metadata.get("format") != "zstate":
+            raise refuse("a file that zstate saved", "another safetensors file")
+        if metadata.get("version") != str(VERSION):
+            raise refuse(f"format version {VERSION}", f"version {metadata.get('version')!r}")
+        with _Reading(path):
+            structure.update(json.loads(metadata.get("structure", "")))
+            found = structure["kind"]
+            if found == kind:
+                _check_arrays(structure["nodes"], infos)
+        if found != kind:
+            raise refuse(f"a saved {kind}", f"a saved {found}")
+
+    structure: dict[str, Any] = {}
     try:
-        arrays, metadata = storage.read(path)
+        arrays, metadata = storage.read(path, look)
     except storage.FormatError as error:
         raise refuse("a whole safetensors file", f"one that cannot be read: {error}") from error
-    if metadata.get("format") != "zstate":
-        raise refuse("a file that zstate saved", "another safetensors file")
-    if metadata.get("version") != str(VERSION):
-        raise refuse(f"format version {VERSION}", f"version {metadata.get('version')!r}")
-    text = metadata.get("structure", "")
-    if metadata.get("sha256") != _checksum(text, arrays):
+    if metadata.get("sha256") != _checksum(metadata["structure"], arrays):
         raise refuse("contents that match their checksum", "changed contents")
-    with _Reading(path):
-        structure = json.loads(text)
-        found = structure["kind"]
-    if found != kind:
-        raise refuse(f"a saved {kind}", f"a saved {found}")
     return structure, arrays
+
+
+def _check_arrays(entries: Sequence[Any], infos: Mapping[str, TensorInfo]) -> None:
+    """Whether the arrays are those of the constants and variables, with their shapes and types."""
+    stored = (CONSTANT.name, VARIABLE.name)
+    wanted = {
+        f"n{number}": _info(entry["results"][0])
+        for number, entry in enumerate(entries)
+        if entry["op"] in stored
+    }
+    for name in sorted({*wanted, *infos}):
+        if wanted.get(name) != infos.get(name):
+            raise ValueError(f"array {name} is {infos.get(name)}, its node says {wanted.get(name)}")
 
 
 def _decode(structure: Mapping[str, Any], arrays: dict[str, Array]) -> Graph:
     graph = Graph()
-    unused = set(arrays)
     for number, entry in enumerate(structure["nodes"]):
         op = OPS[entry["op"]]
         inputs = tuple(_tensor(graph, at) for at in entry["inputs"])
@@ -210,11 +226,8 @@ def _decode(structure: Mapping[str, Any], arrays: dict[str, Array]) -> Graph:
             attributes = {"info": info}
             if op is not PLACEHOLDER:
                 array = arrays[f"n{number}"]
-                if TensorInfo(array.shape, array.dtype.name) != info:
-                    raise ValueError(f"array n{number} is not {info}")
                 array.flags.writeable = False
                 attributes["store"] = Store(array)
-                unused.discard(f"n{number}")
         _check_count(op, inputs, attributes)
         results = graph.add_node(op, inputs, attributes, str(entry["name"]))
         if [tensor.info for tensor in results] != shapes:
@@ -223,8 +236,6 @@ def _decode(structure: Mapping[str, Any], arrays: dict[str, Array]) -> Graph:
             if inputs[0].node.op is not VARIABLE:
                 raise ValueError(f"node {entry['name']!r} assigns to no variable")
             graph.note_assign(inputs[0].node, results[0])
-    if unused:
-        raise ValueError(f"array {min(unused)} belongs to no node")
     return graph
 
 

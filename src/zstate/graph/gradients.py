@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DTypeError, GraphError, refusal
-from ..types import FLOAT_NAMES, PartialShape
+from ..types import FLOAT_NAMES
+from .ops.base import agree
 from .ops.like import ones_like, zeros_like
 from .tensor import Node, Tensor
 
@@ -64,7 +65,7 @@ def _derive(
             label = f"{node.op.operand(node, index)} of {node.op.name} {node.name!r}"
             expected = "an input that has a gradient"
             raise GraphError(refusal("gradients", label, expected, "one that has none"))
-        assert _agree(gradient.shape, tensor.shape) and gradient.dtype == tensor.dtype, (
+        assert agree(gradient.shape, tensor.shape) and gradient.dtype == tensor.dtype, (
             f"{node.op.name}: gradient {gradient} of {tensor}"
         )
         pairs.append((tensor, gradient))
@@ -99,9 +100,3 @@ def _sum(parts: list[Tensor]) -> Tensor:
     for part in parts[1:]:
         total = total + part
     return total
-
-
-def _agree(first: PartialShape, second: PartialShape) -> bool:
-    return len(first) == len(second) and all(
-        None in (a, b) or a == b for a, b in zip(first, second, strict=True)
-    )

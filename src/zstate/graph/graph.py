@@ -17,11 +17,11 @@ from . import printing
 from .compiling import compile_graph, fits
 from .executable import Executable
 from .methods import Learning, Recurrent, Shaping
-from .methods.core import checked_value
+from .methods.core import checked_value, listed
 from .ops import PLACEHOLDER, VARIABLE
 from .tensor import Node, Tensor
 
-_MOST_PROGRAMS = 32  # that run() keeps: a bound, not a policy
+_MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
 
 
 class Graph(Learning, Shaping, Recurrent):
@@ -55,10 +55,14 @@ class Graph(Learning, Shaping, Recurrent):
         """Compute the targets from the feeds: {tensor: array}.
 
         Every placeholder that a target depends on must be fed, with an array of its type and
-        shape: NumPy arrays, or torch tensors of one device. ``operations`` are assigns to be done
-        whose values are not wanted. The arrays that come back are the caller's own.
+        shape: NumPy arrays, or torch tensors on one device. ``operations`` are assigns to run whose
+        values are not returned. The results belong to the caller. Several threads may run a graph.
         """
-        wanted, effects = list(targets), list(operations)
+        wanted = listed("run", "targets", targets)
+        effects = listed("run", "operations", operations)
+        if not isinstance(feeds, Mapping):
+            expected = "{placeholder: array}"
+            raise DTypeError(refusal("run", "feeds", expected, describe(feeds)))
         for target in wanted:
             self.own("run", "targets", target)
         for effect in effects:
@@ -72,12 +76,13 @@ class Graph(Learning, Shaping, Recurrent):
                 raise GraphError(refusal("run", f"feed {tensor.name!r}", expected, "nothing"))
         shapes = {tensor: namespace_of(array).info(array) for tensor, array in feeds.items()}
         key = (tuple(shapes.items()), tuple(wanted), tuple(effects))
-        program = self._programs.pop(key, None)
+        # Threads share this dict: every step is one operation on it, so none needs a lock, which
+        # a forked child could find taken for good.
+        program = self._programs.get(key)
         if program is None:
-            program = compile_graph(self, shapes, wanted, effects)
-        self._programs[key] = program
-        if len(self._programs) > _MOST_PROGRAMS:
-            del self._programs[next(iter(self._programs))]
+            program = self._programs.setdefault(key, compile_graph(self, shapes, wanted, effects))
+            for oldest in list(self._programs)[:-_MOST_PROGRAMS]:
+                self._programs.pop(oldest, None)
         return dict(zip(wanted, program.run(list(feeds.values())), strict=True))
 
     def compile(
@@ -89,7 +94,7 @@ class Graph(Learning, Shaping, Recurrent):
         """A program for feeds of known shapes: {placeholder: (shape, dtype)}.
 
         Shapes are fixed, constants folded, equal nodes merged, nodes that no target needs dropped,
-        buffers freed behind their last reader. ``program.run([array, …])`` takes the feeds in the
+        buffers freed after their last reader. ``program.run([array, …])`` takes the feeds in the
         order given here and gives the targets in theirs. It shares this graph's variables.
 
         Example:
@@ -118,7 +123,8 @@ class Graph(Learning, Shaping, Recurrent):
             >>> g.run({x: np.arange(3.0)}, [dx])[dx]
             array([0., 2., 4.])
         """
-        return reverse.gradients(self, of, list(with_respect_to))
+        wanted = listed("gradients", "with_respect_to", with_respect_to)
+        return reverse.gradients(self, of, wanted)
 
     def variables(self) -> dict[str, Array]:
         """The values of the variables, by the name of the variable: copies."""
@@ -159,16 +165,28 @@ class Graph(Learning, Shaping, Recurrent):
 
         return load_graph(path)
 
-    def to_dot(self) -> str:
-        """The graph in Graphviz's language."""
-        return printing.to_dot(self)
+    def to_dot(self, fold: bool | None = None) -> str:
+        """The graph in Graphviz's language; ``fold`` as in :meth:`to_svg`."""
+        return printing.to_dot(self, fold)
 
-    def to_svg(self) -> str:
-        """The graph as a picture, laid out without Graphviz."""
-        return printing.to_svg(self)
+    def to_svg(self, fold: bool | None = None) -> str:
+        """The graph as a picture, laid out without Graphviz.
+
+        Folded, a box is a part of the graph: a layer, a loss, the gradient of one, all updates.
+        None folds graphs of more than 60 nodes; False draws every node.
+        """
+        return printing.to_svg(self, fold)
 
     def __str__(self) -> str:
         return printing.to_text(self)
+
+    def __repr__(self) -> str:
+        fed = [node.results[0] for node in self.nodes if node.op is PLACEHOLDER]
+        variables = sum(node.op is VARIABLE for node in self.nodes)
+        return (
+            f"<Graph of {len(self.nodes)} nodes: feeds {printing.listed(fed)}, "
+            f"{variables} variables>"
+        )
 
     def needed(self, targets: Iterable[Tensor]) -> list[Node]:
         """The nodes that the targets depend on, in the order in which they were made."""

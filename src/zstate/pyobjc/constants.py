@@ -80,6 +80,3 @@ def chosen(label: str, name: str, names: Mapping[int, str], number: object) -> s
         served = ", ".join(f"{value} ({word})" for value, word in names.items())
         raise OptionError(refusal(label, name, f"one of {served}", repr(number)))
     return names[number]
-
-
-__all__ = [name for name in globals() if name.startswith("MPS")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from ..descriptors import (
     Activation,
@@ -15,8 +15,9 @@ from ..descriptors import (
     SingleGateRNNDescriptor,
 )
 from ..errors import DescriptorError
+from ..graph.methods.core import real_number
 from .constants import DISTRIBUTIONS, chosen, type_name
-from .objects import NSObject
+from .objects import Class, NSObject
 
 
 class ObjCDescriptor(NSObject):
@@ -39,6 +40,10 @@ class ObjCDescriptor(NSObject):
         """zstate's descriptor with the same options."""
         made: AnyDescriptor = self._kind(**self._values)  # type: ignore[assignment]
         return made
+
+    def __repr__(self) -> str:
+        options = [f"{_camel(name)}={int(value)}" for name, value in self._values.items()]
+        return f"<{' '.join([type(self).__name__, *options])}>"
 
 
 def _camel(name: str) -> str:
@@ -77,7 +82,7 @@ def _objc_descriptor(name: str, kind: type[Descriptor]) -> type[ObjCDescriptor]:
         read, write = _accessors(option.name, default)
         members[camel] = read
         members[f"set{camel[0].upper()}{camel[1:]}_"] = write
-    return type(name, (ObjCDescriptor,), members)
+    return cast(type[ObjCDescriptor], Class(name, (ObjCDescriptor,), members))
 
 
 MPSGraphSingleGateRNNDescriptor: Any = _objc_descriptor(
@@ -90,9 +95,9 @@ MPSGraphGRUDescriptor: Any = _objc_descriptor("MPSGraphGRUDescriptor", GRUDescri
 class MPSGraphRandomOpDescriptor(NSObject):
     """What to draw: uniform between min and max, or normal with mean and standardDeviation."""
 
-    kind: str
-    dtype: str
-    values: dict[str, float]
+    _kind: str
+    _dtype: str
+    _values: dict[str, float]
 
     @classmethod
     def descriptorWithDistribution_dataType_(
@@ -100,18 +105,21 @@ class MPSGraphRandomOpDescriptor(NSObject):
     ) -> MPSGraphRandomOpDescriptor:
         made = cls()
         name = "MPSGraphRandomOpDescriptor"
-        made.kind = chosen(name, "distribution", DISTRIBUTIONS, distribution)
-        made.dtype = type_name(name, dataType)
-        made.values = {"min": 0.0, "max": 1.0, "mean": 0.0, "standardDeviation": 1.0}
+        made._kind = chosen(name, "distribution", DISTRIBUTIONS, distribution)
+        made._dtype = type_name(name, dataType)
+        made._values = {"min": 0.0, "max": 1.0, "mean": 0.0, "standardDeviation": 1.0}
         return made
+
+    def __repr__(self) -> str:
+        return f"<MPSGraphRandomOpDescriptor {self._kind} {self._dtype} {self._values}>"
 
 
 def _number(name: str) -> tuple[Callable[..., float], Callable[..., None]]:
     def read(self: MPSGraphRandomOpDescriptor) -> float:
-        return self.values[name]
+        return self._values[name]
 
     def write(self: MPSGraphRandomOpDescriptor, value: float) -> None:
-        self.values[name] = float(value)
+        self._values[name] = real_number("MPSGraphRandomOpDescriptor", name, value)
 
     return read, write
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..graph import Executable, Graph, Tensor
+from ..graph.methods.core import listed
 from ..layout import brackets, describe
-from ..operations import OPERATIONS
+from ..operations import OPERATIONS, check_saved
 from .constants import MPSDataTypeFloat32, type_name
 from .descriptors import ObjCDescriptor
 from .objects import (
@@ -20,10 +21,11 @@ from .objects import (
     array_of,
     data_of,
     fed,
+    sizes_of,
     unwrap,
 )
 from .operations import Build, keyword_of, operation_selectors
-from .recurrent import FAMILIES, selectors
+from .recurrent import selectors
 
 
 class MPSGraph(NSObject):
@@ -31,7 +33,7 @@ class MPSGraph(NSObject):
 
     def __init__(self) -> None:
         self._graph = Graph()
-        # One wrapper a tensor, so that results can be looked up by the tensor that was given out.
+        # One wrapper per tensor, so that results can be looked up by the tensor that was given out.
         self._wrappers: dict[Tensor, MPSGraphTensor] = {}
 
     @classmethod
@@ -41,9 +43,7 @@ class MPSGraph(NSObject):
     def placeholderWithShape_dataType_name_(
         self, shape: Sequence[int], dataType: int, name: str | None
     ) -> MPSGraphTensor:
-        if shape is None:
-            raise DTypeError(refusal("placeholder", "shape", "a list of sizes", "None"))
-        sizes = [None if int(size) == -1 else int(size) for size in shape]
+        sizes = [None if size == -1 else size for size in sizes_of("placeholder", shape)]
         dtype = type_name("placeholder", dataType)
         return self._wrap(self._graph.placeholder(shape=sizes, dtype=dtype, name=name))
 
@@ -57,7 +57,8 @@ class MPSGraph(NSObject):
         self, scalar: float, shape: Sequence[int], dataType: int
     ) -> MPSGraphTensor:
         dtype = type_name("constant", dataType)
-        return self._wrap(self._graph.constant(scalar, shape=list(shape), dtype=dtype))
+        sizes = sizes_of("constant", shape)
+        return self._wrap(self._graph.constant(scalar, shape=sizes, dtype=dtype))
 
     def constantWithData_shape_dataType_(
         self, data: Any, shape: Sequence[int], dataType: int
@@ -73,7 +74,7 @@ class MPSGraph(NSObject):
     def assignVariable_withValueOfTensor_name_(
         self, variable: MPSGraphTensor, tensor: MPSGraphTensor, name: str | None
     ) -> MPSGraphOperation:
-        """Done in the runs that have it among their targetOperations."""
+        """Runs that have it among their targetOperations perform it."""
         made = MPSGraphOperation()
         values = unwrap("assign", "variable", variable), unwrap("assign", "tensor", tensor)
         made._tensor = self._graph.assign(*values, name=name)
@@ -82,7 +83,7 @@ class MPSGraph(NSObject):
     def gradientForPrimaryTensor_withTensors_name_(
         self, primary: MPSGraphTensor, tensors: Sequence[MPSGraphTensor], name: str | None
     ) -> dict[MPSGraphTensor, MPSGraphTensor]:
-        wanted = [unwrap("gradients", "withTensors", tensor) for tensor in tensors]
+        wanted = _tensors("gradients", "withTensors", tensors)
         found = self._graph.gradients(unwrap("gradients", "primaryTensor", primary), wanted)
         return {self._wrap(tensor): self._wrap(gradient) for tensor, gradient in found.items()}
 
@@ -93,8 +94,8 @@ class MPSGraph(NSObject):
         targetOperations: Sequence[MPSGraphOperation] | None,
     ) -> dict[MPSGraphTensor, MPSGraphTensorData]:
         """Run; feeds are MPSGraphTensorData, or NumPy arrays for convenience."""
-        arrays = {unwrap("run", "feeds", tensor): fed(value) for tensor, value in feeds.items()}
-        targets = [unwrap("run", "targetTensors", tensor) for tensor in targetTensors]
+        arrays = {unwrap("run", "feeds", t): fed(value) for t, value in _items("run", feeds)}
+        targets = _tensors("run", "targetTensors", targetTensors)
         found = self._graph.run(arrays, targets, _effects("run", targetOperations))
         return {self._wrap(tensor): data_of(array) for tensor, array in found.items()}
 
@@ -105,7 +106,7 @@ class MPSGraph(NSObject):
         targetTensors: Sequence[MPSGraphTensor],
         targetOperations: Sequence[MPSGraphOperation] | None,
     ) -> dict[MPSGraphTensor, MPSGraphTensorData]:
-        """The same: there is no queue behind it."""
+        """The same; the queue is ignored."""
         run = self.runWithFeeds_targetTensors_targetOperations_
         return run(feeds, targetTensors, targetOperations)
 
@@ -117,14 +118,14 @@ class MPSGraph(NSObject):
         targetOperations: Sequence[MPSGraphOperation] | None,
         compilationDescriptor: object,
     ) -> MPSGraphExecutable:
-        shapes = {
-            unwrap("compile", "feeds", t): (
-                kind.shape(),
-                type_name("compile", kind.dataType()),
-            )
-            for t, kind in feeds.items()
-        }
-        targets = [unwrap("compile", "targetTensors", tensor) for tensor in targetTensors]
+        shapes = {}
+        for tensor, kind in _items("compile", feeds):
+            if not isinstance(kind, MPSGraphShapedType):
+                got = describe(kind)
+                raise DTypeError(refusal("compile", "feeds", "an MPSGraphShapedType", got))
+            dtype = type_name("compile", kind.dataType())
+            shapes[unwrap("compile", "feeds", tensor)] = (kind.shape(), dtype)
+        targets = _tensors("compile", "targetTensors", targetTensors)
         effects = _effects("compile", targetOperations)
         made = MPSGraphExecutable()
         made._program = self._graph.compile(shapes, targets, effects)
@@ -132,11 +133,16 @@ class MPSGraph(NSObject):
         return made
 
     def _wrap(self, tensor: Tensor) -> MPSGraphTensor:
-        if tensor not in self._wrappers:
-            wrapper = MPSGraphTensor()
-            wrapper._tensor = tensor
-            self._wrappers[tensor] = wrapper
-        return self._wrappers[tensor]
+        found = self._wrappers.get(tensor)
+        if found is None:
+            found = MPSGraphTensor()
+            found._tensor = tensor
+            # Another thread may have been first: its wrapper is the one that was given out.
+            found = self._wrappers.setdefault(tensor, found)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<MPSGraph {self._graph!r}>"
 
 
 class MPSGraphExecutable(NSObject):
@@ -152,6 +158,9 @@ class MPSGraphExecutable(NSObject):
     def targetTensors(self) -> list[MPSGraphTensor]:
         return self._targets
 
+    def __repr__(self) -> str:
+        return f"<MPSGraphExecutable {self._program!r}>"
+
     def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
         self,
         commandQueue: object,
@@ -160,13 +169,17 @@ class MPSGraphExecutable(NSObject):
         executionDescriptor: object,
     ) -> list[MPSGraphTensorData]:
         """The targets' values; written into ``resultsArray`` where there is one."""
-        arrays = self._program.run([fed(value) for value in inputsArray])
+        inputs = listed("run", "inputsArray", inputsArray)
+        arrays = self._program.run([fed(value) for value in inputs])
         if resultsArray is None:
             return [data_of(array) for array in arrays]
         if len(resultsArray) != len(arrays):
             expected = f"{len(arrays)} results"
             raise GraphError(refusal("run", "resultsArray", expected, str(len(resultsArray))))
         for data, array in zip(resultsArray, arrays, strict=True):
+            if not isinstance(data, MPSGraphTensorData):
+                expected = "MPSGraphTensorData"
+                raise DTypeError(refusal("run", "resultsArray", expected, describe(data)))
             if (data._array.shape, data._array.dtype) != (array.shape, array.dtype):
                 wanted = f"{array.dtype}{brackets(array.shape)}"
                 got = f"{data._array.dtype}{brackets(data._array.shape)}"
@@ -175,12 +188,23 @@ class MPSGraphExecutable(NSObject):
         return list(resultsArray)
 
 
+def _items(label: str, feeds: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(feeds, Mapping):
+        raise DTypeError(refusal(label, "feeds", "a dictionary", describe(feeds)))
+    return feeds.items()
+
+
+def _tensors(label: str, name: str, tensors: Sequence[MPSGraphTensor]) -> list[Tensor]:
+    return [unwrap(label, name, tensor) for tensor in listed(label, name, tensors)]
+
+
 def _effects(label: str, operations: Sequence[MPSGraphOperation] | None) -> list[Tensor]:
-    for operation in operations or ():
+    wanted = listed(label, "targetOperations", () if operations is None else operations)
+    for operation in wanted:
         if not isinstance(operation, MPSGraphOperation):
             expected = "an MPSGraphOperation"
             raise DTypeError(refusal(label, "targetOperations", expected, describe(operation)))
-    return [operation._tensor for operation in operations or ()]
+    return [operation._tensor for operation in wanted]
 
 
 def _named(method: Callable[..., Any], selector: str, calls: str, words: Sequence[str]) -> None:
@@ -201,13 +225,15 @@ def _add_recurrent(selector: str, operation: str, keywords: tuple[str, ...]) -> 
     def method(self: MPSGraph, *arguments: Any) -> list[MPSGraphTensor]:
         _check_count(selector, words, arguments)
         *tensors, descriptor, name = arguments
+        for keyword, tensor in zip(words, tensors, strict=False):
+            check_saved(OPERATIONS[operation], keyword, tensor)
         passed = {
             keyword: unwrap(operation, keyword, tensor)
             for keyword, tensor in zip(words, tensors, strict=False)
             if tensor is not None or keyword in OPERATIONS[operation].required
         }
         if not isinstance(descriptor, ObjCDescriptor):
-            expected = f"an {FAMILIES[operation]} descriptor"
+            expected = f"MPSGraph's descriptor of {operation}"
             raise DTypeError(refusal(operation, "descriptor", expected, describe(descriptor)))
         source = passed.pop("source")
         build = getattr(self._graph, operation)

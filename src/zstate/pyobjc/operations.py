@@ -9,13 +9,16 @@ function of the graph here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import DTypeError, OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
+from ..graph.methods.core import whole_number
 from ..layout import brackets, describe
 from .constants import PADDING_MODES, REDUCTIONS, SCATTER_MODES, chosen, type_name
 from .descriptors import MPSGraphRandomOpDescriptor
+from .objects import sizes_of
 
 Build = Callable[..., Any]
 
@@ -75,8 +78,8 @@ def _random(
     if not isinstance(descriptor, MPSGraphRandomOpDescriptor):
         expected = "an MPSGraphRandomOpDescriptor"
         raise DTypeError(refusal("random_tensor", "descriptor", expected, describe(descriptor)))
-    dtype, values = descriptor.dtype, descriptor.values
-    if descriptor.kind == "uniform":
+    dtype, values = descriptor._dtype, descriptor._values
+    if descriptor._kind == "uniform":
         low, high = values["min"], values["max"]
         return g.random_uniform(shape, state, minimum=low, maximum=high, dtype=dtype, name=name)
     mean, deviation = values["mean"], values["standardDeviation"]
@@ -85,15 +88,11 @@ def _random(
     )
 
 
-def _ints(label: str, values: Any) -> list[int]:
-    return [int(value) for value in values]
-
-
 # An argument of another form than the graph's: the keyword, and how its value is made.
 _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "dataType": ("dtype", type_name),
-    "one_axis": ("axes", lambda label, value: [int(value)]),
-    "parts": ("split_sizes", lambda label, value: int(value)),
+    "one_axis": ("axes", lambda label, value: [whole_number(label, "axis", value)]),
+    "parts": ("split_sizes", lambda label, value: whole_number(label, "numSplits", value)),
     "reductionType": ("reduction", lambda label, v: chosen(label, "reductionType", REDUCTIONS, v)),
     "paddingMode": (
         "padding_mode",
@@ -101,7 +100,7 @@ _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     ),
     "mode": ("", lambda label, v: chosen(label, "mode", SCATTER_MODES, v)),
     **{
-        word: (word, _ints)
+        word: (word, partial(sizes_of, name=word))
         for word in (
             *("shape", "axes", "permutation", "starts", "ends", "strides"),
             *("split_sizes", "left_padding", "right_padding"),

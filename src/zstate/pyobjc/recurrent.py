@@ -42,7 +42,7 @@ _LABELS: dict[str, tuple[str, str]] = {
     "b2": ("secondaryBias", "secondary_bias"),
 }
 
-FAMILIES = {
+_FAMILIES = {
     "single_gate_rnn": "singleGateRNN",
     "single_gate_rnn_gradients": "singleGateRNNGradients",
     "lstm": "LSTM",
@@ -57,5 +57,5 @@ def selectors() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for operation, lists in _ARGUMENT_LISTS.items():
         for letters in lists:
             labels, keywords = zip(*(_LABELS[letter] for letter in letters.split()), strict=True)
-            parts = (f"{FAMILIES[operation]}WithSourceTensor", *labels, "descriptor", "name")
+            parts = (f"{_FAMILIES[operation]}WithSourceTensor", *labels, "descriptor", "name")
             yield "_".join(parts) + "_", operation, keywords

@@ -15,8 +15,19 @@ from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
+from .checks import check_input, check_state, check_tensor, two_states
+from .layer import Hidden, operation_inputs
+from .leaf import Proxy, leaf_call
 from .operators import run
-from .parameters import Activations, activation_options, one_bias, reset_parameters
+from .parameters import (
+    Activations,
+    activation_options,
+    describe,
+    one_bias,
+    reset_parameters,
+)
+from .private import parameter
+from .recurrent import Weights
 
 
 class RecurrentCell(torch.nn.Module):
@@ -31,24 +42,27 @@ class RecurrentCell(torch.nn.Module):
 
     def __init__(
         self,
+        *,
         input_size: int,
         hidden_size: int,
         bias: bool,
         device: Any,
         dtype: Any,
-        peephole: bool,
         activations: Activations | None,
+        peephole: bool = False,
         options: dict[str, Any],
     ) -> None:
+        """``options``: the descriptor's, as torch.nn's cell has them."""
         super().__init__()
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
         kind = DESCRIPTORS[self.operation.cell.name]
-        given = activation_options(type(self).__name__, kind, activations)
-        self._descriptor: AnyDescriptor = kind(**(options | given))
+        options = options | activation_options(type(self).__name__, kind, activations)
+        self._descriptor: AnyDescriptor = kind(**options)
         self.activations = activations
         self._reset_after = bool(options.get("reset_after", False))
+        self._has_peephole = peephole
         rows = self.gates * hidden_size
         shapes: dict[str, tuple[int, ...] | None] = {
             "weight_ih": (rows, input_size),
@@ -70,45 +84,52 @@ class RecurrentCell(torch.nn.Module):
         reset_parameters(self, self.hidden_size)
 
     def extra_repr(self) -> str:
-        words = [str(self.input_size), str(self.hidden_size)]
-        defaults = {"bias": True, "nonlinearity": "tanh", "reset_after": True, "activations": None}
-        for name, default in defaults.items():
-            value = self.__dict__.get(name, default)
-            if value != default:
-                words.append(f"{name}={value}")
-        if "peephole" in self._parameters:
-            words.append("peephole=True")
-        return ", ".join(words)
+        return describe(self)
 
-    def _step(self, input: Tensor, states: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    def _step(self, input: Tensor, states: Hidden) -> tuple[Tensor, ...]:
         """h, or h and c, after one step; [N,H] or [H] as the input is [N,I] or [I]."""
-        name = type(self).__name__
-        for what, tensor in (("input", input), *(("hx", state) for state in states)):
-            if tensor is not None and tensor.dim() not in (1, 2):
-                expected = "1 axis (one sequence) or 2"
-                raise ShapeError(refusal(name, what, expected, f"{tensor.dim()} axes"))
+        hidden = self.hidden_size
+        check_tensor(self, "input", input)
         batched = input.dim() == 2
+        if not batched and input.dim() != 1:
+            expected = "1 axis (one sequence) or 2"
+            raise ShapeError(refusal(type(self).__name__, "input", expected, f"{input.dim()} axes"))
         source = input.unsqueeze(0) if batched else input[None, None]  # [1,N,I]
+        weight = parameter(self, "weight_hh")
+        check_input(self, source, weight)
+        shape = (*input.shape[:-1], hidden)
+        for letter, state in zip("hc", states, strict=False):
+            if state is not None:
+                check_tensor(self, f"{letter}_0", state)
+                letters = "[N,H]" if batched else "[H]"
+                check_state(self, f"{letter}_0", state, letters, shape, weight)
+        if not hidden:  # as in torch.nn's cells; the operations need a unit
+            return tuple([source.new_zeros(shape) for _ in states])
         if not batched:
             states = tuple(None if state is None else state.unsqueeze(0) for state in states)
-        bias, secondary = one_bias(self.bias_ih, self.bias_hh, self.hidden_size, self._reset_after)
-        named = {
-            "source": source,
-            "recurrent_weight": self.weight_hh,
-            "input_weight": self.weight_ih,
-            "bias": bias,
-            "init_state": states[0],
-            "init_cell": states[-1],
-            "mask": None,
-            "peephole": getattr(self, "peephole", None),
-            "secondary_bias": secondary,
-        }
-        tensors: Any = tuple([named[name] for name in self.operation.inputs])
+        bias = secondary = None
+        if self.bias:
+            both = parameter(self, "bias_ih"), parameter(self, "bias_hh")
+            bias, secondary = one_bias(*both, hidden, self._reset_after)
+        peephole = parameter(self, "peephole") if self._has_peephole else None
+        weight_ih = parameter(self, "weight_ih")
+        weights = Weights(weight, weight_ih, bias, secondary, peephole, None)
+        tensors = operation_inputs(self.operation, source, weights, states, None)
         results: Any = run(self.operation, tensors, self._descriptor, None)
         return tuple([r[0] if batched else r[0, 0] for r in results[: len(states)]])
 
 
-class RNNCell(RecurrentCell):
+class _OneStateCell(RecurrentCell):
+    """A cell whose only state is h."""
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx)
+        return self._step(input, (hx,))[0]
+
+
+class RNNCell(_OneStateCell):
     """torch.nn.RNNCell, with any of the five activations.
 
     Example:
@@ -134,16 +155,19 @@ class RNNCell(RecurrentCell):
             raise OptionError(
                 refusal("RNNCell", "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity))
             )
-        usual = {"activation": Activation[nonlinearity.upper()]}
-        super().__init__(input_size, hidden_size, bias, device, dtype, False, activations, usual)
+        super().__init__(
+            input_size=input_size,
+            hidden_size=hidden_size,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            activations=activations,
+            options={"activation": Activation[nonlinearity.upper()]},
+        )
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
-        return self._step(input, (hx,))[0]
 
-
-class GRUCell(RecurrentCell):
+class GRUCell(_OneStateCell):
     """torch.nn.GRUCell, with activations by gate and ``reset_after``.
 
     Example:
@@ -165,13 +189,16 @@ class GRUCell(RecurrentCell):
         activations: Activations | None = None,
         reset_after: bool = True,
     ) -> None:
-        usual = {"reset_gate_first": True, "reset_after": reset_after}
-        super().__init__(input_size, hidden_size, bias, device, dtype, False, activations, usual)
+        super().__init__(
+            input_size=input_size,
+            hidden_size=hidden_size,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            activations=activations,
+            options={"reset_gate_first": True, "reset_after": reset_after},
+        )
         self.reset_after = reset_after
-
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """h' [N,H] from input [N,I] and h [N,H]; None means zeros."""
-        return self._step(input, (hx,))[0]
 
 
 class LSTMCell(RecurrentCell):
@@ -197,12 +224,22 @@ class LSTMCell(RecurrentCell):
         peephole: bool = False,
         activations: Activations | None = None,
     ) -> None:
-        usual = {"produce_cell": True}
-        super().__init__(input_size, hidden_size, bias, device, dtype, peephole, activations, usual)
+        super().__init__(
+            input_size=input_size,
+            hidden_size=hidden_size,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            activations=activations,
+            peephole=peephole,
+            options={"produce_cell": True},
+        )
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """h', c' [N,H] from input [N,I] and h, c [N,H]; None means zeros."""
-        h, c = self._step(input, (None, None) if hx is None else (hx[0], hx[1]))
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx)
+        h, c = self._step(input, two_states(self, hx))
         return h, c

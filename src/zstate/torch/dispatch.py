@@ -1,79 +1,124 @@
-"""Who else has a say in a call on tensors: autocast, autograd, transforms, modes, subclasses.
+"""Which way a call on tensors goes: straight to the engine, or by what torch lets others see.
 
-Looked at in few steps: a call of one time step costs little more than this.
+Autograd, torch.func's transforms, forward mode, modes, subclasses, torch.compile and
+torch.jit.trace may all take part in a call. The conditions stand here alone, and are tested in few
+steps: a call of one time step costs little more than this.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from enum import Enum
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from .private import current_transform, is_forward_mode, is_tracing
+from .private import is_batched as is_batched  # for tensors.py
+from .private import is_watched as is_watched
 
 Tensors = tuple[Tensor | None, ...]
 Results = tuple[Tensor, ...]
+Call = Literal["operation", "gradients", "layer", "packed"]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-_modes = torch._C._len_torch_dispatch_stack
-_transform = torch._C._functorch.peek_interpreter_stack
-_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 
 
-def is_transformed() -> bool:
-    """Whether one of torch.func's transforms, or a derivative forwards, is under way."""
-    return _transform() is not None or is_forward_derivative()
+class Route(Enum):
+    """The ways a call can go."""
+
+    ENGINE = "engine"  # at once; nothing is recorded
+    RECORDED = "recorded"  # the engine, as one step of autograd
+    TRANSFORMED = "transformed"  # an operator inside torch.func's transforms
+    DIFFERENTIABLE = "differentiable"  # plain torch operations, for forward mode
+    DISPATCHED = "dispatched"  # an operator through torch's dispatcher, which everybody sees
 
 
-def is_forward_derivative() -> bool:
-    """Whether a derivative forwards (dual numbers) is under way."""
-    return forward_ad._current_level >= 0
+# Tests set it to learn which routes were taken. Nothing else does.
+on_choice: Callable[[Call, Route], None] | None = None
+
+
+def choose(call: Call, tensors: Tensors) -> Route:
+    """The route of a forward or a gradient operation, of a layer, or of a packed call.
+
+    The last two have routes of their own only with ENGINE and RECORDED; with any other, they call
+    their operations one by one.
+    """
+    if torch.compiler.is_compiling():
+        return Route.DISPATCHED
+    first = tensors[0]
+    assert first is not None
+    if is_watched():
+        if is_forward_mode():
+            route = Route.DIFFERENTIABLE
+        else:
+            route = Route.DISPATCHED if current_transform() is None else Route.TRANSFORMED
+    elif (
+        not are_plain(tensors)
+        or first.is_meta
+        or (call == "layer" and not records_as_one_step(first))
+        or (call == "gradients" and is_batched(tensors[2]))  # of the state
+    ):
+        route = Route.DISPATCHED
+    else:
+        route = Route.RECORDED if needs_gradient(tensors) else Route.ENGINE
+    if on_choice is not None:
+        on_choice(call, route)
+    return route
+
+
+def records_as_one_step(source: Tensor) -> bool:
+    """Whether a layer is one step: it has a time step, and it runs on the CPU without autocast.
+
+    A GPU computes while the host goes on to the next step of autograd: little would be gained.
+    """
+    return source.is_cpu and source.shape[0] > 0 and not is_autocast("cpu")
+
+
+def engine_gives_gradients(incoming: Tensors) -> bool:
+    """Whether a backward pass may go straight to the engine.
+
+    Not for double backward, batched gradients, modes, transforms or subclasses: those need
+    operations that can be differentiated or seen.
+    """
+    if torch.is_grad_enabled() or is_watched() or not are_plain(incoming):
+        return False
+    return not any([is_batched(gradient) for gradient in incoming])  # noqa: C419, faster
+
+
+def values_are_hidden() -> bool:
+    """Whether a tensor's values must not be read, since they stand for others: in a graph that is
+    being compiled or traced, or in a transform."""
+    if torch.compiler.is_compiling() or is_tracing():
+        return True
+    return current_transform() is not None or is_forward_mode()
 
 
 def needs_gradient(tensors: Tensors) -> bool:
     """Whether autograd records what happens to these tensors."""
     if not torch.is_grad_enabled():
         return False
-    # Something else than a tensor is refused later, by name.
+    # Anything but a tensor is refused later, by name.
     return any([getattr(tensor, "requires_grad", False) for tensor in tensors])  # noqa: C419, faster
-
-
-def is_batched(tensor: Tensor | None) -> bool:
-    """Whether it is one of the batched gradients of torch.autograd.grad, which look plain."""
-    return isinstance(tensor, Tensor) and torch._C._dispatch_keys(tensor).has(_BATCHED)
-
-
-def is_watched() -> bool:
-    """Whether a mode, a transform or a derivative forwards is under way."""
-    return _modes() > 0 or is_transformed()
 
 
 def are_plain(tensors: Tensors) -> bool:
     """Whether none of them is of a subclass of Tensor, which may mean anything."""
     for tensor in tensors:
-        # Something else than a tensor is refused by the kernel, by name.
+        # Anything but a tensor is refused by the kernel, by name.
         if tensor is not None and type(tensor) not in PLAIN_TYPES and isinstance(tensor, Tensor):
             return False
     return True
 
 
-def is_plain(tensors: Tensors) -> bool:
-    """Whether nobody but autograd may be watching: no subclass, no mode, no transform."""
-    first = tensors[0]
-    assert first is not None
-    if is_watched() or not are_plain(tensors):
-        return False
-    # Batched gradients come in third, if at all.
-    return not is_batched(tensors[2]) and not first.is_meta
-
-
 def is_autocast(device: str) -> bool:
-    """Whether autocast is switched on for a kind of device."""
+    """Whether autocast is on for a kind of device."""
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def cast(tensors: Tensors) -> Tensors:
-    """Autocast's rule: every float tensor but those in float64, where it is switched on."""
+    """Autocast's rule, where it is on: every float tensor but those in float64."""
     kind = tensors[0].device.type if tensors[0] is not None else "cpu"
     if not is_autocast(kind):
         return tensors

@@ -13,15 +13,37 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import operations
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
-from ..layout import DESCRIPTORS
-from ..operations import Operation
-from .joint import Hidden
-from .parameters import Activations, activation_options
+from .checks import Lengths, two_states
+from .leaf import Proxy, leaf_call
+from .parameters import Activations
 from .recurrent import Recurrent
 from .stack import run
 
 
-class RNN(Recurrent):
+class _OneState(Recurrent):
+    """A layer whose only state is h."""
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Lengths | None = None,
+    ) -> tuple[Any, Tensor]:
+        """output [T,N,D·H] and h_n [D·L,N,H].
+
+        Args:
+            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
+            hx: h_0 [D·L,N,H]; None means zeros.
+            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
+                all.
+        """
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx, lengths)
+        output, (h_n,), _ = run(self, input, (hx,), lengths)
+        return output, h_n
+
+
+class RNN(_OneState):
     """torch.nn.RNN with recurrent dropout, any of the five activations, and ``lengths``.
 
     Example:
@@ -63,34 +85,25 @@ class RNN(Recurrent):
             raise OptionError(
                 refusal("RNN", "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity))
             )
-        usual = {"activation": Activation[nonlinearity.upper()]}
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
-            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
-            False,
-            usual | _options("RNN", self.operation, activations),
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
+            recurrent_dropout=recurrent_dropout,
+            recurrent_dropout_per_step=recurrent_dropout_per_step,
+            activations=activations,
+            options={"activation": Activation[nonlinearity.upper()]},
         )
         self.nonlinearity = nonlinearity
-        self.activations = activations
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: Tensor | None = None,
-        lengths: Tensor | None = None,
-    ) -> tuple[Any, Tensor]:
-        """output [T,N,D·H] and h_n [D·L,N,H].
-
-        Args:
-            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
-            hx: h_0 [D·L,N,H]; None means zeros.
-            lengths: [N], how many steps of each sequence count; None means all.
-        """
-        output, (h_n,), _ = run(self, input, (hx,), lengths)
-        return output, h_n
 
 
-class GRU(Recurrent):
+class GRU(_OneState):
     """torch.nn.GRU with recurrent dropout, activations by gate, ``reset_after`` and ``lengths``.
 
     Example:
@@ -131,31 +144,22 @@ class GRU(Recurrent):
             reset_after: whether the reset gate works after the recurrent product, as in torch.nn,
                 or in front of it, as in the paper.
         """
-        usual = {"reset_gate_first": True, "reset_after": reset_after}
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
-            *(bidirectional, 0, device, dtype, recurrent_dropout, recurrent_dropout_per_step),
-            False,
-            usual | _options("GRU", self.operation, activations),
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
+            recurrent_dropout=recurrent_dropout,
+            recurrent_dropout_per_step=recurrent_dropout_per_step,
+            activations=activations,
+            options={"reset_gate_first": True, "reset_after": reset_after},
         )
         self.reset_after = reset_after
-        self.activations = activations
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: Tensor | None = None,
-        lengths: Tensor | None = None,
-    ) -> tuple[Any, Tensor]:
-        """output [T,N,D·H] and h_n [D·L,N,H].
-
-        Args:
-            input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
-            hx: h_0 [D·L,N,H]; None means zeros.
-            lengths: [N], how many steps of each sequence count; None means all.
-        """
-        output, (h_n,), _ = run(self, input, (hx,), lengths)
-        return output, h_n
 
 
 class LSTM(Recurrent):
@@ -203,31 +207,41 @@ class LSTM(Recurrent):
             return_cells: also return c[t] of the last layer for every step.
         """
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout),
-            *(bidirectional, proj_size, device, dtype),
-            *(recurrent_dropout, recurrent_dropout_per_step, peephole),
-            {"produce_cell": True} | _options("LSTM", self.operation, activations),
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
+            recurrent_dropout=recurrent_dropout,
+            recurrent_dropout_per_step=recurrent_dropout_per_step,
+            activations=activations,
+            proj_size=proj_size,
+            peephole=peephole,
+            options={"produce_cell": True},
         )
         self.return_cells = self.returns_cells = return_cells
-        self.activations = activations
 
     def forward(
         self,
         input: Tensor | PackedSequence,
         hx: tuple[Tensor, Tensor] | None = None,
-        lengths: Tensor | None = None,
+        lengths: Lengths | None = None,
     ) -> Any:
         """output [T,N,D·P], (h_n [D·L,N,P], c_n [D·L,N,H]), with return_cells c [T,N,D·H].
 
         Args:
             input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
             hx: h_0 [D·L,N,P] and c_0 [D·L,N,H]; None means zeros.
-            lengths: [N], how many steps of each sequence count; None means all.
+            lengths: [N], a tensor or a list: how many steps of each sequence count; None means
+                all.
         """
-        initial: Hidden = (None, None) if hx is None else (hx[0], hx[1])
-        output, ends, cells = run(self, input, initial, lengths)
+        if isinstance(input, Proxy):
+            return leaf_call(self, input, hx, lengths)
+        output, ends, cells = run(
+            self, input, (None, None) if hx is None else two_states(self, hx), lengths
+        )
         return (output, ends, cells) if self.return_cells else (output, ends)
-
-
-def _options(module: str, operation: Operation, activations: Activations | None) -> dict[str, Any]:
-    return activation_options(module, DESCRIPTORS[operation.cell.name], activations)

@@ -1,8 +1,8 @@
 """The six operations as operators of PyTorch: ``torch.ops.zstate.lstm`` and so on.
 
-An operator takes the tensors of the operation in its order (None where one is not passed), the
-descriptor as text (see options.py) and the backend's name or None; it returns every result that
-the operation can have, those that were not produced with no elements. Each has a fake kernel (for
+An operator takes the operation's tensors in its order (None where one is not passed), the
+descriptor as text (descriptor_text.py) and the backend's name or None; it returns every result that
+the operation can have, those not produced with no elements. Each has a fake kernel (for
 torch.compile and torch.export), derivatives of any order, and a rule for torch.vmap.
 
 ``run`` is what the functional interface and the modules call. On plain tensors it leaves out the
@@ -11,7 +11,9 @@ dispatcher, whose Python side costs more than a short sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,27 +21,23 @@ from torch import Tensor
 
 from .. import pipeline
 from ..descriptors import AnyDescriptor
+from ..errors import OptionError, refusal
 from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor
 from ..operations import OPERATIONS, AnyResult, Operation
-from .batching import vmap_rule
-from .dispatch import (
-    Results,
-    Tensors,
-    cast,
-    is_forward_derivative,
-    is_plain,
-    is_transformed,
-    needs_gradient,
-)
-from .options import decode, encode, text_of
-from .routes import ROUTES, pulled
+from .autograd import Recorded, input_gradients, remember
+from .checks import check_device, refuse_unusual
+from .descriptor_text import decode, encode, trained
+from .dispatch import Results, Route, Tensors, cast, choose, needs_gradient
+from .gradient_pairs import PAIRS
+from .private import is_tracing
 from .tensors import compute, run_known
+from .vmap import batched_call
 
 _LIBRARY = torch.library.Library("zstate", "DEF")
 _OPERATORS: dict[str, Any] = {}
 _DEFAULTS = {name: kind() for name, kind in DESCRIPTORS.items()}
 # For every result of a gradient operation, the place of the input that it is the gradient of.
-_OWN = {
+_GRADIENT_OF = {
     name: tuple(each.inputs.index(result) for result in each.result._fields)
     for name, each in OPERATIONS.items()
     if each.is_gradient
@@ -60,205 +58,179 @@ def run(
         descriptor = _DEFAULTS[operation.cell.name]
     else:
         check_descriptor(operation, descriptor)
-    compiling = torch.compiler.is_compiling()
-    if not compiling and (backend is None or type(backend) is str):
+    if not torch.compiler.is_compiling() and (backend is None or type(backend) is str):
         known = run_known(operation, tensors, descriptor, backend)
         if known is not None:
             return known
     tensors = cast(tensors)
-    needs = needs_gradient(tensors)
-    if not needs and not compiling and is_plain(tensors):
-        return compute(operation, tensors, descriptor, backend)
-    results = apply(operation, tensors, descriptor, needs, backend)
+    route = choose("gradients" if operation.is_gradient else "operation", tensors)
+    try:
+        if route is Route.ENGINE:
+            return compute(operation, tensors, descriptor, backend)
+        results = _by_route(route, operation, tensors, descriptor, backend)
+    except RuntimeError:  # name the argument, where that was not possible
+        refuse_unusual(operation.name, _passed(operation, tensors))
+        raise
     wanted: list[Tensor | None]
     if operation.is_gradient:
         wanted = [
             None if tensors[place] is None else result
-            for place, result in zip(_OWN[operation.name], results, strict=True)
+            for place, result in zip(_GRADIENT_OF[operation.name], results, strict=True)
         ]
     elif descriptor.training:
-        return operation.result(*results)  # type: ignore[arg-type]
+        return operation.result(*results)
     else:
         wanted = [None] * len(results)
         wanted[0] = results[0]
         if getattr(descriptor, "produce_cell", False):
             wanted[1] = results[1]
-    return operation.result(*wanted)  # type: ignore[arg-type]
+    return operation.result(*wanted)
 
 
-def apply(
+def _by_route(
+    route: Route,
     operation: Operation,
     tensors: Tensors,
     descriptor: AnyDescriptor,
-    needs: bool,
     backend: str | None,
 ) -> Results:
-    """One operator call by the shortest way; every result, produced or not."""
-    training = needs and not operation.is_gradient
-    if torch.compiler.is_compiling():
-        text = encode(descriptor, training)
-        return _OPERATORS[operation.name](*tensors, text, backend)  # type: ignore[no-any-return]
-    if is_forward_derivative():  # only plain operations have it
-        return _composite(operation, tensors, descriptor)
-    arguments = (*tensors, text_of(descriptor, training), backend)
-    if is_transformed():
-        return _Transformed.apply(operation, *arguments)  # type: ignore[no-any-return]
-    if not is_plain(tensors):
-        return _OPERATORS[operation.name](*arguments)  # type: ignore[no-any-return]
-    if needs:
-        return _Recorded.apply(operation, *arguments)  # type: ignore[no-any-return]
-    return _kernel(operation, arguments)
+    """Every result of an operation, produced or not."""
+    if route is Route.DISPATCHED:
+        return _dispatched(operation, tensors, descriptor, backend)
+    if not operation.is_gradient and (route is Route.RECORDED or needs_gradient(tensors)):
+        descriptor = trained(descriptor)
+    step = OperationStep(operation, descriptor, backend)
+    if route is Route.DIFFERENTIABLE:
+        return step.differentiable(*tensors)
+    if route is Route.TRANSFORMED:
+        return _Transformed.apply(step, *tensors)  # type: ignore[no-any-return]
+    if route is Route.RECORDED:
+        return Recorded.apply(step, *tensors)  # type: ignore[no-any-return]
+    return step.compute(tensors)[0]
 
 
-def _kernel(operation: Operation, arguments: tuple[Any, ...]) -> Results:
-    """The operator on real tensors."""
-    *tensors, text, backend = arguments
-    found: Any = compute(operation, tuple(tensors), decode(operation, text), backend)
-    return complete(found)
+def _dispatched(
+    operation: Operation, tensors: Tensors, descriptor: AnyDescriptor, backend: str | None
+) -> Results:
+    """By torch's dispatcher, so that everybody sees the operator."""
+    training = needs_gradient(tensors) and not operation.is_gradient
+    if is_tracing():
+        training = False  # a trace may run with gradients or without
+        if torch.onnx.is_in_onnx_export():
+            expected = "a model of torch.nn's layers, as zstate.torch.restore(model) makes it"
+            given = "an operator that ONNX does not have"
+            raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
+    return _OPERATORS[operation.name](*tensors, encode(descriptor, training), backend)  # type: ignore[no-any-return]
 
 
-def complete(found: Tensors) -> Results:
+@dataclass(slots=True, eq=False)
+class OperationStep:
+    """An operation as a step of autograd."""
+
+    operation: Operation
+    descriptor: AnyDescriptor
+    backend: str | None
+
+    def compute(self, tensors: Tensors) -> tuple[Results, list[Tensor | None]]:
+        results: Any = compute(self.operation, tensors, self.descriptor, self.backend)
+        results = complete(results)
+        return results, self.kept(results)
+
+    def kept(self, results: Results) -> list[Tensor | None]:
+        """What the gradient operation takes of the results; nothing without the training state."""
+        if self.operation.is_gradient or not results[-1].numel():
+            return []
+        return PAIRS[self.operation.name].kept(results)
+
+    def serves(self, needed: Sequence[bool], incoming: Tensors) -> bool:
+        """Double backward too: the gradient operation is an operator in its turn."""
+        mask = self.operation.inputs.index("mask")
+        return not (self.operation.is_gradient or incoming[-1] is not None or needed[mask])
+
+    def gradients(self, tensors: Tensors, kept: Tensors, incoming: Tensors) -> list[Tensor | None]:
+        """By the gradient operation."""
+        if not kept:  # called without the training state: compute it now
+            kept = self._again(self.operation, tensors, trained(self.descriptor))
+        pair = PAIRS[self.operation.name]
+        inputs = pair.inputs(tensors, kept, incoming)
+        return pair.by_input(self._again(pair.gradient, inputs, self.descriptor), len(tensors))
+
+    def _again(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Results:
+        route = choose("gradients" if operation.is_gradient else "operation", tensors)
+        return _by_route(route, operation, tensors, descriptor, self.backend)
+
+    def differentiable(self, *tensors: Tensor | None) -> Results:
+        """By plain torch operations: slower, for what the engines do not give."""
+        layout = _layout(self.operation, tensors, self.descriptor)
+        return complete(pipeline.run(layout, tensors))
+
+
+def complete(results: Tensors) -> Results:
     """Every result of an operation; one that was not produced has no elements."""
-    like = found[0]
+    like = results[0]
     assert like is not None  # the state, or the gradient of the source
-    return tuple([like.new_empty(0) if tensor is None else tensor for tensor in found])
+    return tuple([like.new_empty(0) if tensor is None else tensor for tensor in results])
 
 
-def _composite(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Results:
-    """The same as plain torch operations, which can be differentiated as often as one likes."""
-    return complete(pipeline.run(_layout(operation, tensors, descriptor), tensors))
-
-
-def _given(operation: Operation, tensors: Tensors) -> dict[str, Tensor]:
+def _passed(operation: Operation, tensors: Tensors) -> dict[str, Tensor]:
     pairs = zip(operation.inputs, tensors, strict=True)
     return {name: tensor for name, tensor in pairs if tensor is not None}
 
 
 def _layout(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
     """The checks of ``bind`` for tensors without data, whose sizes may be symbols."""
-    infos = {
-        name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in _given(operation, tensors).items()
-    }
+    infos: dict[str, TensorInfo] = {}
+    passed = _passed(operation, tensors)
+    for name, tensor in passed.items():
+        check_device(operation.name, name, tensor, passed["source"])
+        infos[name] = TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
     return check(operation, infos, descriptor)
 
 
-def _fake(operation: Operation, arguments: tuple[Any, ...]) -> Results:
+def _fake(operation: Operation, *arguments: Any) -> Results:
     """Shapes and types of the results."""
     *tensors, text, _ = arguments
     layout = _layout(operation, tuple(tensors), decode(operation, text))
-    given = _given(operation, tuple(tensors))
-    source = given["source"]
+    passed = _passed(operation, tuple(tensors))
     shapes = {
-        name: given[name].shape if operation.is_gradient else layout.shape(name)
+        name: passed[name].shape if operation.is_gradient else layout.shape(name)
         for name in layout.result_names()
     }
     return complete(
         tuple(
-            source.new_empty(shapes[name]) if name in shapes else None
+            passed["source"].new_empty(shapes[name]) if name in shapes else None
             for name in operation.result._fields
         )
     )
 
 
-def _remember(operation: Operation, ctx: Any, arguments: tuple[Any, ...], results: Results) -> None:
-    """What the derivative needs: the inputs, and of a forward operation the training state."""
-    *tensors, text, backend = arguments
-    ctx.operation, ctx.text, ctx.backend = operation, text, backend
-    ctx.set_materialize_grads(False)
-    if not operation.is_gradient and results[-1].numel():
-        tensors += ROUTES[operation.name].kept(results)
-    ctx.save_for_backward(*tensors)
-
-
-def _backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradients of an operator's arguments."""
-    operation: Operation = ctx.operation
-    count = len(operation.inputs)
-    saved = ctx.saved_tensors
-    needed = ctx.needs_input_grad
-    if all(gradient is None for gradient in incoming):
-        return (None,) * (count + 2)
-    mask = operation.inputs.index("mask")
-    if operation.is_gradient or incoming[-1] is not None or needed[mask]:
-        found = _plain_gradients(ctx, saved[:count], needed, incoming)
-    else:
-        found = _gradients(ctx, saved[:count], saved[count:], incoming)
-    kept = [gradient if need else None for gradient, need in zip(found, needed, strict=False)]
-    return (*kept, None, None)
-
-
-def _gradients(
-    ctx: Any, tensors: Tensors, results: Tensors, incoming: Tensors
-) -> list[Tensor | None]:
-    """By the gradient operation, which is an operator and can be differentiated in its turn."""
-    forward: Operation = ctx.operation
-    descriptor = decode(forward, ctx.text)
-    if not results:  # called without the training state: compute it now
-        results = apply(forward, tensors, descriptor, True, ctx.backend)
-    route = ROUTES[forward.name]
-    inputs = route.inputs(tensors, results, incoming)
-    found = apply(route.gradient, inputs, descriptor, needs_gradient(inputs), ctx.backend)
-    return route.by_input(found, len(tensors))
-
-
-def _plain_gradients(
-    ctx: Any, tensors: Tensors, needed: tuple[bool, ...], incoming: tuple[Tensor | None, ...]
-) -> list[Tensor | None]:
-    """By plain operations: slower, for what the engines do not give."""
-    descriptor = decode(ctx.operation, ctx.text)
-    return pulled(
-        lambda *moved: _composite(ctx.operation, moved, descriptor), tensors, needed, incoming
-    )
-
-
-class _Recorded(torch.autograd.Function):
-    """An operator on plain tensors that autograd records."""
-
-    @staticmethod
-    def forward(ctx: Any, operation: Operation, *arguments: Any) -> Results:
-        results = _kernel(operation, arguments)
-        _remember(operation, ctx, arguments, results)
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (None, *_backward(_Shifted(ctx), *incoming))
-
-
 class _Transformed(torch.autograd.Function):
-    """An operator under torch.func's transforms, which want the same in another form."""
+    """The step of an operation in the form that torch.func's transforms take."""
 
     @staticmethod
-    def forward(operation: Operation, *arguments: Any) -> Results:
-        return _OPERATORS[operation.name](*arguments)  # type: ignore[no-any-return]
+    def forward(step: OperationStep, *tensors: Tensor | None) -> Results:
+        text = encode(step.descriptor, False)
+        return _OPERATORS[step.operation.name](*tensors, text, step.backend)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        operation, *arguments = inputs
-        _remember(operation, ctx, tuple(arguments), output)
+        step, *tensors = inputs
+        remember(ctx, step, tuple(tensors), step.kept(output))
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (None, *_backward(_Shifted(ctx), *incoming))
+        return None, *input_gradients(ctx, ctx.needs_input_grad[1:], incoming)
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], operation: Operation, *arguments: Any
+        info: Any, in_dims: tuple[int | None, ...], step: OperationStep, *tensors: Tensor | None
     ) -> Any:
-        def operator(*inputs: Any) -> Results:
-            return _Transformed.apply(operation, *inputs)  # type: ignore[no-any-return]
+        def operator(*inputs: Tensor | None) -> Results:
+            return _Transformed.apply(step, *inputs)  # type: ignore[no-any-return]
 
-        return vmap_rule(operation, operator)(info, in_dims[1:], *arguments)
-
-
-class _Shifted:
-    """A context as one sees it without the first argument."""
-
-    def __init__(self, ctx: Any) -> None:
-        self.operation, self.text, self.backend = ctx.operation, ctx.text, ctx.backend
-        self.saved_tensors = ctx.saved_tensors
-        self.needs_input_grad = ctx.needs_input_grad[1:]
+        return batched_call(
+            step.operation, step.descriptor, operator, info.batch_size, in_dims[1:], tensors
+        )
 
 
 def _define(operation: Operation) -> None:
@@ -269,26 +241,36 @@ def _define(operation: Operation) -> None:
     schema = f"({', '.join(arguments)}, str descriptor, str? backend) -> ({results})"
     _LIBRARY.define(operation.name + schema)
     name = f"zstate::{operation.name}"
-    _OPERATORS[operation.name] = getattr(torch.ops.zstate, operation.name).default
+    operator = _OPERATORS[operation.name] = getattr(torch.ops.zstate, operation.name).default
+
+    def step_of(arguments: Sequence[Any]) -> tuple[OperationStep, Tensors]:
+        *tensors, text, backend = arguments
+        return OperationStep(operation, decode(operation, text), backend), tuple(tensors)
+
+    def kernel(*arguments: Any) -> Results:
+        step, tensors = step_of(arguments)
+        return step.compute(tensors)[0]
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        _remember(operation, ctx, inputs, output)
+        step, tensors = step_of(inputs)
+        remember(ctx, step, tensors, step.kept(output))
 
-    _LIBRARY.impl(operation.name, _bound(operation, _kernel), "CompositeExplicitAutograd")
-    torch.library.register_fake(name, _bound(operation, _fake), lib=_LIBRARY)
-    torch.library.register_autograd(name, _backward, setup_context=setup_context, lib=_LIBRARY)
-    torch.library.register_vmap(
-        name, vmap_rule(operation, _OPERATORS[operation.name]), lib=_LIBRARY
-    )
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *input_gradients(ctx, ctx.needs_input_grad[: ctx.count], incoming), None, None
 
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+        step, tensors = step_of(arguments)
 
-def _bound(
-    operation: Operation, function: Callable[[Operation, tuple[Any, ...]], Results]
-) -> Callable[..., Results]:
-    def bound(*arguments: Any) -> Results:
-        return function(operation, arguments)
+        def call(*inputs: Tensor | None) -> Results:
+            return operator(*inputs, *arguments[-2:])  # type: ignore[no-any-return]
 
-    return bound
+        axes = in_dims[: len(tensors)]
+        return batched_call(operation, step.descriptor, call, info.batch_size, axes, tensors)
+
+    _LIBRARY.impl(operation.name, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, partial(_fake, operation), lib=_LIBRARY)
+    torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
+    torch.library.register_vmap(name, vmap, lib=_LIBRARY)
 
 
 for _operation in OPERATIONS.values():

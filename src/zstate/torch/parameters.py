@@ -1,4 +1,4 @@
-"""What the modules share: activations, initial values, and one bias from torch.nn's two."""
+"""What layers and cells share: activations, initial values, reprs, one bias from torch.nn's two."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, refusal
+from .private import own_parameters
 
 AnyActivation: TypeAlias = Activation | str
 # One for each gate in the descriptor's order, or some by the descriptor's names.
@@ -46,9 +47,38 @@ def _activation(module: str, value: AnyActivation) -> Activation:
     return known[value]
 
 
+# What a module's repr leaves out, in the order in which it names the others.
+_DEFAULTS = {
+    "proj_size": 0,
+    "num_layers": 1,
+    "nonlinearity": "tanh",
+    "bias": True,
+    "batch_first": False,
+    "dropout": 0.0,
+    "bidirectional": False,
+    "peephole": False,
+    "recurrent_dropout": 0.0,
+    "recurrent_dropout_per_step": False,
+    "reset_after": True,
+    "return_cells": False,
+    "activations": None,
+}
+
+
+def describe(module: Any) -> str:
+    """A module's sizes and the options that are not the default, for its repr."""
+    words = [str(module.input_size), str(module.hidden_size)]
+    for name, default in _DEFAULTS.items():
+        # A cell has its peephole as a parameter of that name.
+        value = name in own_parameters(module) or module.__dict__.get(name, default)
+        if value != default:
+            words.append(f"{name}={value}")
+    return ", ".join(words)
+
+
 def reset_parameters(module: torch.nn.Module, hidden_size: int) -> None:
     """torch.nn's initial values: uniform within ±1/√H, in the order of the parameters."""
-    bound = 1.0 / math.sqrt(hidden_size)
+    bound = 1.0 / math.sqrt(hidden_size) if hidden_size else 0.0
     for parameter in module.parameters():
         torch.nn.init.uniform_(parameter, -bound, bound)
 

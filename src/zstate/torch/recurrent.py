@@ -13,10 +13,17 @@ import torch
 from torch import Tensor
 
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, refusal
+from ..errors import DTypeError, OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
-from .parameters import one_bias, reset_parameters
+from .parameters import (
+    Activations,
+    activation_options,
+    describe,
+    one_bias,
+    reset_parameters,
+)
+from .private import parameter
 
 
 class Weights(NamedTuple):
@@ -56,6 +63,7 @@ class Recurrent(torch.nn.Module):
 
     def __init__(
         self,
+        *,
         input_size: int,
         hidden_size: int,
         num_layers: int,
@@ -63,28 +71,32 @@ class Recurrent(torch.nn.Module):
         batch_first: bool,
         dropout: float,
         bidirectional: bool,
-        proj_size: int,
         device: Any,
         dtype: Any,
         recurrent_dropout: float,
         recurrent_dropout_per_step: bool,
-        peephole: bool,
+        activations: Activations | None,
+        proj_size: int = 0,
+        peephole: bool = False,
         options: dict[str, Any],
     ) -> None:
+        """``options``: the descriptor's, as torch.nn's layer has them."""
         super().__init__()
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.bias = bias
         self.batch_first = batch_first
-        self.dropout = float(dropout)
+        self.dropout = dropout
         self.bidirectional = bidirectional
         self.proj_size = proj_size
-        self.recurrent_dropout = float(recurrent_dropout)
+        self.recurrent_dropout = recurrent_dropout
         self.recurrent_dropout_per_step = recurrent_dropout_per_step
         self.peephole = peephole
+        self.activations = activations
         self._check_options()
         kind = DESCRIPTORS[self.operation.cell.name]
+        options = options | activation_options(type(self).__name__, kind, activations)
         self.one_direction: AnyDescriptor = kind(**options)
         # Of the operation that does a whole layer, and of its training.
         self.descriptor: AnyDescriptor = kind(bidirectional=bidirectional, **options)
@@ -103,18 +115,19 @@ class Recurrent(torch.nn.Module):
         name = type(self).__name__
         for option in ("bias", "batch_first"):
             if not isinstance(getattr(self, option), bool):
-                raise TypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
-        for option in ("input_size", "hidden_size"):
+                raise DTypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
+        for option in ("input_size", "hidden_size", "num_layers", "proj_size"):
             value = getattr(self, option)
             if not isinstance(value, int):
-                raise TypeError(refusal(name, option, "a whole number", repr(value)))
+                raise DTypeError(refusal(name, option, "a whole number", repr(value)))
         for option in ("input_size", "hidden_size", "num_layers"):
             if getattr(self, option) <= 0:
                 raise OptionError(refusal(name, option, "at least 1", repr(getattr(self, option))))
         for option in ("dropout", "recurrent_dropout"):
-            if not 0 <= getattr(self, option) <= 1:
-                value = getattr(self, option)
+            value = getattr(self, option)
+            if isinstance(value, bool | str) or not 0 <= float(value) <= 1:
                 raise OptionError(refusal(name, option, "a number from 0 to 1", repr(value)))
+            setattr(self, option, float(value))
         if not 0 <= self.proj_size < self.hidden_size:
             expected = f"0 to hidden_size - 1 = {self.hidden_size - 1}"
             raise OptionError(refusal(name, "proj_size", expected, repr(self.proj_size)))
@@ -150,12 +163,12 @@ class Recurrent(torch.nn.Module):
                 shapes["weight_hr"] = (self.proj_size, self.hidden_size)
             for suffix in self._suffixes(layer):
                 for name, shape in shapes.items():
-                    parameter = torch.nn.Parameter(torch.empty(shape, **where))
-                    self.register_parameter(name + suffix, parameter)
+                    empty = torch.nn.Parameter(torch.empty(shape, **where))
+                    self.register_parameter(name + suffix, empty)
         for layer in range(self.num_layers if self.peephole else 0):
             for suffix in self._suffixes(layer):
-                parameter = torch.nn.Parameter(torch.empty(rows, **where))
-                self.register_parameter(f"peephole{suffix}", parameter)
+                empty = torch.nn.Parameter(torch.empty(rows, **where))
+                self.register_parameter(f"peephole{suffix}", empty)
 
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.directions]
@@ -181,44 +194,23 @@ class Recurrent(torch.nn.Module):
         ]
 
     def extra_repr(self) -> str:
-        defaults = {
-            "proj_size": 0,
-            "num_layers": 1,
-            "nonlinearity": "tanh",
-            "bias": True,
-            "batch_first": False,
-            "dropout": 0.0,
-            "bidirectional": False,
-            "peephole": False,
-            "recurrent_dropout": 0.0,
-            "recurrent_dropout_per_step": False,
-            "reset_after": True,
-            "return_cells": False,
-            "activations": None,
-        }
-        words = [str(self.input_size), str(self.hidden_size)]
-        for name, default in defaults.items():
-            value = self.__dict__.get(name, default)
-            if value != default:
-                words.append(f"{name}={value}")
-        return ", ".join(words)
+        return describe(self)
 
     def layer_parameters(self, layer: int) -> tuple[Tensor | None, ...]:
         """A layer's parameters, those of the second direction behind those of the first."""
         first, *others = self._names[layer]
-        found = self._direction(first)
-        return found + self._direction(others[0]) if others else found
+        parameters = self._direction(first)
+        return parameters + self._direction(others[0]) if others else parameters
 
     def _direction(self, names: _Names) -> tuple[Tensor | None, ...]:
-        """One direction's parameters in the order of _Names, None for those that it has not."""
-        found = self._found
+        """One direction's parameters in the order of _Names, None for those it does not have."""
         return (
-            found(names.recurrent),
-            found(names.input),
-            found(names.bias_ih) if self.bias else None,
-            found(names.bias_hh) if self.bias else None,
-            found(names.peephole) if self.peephole else None,
-            found(names.projection) if self.proj_size else None,
+            parameter(self, names.recurrent),
+            parameter(self, names.input),
+            parameter(self, names.bias_ih) if self.bias else None,
+            parameter(self, names.bias_hh) if self.bias else None,
+            parameter(self, names.peephole) if self.peephole else None,
+            parameter(self, names.projection) if self.proj_size else None,
         )
 
     def direction_weights(self, layer: int, index: int) -> Weights:
@@ -243,11 +235,6 @@ class Recurrent(torch.nn.Module):
             _joined(peephole, second.peephole),
             None,
         )
-
-    def _found(self, name: str) -> Tensor:
-        """A parameter, or what a parametrization or pruning put in its place."""
-        parameter = self._parameters.get(name)  # Module.__getattr__ takes ten times as long
-        return getattr(self, name) if parameter is None else parameter
 
 
 def _joined(first: Tensor | None, second: Tensor | None) -> Tensor | None:

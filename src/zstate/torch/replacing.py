@@ -13,6 +13,7 @@ import torch
 
 from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
+from .private import has_hooks, own_children, own_parameters
 
 _PAIRS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.RNN: RNN,
@@ -97,7 +98,7 @@ def _exchange(
     if isinstance(model, kinds):
         return exchanged(model, ""), report
     for path, parent in list(model.named_modules()):
-        for name, child in list(parent._modules.items()):
+        for name, child in list(own_children(parent).items()):
             if child is not None and isinstance(child, kinds):
                 where = f"{path}.{name}" if path else name
                 setattr(parent, name, exchanged(child, where))
@@ -115,7 +116,7 @@ def _why_not_restore(module: torch.nn.Module) -> str | None:
         return f"{_name(type(module))} is a subclass, which may compute something else"
     for option, nothing in _OURS.items():
         # A cell has its peephole as a parameter of that name.
-        if option in module._parameters or module.__dict__.get(option, nothing) != nothing:
+        if option in own_parameters(module) or module.__dict__.get(option, nothing) != nothing:
             return f"torch.nn has no {option}"
     return _why_not_move(module)
 
@@ -123,10 +124,7 @@ def _why_not_restore(module: torch.nn.Module) -> str | None:
 def _why_not_move(module: torch.nn.Module) -> str | None:
     if torch.nn.utils.parametrize.is_parametrized(module):
         return "its parameters are parametrized"
-    for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
-        if getattr(module, kind, None):
-            return "it has hooks, which would be lost"
-    return None
+    return "it has hooks, which would be lost" if has_hooks(module) else None
 
 
 def _moved(module: torch.nn.Module, kind: type[torch.nn.Module]) -> torch.nn.Module:
@@ -140,7 +138,7 @@ def _moved(module: torch.nn.Module, kind: type[torch.nn.Module]) -> torch.nn.Mod
     new = kind(**options, device="meta")
     if hasattr(new, "dropout"):
         new.dropout = dropout  # set here: a warning about one layer was given when it was made
-    for name, parameter in module._parameters.items():
+    for name, parameter in own_parameters(module).items():
         setattr(new, name, parameter)
     return new.train(module.training)
 

@@ -18,6 +18,7 @@ from ..backends import PREPARED, native, prepare, remember_call, run_known_tenso
 from ..descriptors import AnyDescriptor
 from ..operations import AnyResult, Operation
 from ..types import Array, float_dtype
+from .checks import with_memory
 from .dispatch import PLAIN_TYPES, Tensors, is_autocast, is_batched, is_watched
 
 use_torch(PLAIN_TYPES, torch.to_dlpack, torch.from_numpy)  # type: ignore[attr-defined]
@@ -58,7 +59,7 @@ def compute(
     backend: str | None,
 ) -> AnyResult:
     """One operation on tensors; nothing is recorded for gradients."""
-    if backend is None:
+    if backend is None and not getattr(tensors[0], "is_cuda", False):
         known = run_known_tensors(operation, tensors, descriptor)
         if known is not None:
             return known
@@ -72,7 +73,7 @@ def compute(
     results = run(arrays)
     if backend is None and not is_bfloat16:
         remember_call(operation, arrays, descriptor, run)
-    return operation.result(*_tensors(results, is_bfloat16))  # type: ignore[arg-type]
+    return operation.result(*_tensors(results, is_bfloat16))
 
 
 # What has a row for every step of every sequence, as native.packed takes it.
@@ -158,10 +159,10 @@ class _Memory:
 
 def _view(tensor: Tensor) -> Array:
     """A CPU tensor's memory as an array that is not to be written to."""
-    return np.from_dlpack(_Memory(tensor.resolve_neg() if tensor.is_neg() else tensor))
+    return np.from_dlpack(_Memory(with_memory(tensor.resolve_neg() if tensor.is_neg() else tensor)))
 
 
 def _bits(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:
     """A bfloat16 CPU tensor's memory as bits, or as ``kind`` where that is given."""
-    bits = _view(tensor.view(torch.int16)).view(np.uint16)
+    bits = _view(with_memory(tensor).view(torch.int16)).view(np.uint16)
     return bits if kind is None else bits.view(kind)

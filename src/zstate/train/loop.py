@@ -1,12 +1,14 @@
-"""A run: its folder, its steps, its checkpoints, what it says at the end."""
+"""A training run: its folder, steps, checkpoints and results."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +16,11 @@ import numpy as np
 
 from ..errors import GraphError, OptionError, refusal
 from ..graph import Graph
-from ..types import Array
-from .data import Corpus, Windows
-from .model import Model, Settings
+from ..graph.storage import replacing
+from . import memory
+from .data import Alphabet, Corpus, Windows, characters_for, check_text, split
+from .model import Model, SettingError, Settings
+from .sampling import Sampler
 
 LN2 = math.log(2)
 _VALID_STEPS, _VALID_BATCH = 128, 16
@@ -24,7 +28,7 @@ _CHECKPOINT, _ABOUT = "checkpoint.safetensors", "run.json"
 
 
 class Progress(NamedTuple):
-    """Where training stands after a step; bits are bits a character, of this step's window."""
+    """Where training stands after a step; bits are bits per character, of this step's window."""
 
     step: int
     bits: float
@@ -34,21 +38,34 @@ class Progress(NamedTuple):
 
 
 class Run:
-    """One training run in one folder: the settings and the alphabet in run.json, every variable of
-    the graph in checkpoint.safetensors. What is not in them follows from them."""
+    """One training run in one folder: run.json holds the settings, the alphabet, the losses and
+    the options of the command line, checkpoint.safetensors every variable of the graph. What is
+    not in them follows from them."""
 
-    def __init__(self, folder: Path, settings: Settings, corpus: Corpus, text_path: str | None):
-        self.folder, self.settings, self.corpus = folder, settings, corpus
-        self.text_path = text_path
-        self.model = Model(settings, len(corpus.alphabet))
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        text: str,
+        text_path: str | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        check_text(text, "text")
+        self.folder, self.settings, self.corpus = folder, settings, Corpus(text)
+        self.text_path, self.options = text_path, dict(options)
+        self._text_hash = _hash(text)
+        memory.check(settings, len(self.corpus.alphabet))
+        corpus = self.corpus
         self.windows = Windows(corpus.train, settings.window, settings.batch)
+        self.model = Model(settings, len(corpus.alphabet))
         self._train = self.model.training_program()
         rows = min(_VALID_STEPS, max((len(corpus.valid) - 1) // _VALID_BATCH, 1))
         batch = min(_VALID_BATCH, (len(corpus.valid) - 1) // rows)
         self.valid_windows = Windows(corpus.valid, rows, batch)
         self._valid = self.model.validation_program(rows, batch)
-        self._sample = self.model.sampling_program()
+        self._sampler = Sampler(self.model, corpus)
         self.history: list[tuple[int, float, float | None]] = []  # step, bits, validation bits
+        self._made: list[Path] = []  # folders that this run created
 
     @property
     def step(self) -> int:
@@ -56,60 +73,101 @@ class Run:
         return int(self._train.variables["step"])
 
     @staticmethod
-    def create(folder: Path, settings: Settings, text: str, text_path: str | None) -> Run:
-        """A new run in a folder that holds none yet."""
+    def create(
+        folder: Path,
+        settings: Settings,
+        text: str,
+        text_path: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """A new run in a folder without one; ``options`` are kept for :meth:`resume`."""
         if (folder / _ABOUT).exists():
             expected = "a folder without a run (or --resume)"
             raise OptionError(refusal("train", "folder", expected, str(folder)))
-        run = Run(folder, settings, Corpus(text), text_path)
+        if folder.exists() and not folder.is_dir():
+            raise OptionError(refusal("train", "folder", "a folder", f"the file {folder}"))
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        try:
+            run = Run(folder, settings, text, text_path, options or {})
+            run._made = made
+            run._write_about()
+        except BaseException:
+            _remove(made)
+            raise
         return run
 
     @staticmethod
     def about(folder: Path) -> dict[str, Any]:
-        """What run.json says."""
+        """The contents of run.json."""
         try:
-            found: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+            found = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError) as error:
             expected = f"a folder with {_ABOUT}"
             raise OptionError(refusal("train", "run", expected, str(folder))) from error
         except ValueError as error:
-            expected = f"JSON in {_ABOUT}"
-            raise GraphError(refusal("train", str(folder), expected, "something else")) from error
+            raise _no_run(folder, "something else") from error
+        if not isinstance(found, dict) or not _KEYS.issubset(found):
+            raise _no_run(folder, "that of another program or version")
         return found
 
     @staticmethod
-    def resume(folder: Path, text: str) -> Run:
-        """The run of a folder, where its last checkpoint left it. The text must be the same."""
+    def resume(folder: Path, text: str, total: int | None = None) -> Run:
+        """The run in a folder, at its last checkpoint; ``total`` sets a new last step.
+
+        The text must be the same. A run killed before its first checkpoint starts again.
+        """
         about = Run.about(folder)
-        corpus = Corpus(text)
-        if corpus.alphabet != about["alphabet"] or len(text) != about["characters"]:
-            expected = f"the text that the run began with ({about['characters']} characters)"
-            raise OptionError(refusal("train", "text", expected, f"{len(text)} characters"))
-        run = Run(folder, Settings(**about["settings"]), corpus, about["text"])
-        run.model.graph.set_variables(Graph.load(folder / _CHECKPOINT).variables())
+        if _hash(text) != about["sha256"]:
+            expected = f"the text that the run began with ({about['characters']:,} characters)"
+            got = f"another one ({len(text):,} characters)"
+            raise OptionError(refusal("train", "text", expected, got))
+        settings = _settings(folder, about)
+        settings = settings if total is None else replace(settings, total=total)
+        run = Run(folder, settings, text, about["text"], about["options"])
+        if (folder / _CHECKPOINT).exists():
+            run.model.graph.set_variables(Graph.load(folder / _CHECKPOINT).variables())
         run.history = [
             (step, bits, valid) for step, bits, valid in about["history"] if step <= run.step
         ]
+        if settings.total < run.step:
+            expected = f"at least the {run.step} that are done"
+            raise SettingError("total", expected, str(settings.total))
         return run
 
     def save(self) -> None:
-        """Write the checkpoint, then what is told about it; each file whole or not at all."""
+        """Write run.json, then the checkpoint; each file appears whole or not at all.
+
+        If the process is killed in between, the older checkpoint still matches the newer
+        run.json, whose history is cut to the checkpoint's step.
+        """
+        self._write_about()
         self.model.graph.save(self.folder / _CHECKPOINT)
+
+    def discard(self) -> bool:
+        """Remove a run that has no checkpoint yet; returns whether it did."""
+        if (self.folder / _CHECKPOINT).exists():
+            return False
+        (self.folder / _ABOUT).unlink(missing_ok=True)
+        _remove(self._made)
+        return True
+
+    def _write_about(self) -> None:
         about = {
             "settings": self.settings.as_dict(),
+            "options": self.options,
             "alphabet": self.corpus.alphabet,
+            "prompt": self.corpus.prompt,
             "characters": len(self.corpus.train) + len(self.corpus.valid),
+            "sha256": self._text_hash,
             "text": self.text_path,
-            "step": self.step,
             "history": self.history,
         }
-        temporary = self.folder / f".{_ABOUT}.new"
-        temporary.write_text(json.dumps(about), encoding="utf-8")
-        os.replace(temporary, self.folder / _ABOUT)
+        with replacing(self.folder / _ABOUT) as file:
+            file.write(json.dumps(about).encode())
 
     def train(self, every: int) -> Iterator[Progress]:
-        """Train to the end, one step an item, with a validation and a checkpoint after so many."""
+        """Train to the end, one step per item; validate and save every so many steps."""
         s = self.settings
         done = self.step
         while done < s.total:
@@ -133,7 +191,7 @@ class Run:
             yield Progress(done, bits, tokens.size, seconds, valid)
 
     def validate(self) -> float:
-        """Bits a character over the validation text, the state carried through it."""
+        """Bits per character over the validation text, with the state carried through it."""
         total = 0.0
         for k in range(self.valid_windows.count):
             tokens, targets = self.valid_windows[k]
@@ -150,24 +208,77 @@ class Run:
         show: Callable[[str], None] | None = None,
     ) -> str:
         """The prompt, continued by so many characters."""
-        ids = list(self.corpus.encode(prompt or "\n"))
-        rng = np.random.default_rng(seed)
-        written: list[str] = []
-        logits: Array = np.zeros((1, len(self.corpus.alphabet)), np.float32)
-        for k in range(len(ids) + length - 1):
-            token = np.array([[ids[k]]], np.int32)
-            (logits,) = self._sample.run([token, np.asarray(np.float32(k > 0))])
-            if k >= len(ids) - 1:
-                ids.append(_draw(logits[0], temperature, rng))
-                written.append(self.corpus.alphabet[ids[-1]])
-                if show is not None:
-                    show(written[-1])
-        return prompt + "".join(written)
+        return self._sampler.write(length, prompt, temperature, seed, show)
 
 
-def _draw(logits: Array, temperature: float, rng: np.random.Generator) -> int:
-    if temperature <= 0:
-        return int(logits.argmax())
-    scaled = logits.astype(np.float64) / temperature
-    weights = np.exp(scaled - scaled.max())
-    return int(rng.choice(len(weights), p=weights / weights.sum()))
+_KEYS = {"settings", "options", "alphabet", "prompt", "characters", "sha256", "text", "history"}
+
+
+def load_sampler(folder: Path) -> tuple[Sampler, str]:
+    """The model of a run and its prompt; does not need the text."""
+    about = Run.about(folder)
+    alphabet = Alphabet(about["alphabet"])
+    if not (folder / _CHECKPOINT).exists():
+        raise OptionError(refusal("sample", str(folder), "a run with a checkpoint", "none yet"))
+    sampler = Sampler(Model(_settings(folder, about), len(alphabet.alphabet)), alphabet)
+    graph, saved = sampler.model.graph, Graph.load(folder / _CHECKPOINT).variables()
+    graph.set_variables({name: saved[name] for name in graph.variables() if name in saved})
+    return sampler, about["prompt"]
+
+
+def free_folder(first: Path) -> Path:
+    """``first``, or the first of first-2, first-3, … that does not exist."""
+    folder, number = first, 1
+    while folder.exists():
+        number += 1
+        folder = first.with_name(f"{first.name}-{number}")
+    return folder
+
+
+def last_folder(root: Path) -> Path:
+    """The folder in ``root`` whose run was saved last."""
+    found = {path.parent: path.stat().st_mtime_ns for path in root.glob(f"*/{_ABOUT}")}
+    if not found:
+        expected = f"a run in {root.name}/ (or the folder of one, with --run)"
+        raise OptionError(refusal("train", "--resume", expected, "none"))
+    return max(found, key=lambda folder: found[folder])
+
+
+def fitted(settings: Settings, characters: int, typed: set[str], label: str) -> Settings:
+    """The settings, with fewer streams or shorter windows if the text is too short for them.
+
+    Settings that were ``typed`` do not change; if they do not fit, the text is refused.
+    """
+    room = split(characters) - 1
+    if "batch" not in typed:
+        settings = replace(settings, batch=max(min(settings.batch, room // settings.window), 1))
+    if "window" not in typed:
+        settings = replace(settings, window=max(min(settings.window, room // settings.batch), 1))
+    if settings.batch * settings.window > room:
+        needed = characters_for(settings.window, settings.batch)
+        sizes = " and ".join(f"--{name} {getattr(settings, name)}" for name in sorted(typed))
+        expected = f"at least {needed:,} characters for {sizes}"
+        raise OptionError(refusal("train", label, expected, f"{characters:,}"))
+    return settings
+
+
+def _settings(folder: Path, about: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**about["settings"])
+    except (TypeError, ValueError) as error:
+        raise _no_run(folder, f"wrong settings: {error}") from error
+
+
+def _no_run(folder: Path, got: str) -> GraphError:
+    return GraphError(refusal("train", str(folder / _ABOUT), "a run of `zstate train`", got))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _remove(folders: list[Path]) -> None:
+    """Remove the folders that are empty, innermost first."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()

@@ -22,6 +22,14 @@ CELLS = {"rnn": 1, "lstm": 4, "gru": 3}  # gates
 _BETA1, _BETA2, _EPSILON = 0.9, 0.99, 1e-8
 
 
+class SettingError(OptionError):
+    """An invalid setting; keeps its name, so that the command line can name the option typed."""
+
+    def __init__(self, name: str, expected: str, got: str) -> None:
+        super().__init__(refusal("train", name, expected, got))
+        self.name, self.expected, self.got = name, expected, got
+
+
 @dataclass(frozen=True)
 class Settings:
     """What decides a training run; ``total`` is how many steps it has, whatever their outcome."""
@@ -32,7 +40,7 @@ class Settings:
     embedding: int = 64
     window: int = 128  # T, the steps of truncated back-propagation
     batch: int = 32  # N, streams side by side
-    dropout: float = 0.0  # of h[t-1] in front of R, one mask a window
+    dropout: float = 0.0  # of h[t-1] in front of R, one mask per window
     learning_rate: float = 1e-2
     clip: float = 1.0  # the global norm of the gradients
     total: int = 850
@@ -40,20 +48,21 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.cell not in CELLS:
-            expected = "one of " + ", ".join(CELLS)
-            raise OptionError(refusal("train", "cell", expected, repr(self.cell)))
+            raise SettingError("cell", "one of " + ", ".join(CELLS), repr(self.cell))
         for name in ("layers", "hidden", "embedding", "window", "batch", "total"):
             if getattr(self, name) < 1:
-                got = str(getattr(self, name))
-                raise OptionError(refusal("train", name, "at least 1", got))
+                raise SettingError(name, "at least 1", str(getattr(self, name)))
         for name in ("learning_rate", "clip"):
             if not getattr(self, name) > 0:
-                raise OptionError(refusal("train", name, "above 0", str(getattr(self, name))))
+                raise SettingError(name, "above 0", str(getattr(self, name)))
+        if self.learning_rate == math.inf:
+            raise SettingError("learning_rate", "a finite number", "inf")
         if self.seed < 0:
-            raise OptionError(refusal("train", "seed", "at least 0", str(self.seed)))
+            raise SettingError("seed", "at least 0", str(self.seed))
+        if self.seed >= 2**63:
+            raise SettingError("seed", "below 2**63", str(self.seed))
         if not 0 <= self.dropout < 1:
-            expected = "at least 0 and below 1"
-            raise OptionError(refusal("train", "dropout", expected, str(self.dropout)))
+            raise SettingError("dropout", "at least 0 and below 1", str(self.dropout))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -307,7 +316,7 @@ class Model:
     def gradient_flow(self, ids: Array) -> Array:
         """‖dL/dh[t]‖ [layers,T-1]: L is the loss of the last character of T given all before it.
 
-        One node a step, so that every h[t] is a tensor of the graph with a gradient of its own.
+        One node per step, so that every h[t] is a tensor of the graph with a gradient of its own.
         """
         g, s = self.graph, self.settings
         zeros = g.constant(0.0, shape=(1, s.hidden))

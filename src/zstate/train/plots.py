@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from ..graph.storage import replacing
 from ..layout import gate_order
 from ..types import Array
 from .loop import Run
+from .model import Settings
 
 _GATES = {
     "lstm": {"i": "input gate", "f": "forget gate", "z": "cell candidate", "o": "output gate"},
@@ -23,7 +26,8 @@ _DESCRIPTORS: dict[str, AnyDescriptor] = {
     "gru": GRUDescriptor(),
     "rnn": SingleGateRNNDescriptor(),
 }
-_UNITS = 24  # rows of the heat map
+_UNITS = 24  # rows of the heat map, at most
+_SENTENCE = "The value of the expression is evaluated before the function is called."
 
 
 def _pyplot() -> Any:
@@ -32,20 +36,34 @@ def _pyplot() -> Any:
     return importlib.import_module("matplotlib.pyplot")
 
 
-def draw_all(run: Run, sentence: str) -> list[Path]:
+def draw_all(run: Run) -> list[Path]:
     """loss.png, gates.png and gradient_flow.png in the run's folder."""
     plt = _pyplot()
-    ids = run.corpus.encode(sentence)
-    return [
-        _loss(plt, run),
-        _gates(plt, run, sentence, run.model.gates(ids)),
-        _flow(plt, run, run.model.gradient_flow(ids)),
-    ]
+    ids = _sentence(run)
+    with warnings.catch_warnings():
+        # matplotlib's font lacks Chinese, for example; boxes in the picture say enough.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        return [
+            _loss(plt, run),
+            _gates(plt, run, run.corpus.decode(ids), run.model.gates(ids)),
+            _flow(plt, run, run.model.gradient_flow(ids)),
+        ]
+
+
+def _sentence(run: Run) -> Array:
+    """The characters that the pictures show: an English sentence if the alphabet has its letters,
+    otherwise the start of the validation text, or of the training text if that is too short."""
+    corpus = run.corpus
+    if set(_SENTENCE) <= set(corpus.alphabet):
+        return corpus.encode(_SENTENCE)
+    long = len(_SENTENCE)
+    return corpus.valid[:long] if len(corpus.valid) >= long else corpus.train[:long]
 
 
 def _saved(plt: Any, figure: Any, path: Path) -> Path:
     figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=80)
     plt.close(figure)
     return path
 
@@ -89,15 +107,24 @@ def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
         axes.set(ylabel=names[gate], yticks=[])
         figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
     axes.set_xticks(range(len(sentence)), [c if c.isprintable() else "⏎" for c in sentence])
-    figure.suptitle(f"{run.settings.cell}: the {_UNITS} units of each gate that vary most")
+    figure.suptitle(_gates_title(run.settings))
     return _saved(plt, figure, run.folder / "gates.png")
+
+
+def _gates_title(settings: Settings) -> str:
+    layer = f"{settings.cell}, layer {settings.layers} of {settings.layers}"
+    if settings.hidden == 1:
+        return f"{layer}: its only unit"
+    if settings.hidden <= _UNITS:
+        return f"{layer}: all {settings.hidden} units of each gate"
+    return f"{layer}: the {_UNITS} of {settings.hidden} units of each gate that vary most"
 
 
 def _flow(plt: Any, run: Run, norms: Array) -> Path:
     figure, axes = plt.subplots(figsize=(7, 3.6))
     back = -np.arange(norms.shape[1])[::-1]
     for k, line in enumerate(norms):
-        axes.semilogy(back, np.maximum(line, 1e-12), label=f"layer {k}")
+        axes.semilogy(back, np.maximum(line, 1e-12), label=f"layer {k + 1} of {len(norms)}")
     axes.set(
         xlabel="steps before the loss",
         ylabel="‖dL/dh[t]‖",

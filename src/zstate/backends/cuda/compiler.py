@@ -24,8 +24,8 @@ _DIGEST = 32
 
 
 def find(name: str) -> Path:
-    """A source text: beside this file, or, in a source tree, among the C++ engine's headers."""
-    for folder in (HERE, HERE.parents[3] / "csrc"):
+    """A source text: beside this file, or, in a source tree, among the equations in C++."""
+    for folder in (HERE, HERE.parents[3] / "csrc" / "equations"):
         if (folder / name).is_file():
             return folder / name
     raise FileNotFoundError(f"{name} is missing from the installed package")

@@ -1,4 +1,4 @@
-"""The methods of a graph that build nodes, by family; one method an MPSGraph operation."""
+"""The methods of a graph that build nodes, by family; one method per MPSGraph operation."""
 
 from .arithmetic import Arithmetic
 from .core import Core

@@ -6,8 +6,10 @@ other tensor's type.
 
 from __future__ import annotations
 
+from ..ops import CONSTANT
+from ..ops.elementwise import check_exponent
 from ..tensor import Tensor
-from .core import Core, checked_dtype
+from .core import Core, checked_dtype, label_of
 
 
 class Arithmetic(Core):
@@ -40,8 +42,12 @@ class Arithmetic(Core):
     def power(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """primary to the power of secondary."""
-        return self.apply("power", (primary, secondary), name=name)
+        """primary to the power of secondary; of whole numbers, a power of at least 0."""
+        result = self.apply("power", (primary, secondary), name=name)
+        exponent = result.node.inputs[1].node
+        if exponent.op is CONSTANT and result.dtype.startswith("int"):
+            check_exponent(label_of("power", name), exponent.attributes["store"].value)
+        return result
 
     def maximum(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None

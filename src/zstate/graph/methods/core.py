@@ -1,17 +1,25 @@
-"""What every method stands on: adding a node, and checking that a tensor belongs here."""
+"""What all methods share: adding a node, and checking that a tensor belongs to this graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
 
 from ...errors import DTypeError, GraphError, OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets, describe, dtype_name, is_plain_array
-from ...types import Array, PartialShape, float_dtype
+from ...types import FLOAT_NAMES, Array, PartialShape, float_dtype
 from ..ops import CONSTANT, OPS, PLACEHOLDER, VARIABLE, Op
+from ..ops.base import check_number, check_size
 from ..tensor import Node, Store, Tensor
+
+DTYPES = (
+    *FLOAT_NAMES,
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "bool",
+)
 
 
 class Core:
@@ -19,6 +27,7 @@ class Core:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self._numbers = count()
         self._assigned: dict[Node, Tensor] = {}  # a variable's node, and its latest assign
         self._twins: dict[Node, Node] = {}
 
@@ -65,8 +74,13 @@ class Core:
         """Make a node of a row of the op table, its shapes checked; the methods call this."""
         if name is not None and not isinstance(name, str):
             raise DTypeError(refusal(op.name, "name", "a string or None", describe(name)))
-        results = op.infer([tensor.info for tensor in inputs], attributes, label_of(op.name, name))
-        node = Node(cast(Any, self), op, name or f"{op.name}_{len(self.nodes)}", inputs, attributes)
+        label = label_of(op.name, name)
+        results = op.infer([tensor.info for tensor in inputs], attributes, label)
+        for info in results.values():
+            check_size(label, info)
+        # A counter and not the number of nodes: two threads may build at a time.
+        number = next(self._numbers)
+        node = Node(cast(Any, self), op, name or f"{op.name}_{number}", inputs, attributes)
         for result, info in results.items():
             full = f"{node.name}:{result}" if result else node.name
             node.results.append(Tensor(node, full, info))
@@ -91,7 +105,10 @@ class Core:
     def own(self, label: str, name: str, tensor: object) -> Tensor:
         """The tensor, if it is one of this graph."""
         if not isinstance(tensor, Tensor):
-            raise DTypeError(refusal(label, name, "a Tensor of this graph", describe(tensor)))
+            got = describe(tensor)
+            if isinstance(tensor, np.ndarray):
+                got += "; graph.constant(array) makes a tensor of it"
+            raise DTypeError(refusal(label, name, "a Tensor of this graph", got))
         if tensor.graph is not self:
             raise GraphError(
                 refusal(label, name, "a Tensor of this graph", f"{tensor} of another graph")
@@ -126,15 +143,17 @@ class Core:
         name: str | None,
     ) -> list[Tensor]:
         row, label = OPS[op], label_of(op, name)
+        tensors = listed(label, row.operands[0], tensors)
+        if not tensors:
+            raise GraphError(refusal(label, row.operands[0], "at least one tensor", "none"))
         dtype = next(
             (t.dtype for t in tensors if isinstance(t, Tensor) and t.dtype != "bool"), "float32"
         )
-        if not tensors:
-            raise GraphError(refusal(label, row.operands[0], "at least one tensor", "none"))
         inputs = []
         for index, tensor in enumerate(tensors):
             operand = row.operands[min(index, len(row.operands) - 1)]
-            if isinstance(tensor, int | float | np.number) and not isinstance(tensor, bool):
+            if is_number(tensor):
+                check_number(label, operand, cast(float, tensor), dtype)
                 tensor = self.constant(cast(float, tensor), dtype=dtype)
             inputs.append(self.own(label, operand, tensor))
         return self.add_node(row, tuple(inputs), attributes or {}, name)
@@ -158,6 +177,17 @@ def label_of(kind: str, name: str | None) -> str:
     return f"{kind} {name!r}" if name else kind
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def listed(label: str, name: str, values: Iterable[Any]) -> list[Any]:
+    """The tensors that a caller passed as a list; a single one is refused, as it has no members."""
+    if isinstance(values, Tensor | str) or not isinstance(values, Iterable):
+        raise DTypeError(refusal(label, name, "a list of tensors", describe(values)))
+    return list(values)
+
+
 def whole_number(label: str, name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise DTypeError(refusal(label, name, "a whole number", describe(value)))
@@ -171,9 +201,12 @@ def whole_numbers(label: str, name: str, values: object) -> tuple[int, ...]:
 
 
 def real_number(label: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if not is_number(value):
         raise DTypeError(refusal(label, name, "a number", describe(value)))
-    return float(value)
+    try:
+        return float(cast(float, value))
+    except OverflowError:
+        raise OptionError(refusal(label, name, "a number of float64", "a larger one")) from None
 
 
 def checked_shape(label: str, shape: object) -> PartialShape:
@@ -192,13 +225,15 @@ def checked_shape(label: str, shape: object) -> PartialShape:
 
 def checked_dtype(label: str, dtype: object) -> str:
     try:
-        if dtype == "bfloat16":
+        if isinstance(dtype, str) and dtype == "bfloat16":
             return dtype_name(float_dtype("bfloat16"))
-        found = np.dtype(dtype)  # type: ignore[call-overload]
-    except TypeError as error:
-        raise DTypeError(refusal(label, "dtype", "the name of a type", repr(dtype))) from error
-    name = dtype_name(found)
-    if found.kind not in "fiub" and name != "bfloat16":
+        if dtype is None:
+            raise TypeError  # float64 to NumPy
+        name = dtype_name(np.dtype(dtype))  # type: ignore[call-overload]
+    except (TypeError, ValueError, SyntaxError):
+        got = f"{dtype!r:.60}"
+        raise DTypeError(refusal(label, "dtype", "the name of a type", got)) from None
+    if name not in DTYPES:
         raise DTypeError(refusal(label, "dtype", "a real number type", name))
     return name
 
@@ -215,11 +250,13 @@ def checked_value(
         assert isinstance(value, np.ndarray)
         checked_dtype(label, value.dtype)
         return np.array(value, order="C")
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if not is_number(value):
         raise DTypeError(refusal(label, "value", "a NumPy array or a number", describe(value)))
     sizes = checked_shape(label, () if shape is None else shape)
     if None in sizes:
         raise ShapeError(refusal(label, "shape", "known sizes", brackets(sizes)))
     known = tuple(size for size in sizes if size is not None)
     name = checked_dtype(label, "float32" if dtype is None else dtype)
+    check_number(label, "value", cast(float, value), name)
+    check_size(label, TensorInfo(known, name))
     return np.full(known, value, float_dtype(name))

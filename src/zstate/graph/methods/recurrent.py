@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ...layout import check_descriptor
-from ...operations import OPERATIONS
+from ...operations import OPERATIONS, check_saved
 from ..ops import RECURRENT
 from ..ops.recurrent import with_training
 from ..tensor import Node, Tensor
@@ -166,6 +166,7 @@ class Recurrent(Core):
         label = label_of(kind, name)
         passed = {}
         for tensor_name, tensor in zip(operation.inputs, tensors, strict=True):
+            check_saved(operation, tensor_name, tensor, label)
             if tensor is not None or tensor_name in operation.required:
                 passed[tensor_name] = self.own(label, tensor_name, tensor)
         attributes = {

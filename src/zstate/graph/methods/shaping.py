@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import ShapeError, refusal
-from ...layout import brackets
+from ...errors import DTypeError, ShapeError, refusal
+from ...layout import brackets, describe
+from ..ops.base import axis_of
 from ..tensor import Tensor
-from .core import Core, label_of, real_number, whole_number, whole_numbers
+from .core import Core, label_of, listed, real_number, whole_number, whole_numbers
 
 
 class Shaping(Core):
@@ -29,14 +30,14 @@ class Shaping(Core):
     def transpose_tensor(
         self, tensor: Tensor, dimension: int, with_dimension: int, *, name: str | None = None
     ) -> Tensor:
-        """Two axes swapped; negative ones count from the back."""
-        rank = len(self.own("transpose_tensor", "tensor", tensor).shape)
+        """Two axes swapped; negative ones count from the end."""
+        label = label_of("transpose_tensor", name)
+        rank = len(self.own(label, "tensor", tensor).shape)
         axes = list(range(rank))
-        for axis in (dimension, with_dimension):
-            if not -rank <= whole_number("transpose_tensor", "dimension", axis) < rank:
-                expected = f"an axis of {rank} dimensions"
-                raise ShapeError(refusal("transpose_tensor", "dimension", expected, str(axis)))
-        first, second = dimension % rank, with_dimension % rank
+        first, second = (
+            axis_of(label, what, whole_number(label, what, axis), rank)
+            for what, axis in (("dimension", dimension), ("with_dimension", with_dimension))
+        )
         axes[first], axes[second] = second, first
         return self.transpose(tensor, axes, name=name)
 
@@ -53,13 +54,20 @@ class Shaping(Core):
     def concat_tensors(
         self, tensors: Sequence[Tensor], *, axis: int, name: str | None = None
     ) -> Tensor:
-        """The tensors one after the other along an axis."""
+        """The tensors joined along an axis."""
         attributes = {"axis": whole_number("concat_tensors", "axis", axis)}
-        return self.apply("concat_tensors", tensors, attributes, name)
+        return self.apply(
+            "concat_tensors", listed("concat_tensors", "tensors", tensors), attributes, name
+        )
 
     def stack(self, tensors: Sequence[Tensor], *, axis: int, name: str | None = None) -> Tensor:
-        """The tensors side by side along a new axis."""
-        return self.apply("stack", tensors, {"axis": whole_number("stack", "axis", axis)}, name)
+        """The tensors stacked along a new axis."""
+        return self.apply(
+            "stack",
+            listed("stack", "tensors", tensors),
+            {"axis": whole_number("stack", "axis", axis)},
+            name,
+        )
 
     def split(
         self,
@@ -69,12 +77,14 @@ class Shaping(Core):
         axis: int,
         name: str | None = None,
     ) -> list[Tensor]:
-        """The tensor cut along an axis into pieces of these sizes, or into so many equal ones."""
+        """The tensor cut along an axis into pieces of these sizes, or into this many equal ones."""
         label = label_of("split", name)
         shape = self.own(label, "tensor", tensor).shape
         place = whole_number(label, "axis", axis)
-        if isinstance(split_sizes, int) and not isinstance(split_sizes, bool):
-            size = shape[place] if -len(shape) <= place < len(shape) else 0
+        if not isinstance(split_sizes, Sequence):
+            split_sizes = whole_number(label, "split_sizes", split_sizes)
+            axis_of(label, "axis", place, len(shape))
+            size = shape[place]
             if size is None or split_sizes < 1 or size % split_sizes:
                 expected = f"equal parts of axis {place} of {brackets(shape)}"
                 raise ShapeError(refusal(label, "split_sizes", expected, str(split_sizes)))
@@ -85,18 +95,15 @@ class Shaping(Core):
     def slice_tensor(
         self, tensor: Tensor, dimension: int, start: int, length: int, *, name: str | None = None
     ) -> Tensor:
-        """``length`` entries of one dimension from ``start`` on; a negative start counts from the
-        back."""
+        """``length`` entries of one dimension, beginning at ``start``; a negative start counts from
+        the end."""
         label = label_of("slice_tensor", name)
         shape = self.own(label, "tensor", tensor).shape
         axis, first, count = (
             whole_number(label, what, value)
             for what, value in (("dimension", dimension), ("start", start), ("length", length))
         )
-        if not -len(shape) <= axis < len(shape):
-            expected = f"an axis of {len(shape)} dimensions"
-            raise ShapeError(refusal(label, "dimension", expected, str(axis)))
-        axis %= len(shape)
+        axis = axis_of(label, "dimension", axis, len(shape))
         size = shape[axis]
         stop = first + count
         if count < 0 or (size is not None and not -size <= first <= stop <= size):
@@ -120,12 +127,15 @@ class Shaping(Core):
         """tensor[starts:ends:strides] in every dimension, as Python slices; strides are at least
         1. MPSGraph's slice with starts, ends and strides."""
         label = label_of("strided_slice", name)
+        first = whole_numbers(label, "starts", starts)
+        if not isinstance(ends, list | tuple):
+            raise DTypeError(refusal(label, "ends", "a sequence of whole numbers", describe(ends)))
+        last = (None if end is None else whole_number(label, "ends", end) for end in ends)
+        steps = [1] * len(first) if strides is None else strides
         attributes = {
-            "starts": whole_numbers(label, "starts", starts),
-            "ends": tuple(
-                None if end is None else whole_number(label, "ends", end) for end in ends
-            ),
-            "strides": whole_numbers(label, "strides", strides or [1] * len(starts)),
+            "starts": first,
+            "ends": tuple(last),
+            "strides": whole_numbers(label, "strides", steps),
         }
         return self.apply("slice", (tensor,), attributes, name)
 
@@ -149,7 +159,7 @@ class Shaping(Core):
     def reverse(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """Backwards along these axes; None means all."""
+        """Reversed along these axes; None means all."""
         attributes = {"axes": _axes("reverse", axes)}
         return self.apply("reverse", (tensor,), attributes, name)
 
@@ -163,12 +173,12 @@ class Shaping(Core):
         constant_value: float = 0.0,
         name: str | None = None,
     ) -> Tensor:
-        """Something before and behind every dimension.
+        """The tensor with padding before and after every dimension.
 
         Args:
             tensor: of any shape.
             left_padding: how much before each dimension.
-            right_padding: how much behind each dimension.
+            right_padding: how much after each dimension.
             padding_mode: "constant" puts ``constant_value``, "zero" zeros; the others put elements
                 of the tensor. Around [a,b,c], with 2 on each side: "reflect" mirrors at the edge
                 element, c b [a b c] b a, at most size - 1; "symmetric" mirrors with it,

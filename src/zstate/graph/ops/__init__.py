@@ -1,4 +1,4 @@
-"""The op table: one row an op, with its shape rule, its evaluation and its derivative."""
+"""The op table: one row per op, with its shape rule, its evaluation and its derivative."""
 
 from . import (
     contractions,

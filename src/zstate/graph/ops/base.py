@@ -8,13 +8,16 @@ of arrays that the program calls), and a derivative (which builds new nodes). A 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DTypeError, ShapeError, refusal
+import numpy as np
+
+from ...errors import DTypeError, OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
-from ...types import FLOAT_NAMES, PartialShape
+from ...types import FLOAT_NAMES, PartialShape, float_dtype
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
@@ -85,8 +88,56 @@ def require_same_type(label: str, names: Sequence[str], infos: Infos) -> None:
             raise DTypeError(refusal(label, name, expected, info.dtype))
 
 
+def require_number(label: str, name: str, info: TensorInfo) -> None:
+    """For arithmetic on bools, which the array libraries lack or define differently."""
+    if info.dtype == "bool":
+        raise DTypeError(refusal(label, name, "numbers (graph.cast makes them)", "bool"))
+
+
+def check_number(label: str, name: str, value: float, dtype: str) -> None:
+    """A number that becomes an element of a tensor must be one of its type: a fraction is not
+    rounded to an integer in silence, and a large number does not become infinity."""
+    if dtype in FLOAT_NAMES:
+        try:
+            with np.errstate(over="ignore"):
+                found = float(float_dtype(dtype).type(float(value)))
+            fits = math.isfinite(found) or not math.isfinite(value)
+        except OverflowError:
+            fits = False
+    elif not (isinstance(value, int) or (math.isfinite(value) and int(value) == value)):
+        fits = False
+    elif dtype == "bool":
+        fits = value in (0, 1)
+    else:
+        fits = np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    if not fits:
+        raise OptionError(refusal(label, name, f"a number of {dtype}", f"{value!r:.40}"))
+
+
+_MOST_DIMENSIONS = 32  # what every version of NumPy has
+_MOST_BYTES = 2**63 - 1
+
+
+def check_size(label: str, info: TensorInfo) -> None:
+    """A tensor that no machine can address is refused when it is made, not when it is run."""
+    if len(info.shape) > _MOST_DIMENSIONS:
+        expected = f"at most {_MOST_DIMENSIONS} dimensions"
+        raise ShapeError(refusal(label, "shape", expected, str(len(info.shape))))
+    # As NumPy counts: a size of 0 does not excuse the others.
+    count = math.prod(size for size in info.shape if size)
+    if count * float_dtype(info.dtype).itemsize > _MOST_BYTES:
+        raise ShapeError(refusal(label, "shape", "fewer than 2^63 bytes", brackets(info.shape)))
+
+
+def agree(first: PartialShape, second: PartialShape) -> bool:
+    """Whether two shapes can be the same, as far as their sizes are known."""
+    return len(first) == len(second) and all(
+        None in (a, b) or a == b for a, b in zip(first, second, strict=True)
+    )
+
+
 def axis_of(label: str, name: str, axis: int, rank: int) -> int:
-    """An axis counted from the front; negative ones count from the back."""
+    """An axis counted from the front; negative ones count from the end."""
     if not -rank <= axis < rank:
         expected = f"an axis of {rank} dimensions" if rank else "a tensor with dimensions"
         raise ShapeError(refusal(label, name, expected, str(axis)))
@@ -134,7 +185,7 @@ def wide(xp: Namespace, dtype: str) -> Any:
 
 
 def widened(xp: Namespace, dtype: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that computes at least in float32 and gives back the storage type."""
+    """A function that computes in float32 or wider and returns the storage type."""
     target = wide(xp, dtype)
     if target is None:
         return function

@@ -53,7 +53,7 @@ def _matmul_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Cal
     assert primary is not None and secondary is not None
     matmul: Callable[..., Any] = xp.matmul
     if len(primary) > 2 and len(secondary) == 2:
-        # One product of all rows instead of one a batch entry.
+        # One product of all rows instead of one per batch entry.
         flat, full = (math.prod(primary[:-1]), primary[-1]), (*primary[:-1], secondary[-1])
         reshape, plain = xp.reshape, xp.matmul
         matmul = lambda a, b: reshape(plain(reshape(a, flat), b), full)  # noqa: E731
@@ -172,6 +172,8 @@ def _argmax_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str
 def _argmax_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
     axis = axis_of("argmax", "axis", attributes["axis"], len(inputs[0].shape))
     argmax, dtype, astype, expand = xp.argmax, xp.dtype("int32"), xp.astype, xp.expand_dims
+    if inputs[0].dtype == "bool":  # torch has no order of bools
+        return lambda array: expand(astype(argmax(astype(array, dtype), axis), dtype), axis=(axis,))
     return lambda array: expand(astype(argmax(array, axis), dtype), axis=(axis,))
 
 

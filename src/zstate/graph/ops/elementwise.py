@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...errors import OptionError, refusal
 from ...layout import TensorInfo
 from .base import (
     Attributes,
@@ -14,8 +16,8 @@ from .base import (
     broadcast_shapes,
     only,
     require_float,
+    require_number,
     require_same_type,
-    widened,
 )
 from .like import sum_like
 
@@ -53,8 +55,8 @@ def _row(
     parts: tuple[Part | None, ...] = (),
     *,
     integers: bool = True,
+    bools: bool = True,
     result: str | None = None,
-    is_wide: bool = False,
 ) -> Op:
     """A row whose inputs have one type and broadcast; ``function`` is the array API's name."""
 
@@ -62,12 +64,14 @@ def _row(
         require_same_type(label, operands, inputs)
         if not integers:
             require_float(label, operands[0], inputs[0])
+        if not bools:
+            require_number(label, operands[0], inputs[0])
         shape = broadcast_shapes(label, operands, [info.shape for info in inputs])
         return only(TensorInfo(shape, result or inputs[0].dtype))
 
     def prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(xp, function)
-        return widened(xp, inputs[0].dtype, found) if is_wide else found
+        return found
 
     return Op(name, infer, prepare, _derivative(parts) if parts else None, operands=operands)
 
@@ -79,17 +83,15 @@ def _binary(
     second: Part | None = None,
     *,
     integers: bool = True,
+    bools: bool = True,
     result: str | None = None,
 ) -> Op:
     parts = () if first is None else (first, second)
-    names = ("primary", "secondary")
-    return _row(name, names, function, parts, integers=integers, result=result)
+    return _row(name, _BINARY, function, parts, integers=integers, bools=bools, result=result)
 
 
-def _unary(
-    name: str, function: str, part: Part, *, integers: bool = False, is_wide: bool = False
-) -> Op:
-    return _row(name, ("tensor",), function, (part,), integers=integers, is_wide=is_wide)
+def _unary(name: str, function: str, part: Part, *, integers: bool = False) -> Op:
+    return _row(name, ("tensor",), function, (part,), integers=integers, bools=False)
 
 
 def _chosen(compare: str, first: bool) -> Part:
@@ -102,6 +104,28 @@ def _chosen(compare: str, first: bool) -> Part:
         return g.select(is_first, d, 0.0) if first else g.select(is_first, 0.0, d)
 
     return part
+
+
+_BINARY = ("primary", "secondary")
+
+
+def check_exponent(label: str, exponent: Any) -> None:
+    """Whole numbers have no reciprocals among them."""
+    if 0 not in exponent.shape and int(exponent.min()) < 0:
+        expected = "exponents of at least 0 for whole numbers (graph.cast makes floats of them)"
+        raise OptionError(refusal(label, "secondary", expected, str(int(exponent.min()))))
+
+
+def _power_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    power: Callable[..., Any] = xp.pow
+    if not inputs[0].dtype.startswith("int"):
+        return power
+
+    def checked(base: Any, exponent: Any) -> Any:
+        check_exponent("power", exponent)
+        return power(base, exponent)
+
+    return checked
 
 
 def _power_exponent(inputs: tuple[Tensor, ...], result: Tensor, d: Tensor) -> Tensor:
@@ -146,7 +170,7 @@ def _cast_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] |
 
 ROWS = (
     _binary("addition", "add", lambda i, y, d: d, lambda i, y, d: d),
-    _binary("subtraction", "subtract", lambda i, y, d: d, lambda i, y, d: -d),
+    _binary("subtraction", "subtract", lambda i, y, d: d, lambda i, y, d: -d, bools=False),
     _binary("multiplication", "multiply", lambda i, y, d: d * i[1], lambda i, y, d: d * i[0]),
     _binary(
         "division",
@@ -155,7 +179,16 @@ ROWS = (
         lambda i, y, d: -(d * y / i[1]),
         integers=False,
     ),
-    _binary("power", "pow", lambda i, y, d: d * i[1] * i[0] ** (i[1] - 1.0), _power_exponent),
+    replace(
+        _binary(
+            "power",
+            "pow",
+            lambda i, y, d: d * i[1] * i[0] ** (i[1] - 1.0),
+            _power_exponent,
+            bools=False,
+        ),
+        prepare=_power_prepare,
+    ),
     _binary(
         "maximum",
         "maximum",

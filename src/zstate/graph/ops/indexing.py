@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
-from .base import Attributes, Infos, Op, axis_of, known, only, require_float, require_integer
+from .base import (
+    Attributes,
+    Infos,
+    Op,
+    agree,
+    axis_of,
+    check_number,
+    known,
+    only,
+    require_float,
+    require_integer,
+)
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
@@ -33,6 +44,8 @@ def _one_hot_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[st
     require_integer(label, "indices", info)
     if attributes["depth"] < 1:
         raise ShapeError(refusal(label, "depth", "at least 1", str(attributes["depth"])))
+    for name in ("on_value", "off_value"):
+        check_number(label, name, attributes[name], attributes["dtype"])
     axis = axis_of(label, "axis", attributes["axis"], len(info.shape) + 1)
     shape = (*info.shape[:axis], attributes["depth"], *info.shape[axis:])
     return only(TensorInfo(shape, attributes["dtype"]))
@@ -88,7 +101,24 @@ def _gather_derivative(
 def _gather_gradient_infer(
     inputs: Infos, attributes: Attributes, label: str
 ) -> dict[str, TensorInfo]:
-    return only(TensorInfo(inputs[2].shape, inputs[0].dtype))
+    gradient, indices, like = inputs
+    require_float(label, "gradient", gradient)
+    wanted = _gather_infer((like, indices), attributes, label)[""].shape
+    if not agree(gradient.shape, wanted):
+        raise ShapeError(refusal(label, "gradient", brackets(wanted), brackets(gradient.shape)))
+    return only(TensorInfo(like.shape, gradient.dtype))
+
+
+def _gather_along_gradient_infer(
+    inputs: Infos, attributes: Attributes, label: str
+) -> dict[str, TensorInfo]:
+    gradient, indices, like = inputs
+    require_float(label, "gradient", gradient)
+    _along_shape(label, like, indices, attributes["axis"])
+    if not agree(gradient.shape, indices.shape):
+        expected, got = brackets(indices.shape), brackets(gradient.shape)
+        raise ShapeError(refusal(label, "gradient", expected, got))
+    return only(TensorInfo(like.shape, gradient.dtype))
 
 
 def _gather_gradient_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:
@@ -101,14 +131,12 @@ def _scatter_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[st
     updates, indices = inputs
     require_float(label, "updates", updates)
     require_integer(label, "indices", indices)
+    _check_extent(label, attributes)
     count, axis = len(indices.shape), attributes["axis"]
     rank = len(updates.shape) - count + 1
     axis = axis_of(label, "axis", axis, rank) if rank > 0 else 0
     window = updates.shape[axis : axis + count]
-    if rank < 1 or any(
-        a is not None and b is not None and a != b
-        for a, b in zip(window, indices.shape, strict=True)
-    ):
+    if rank < 1 or not agree(window, indices.shape):
         expected = f"{brackets(indices.shape)} of the indices at axis {axis}"
         raise ShapeError(refusal(label, "updates", expected, brackets(updates.shape)))
     shape = (*updates.shape[:axis], attributes["size"], *updates.shape[axis + count :])
@@ -144,6 +172,11 @@ def _scatter_derivative(
     (gradient,), (_, indices) = gradients, node.inputs
     assert gradient is not None
     return [g.gather(gradient, indices, axis=node.attributes["axis"]), None]
+
+
+def _check_extent(label: str, attributes: Attributes) -> None:
+    if attributes["size"] < 0:
+        raise ShapeError(refusal(label, "size", "at least 0", str(attributes["size"])))
 
 
 def _along_shape(label: str, outer: TensorInfo | None, indices: TensorInfo, axis: int) -> int:
@@ -204,7 +237,8 @@ def _scatter_along_infer(
     updates, indices = inputs
     require_float(label, "updates", updates)
     axis = _along_shape(label, None, indices, attributes["axis"])
-    if known(updates.shape) and known(indices.shape) and updates.shape != indices.shape:
+    _check_extent(label, attributes)
+    if not agree(updates.shape, indices.shape):
         expected, got = brackets(indices.shape), brackets(updates.shape)
         raise ShapeError(refusal(label, "updates", expected, got))
     shape = (*updates.shape[:axis], attributes["size"], *updates.shape[axis + 1 :])
@@ -278,7 +312,7 @@ ROWS = (
     ),
     Op(
         "gather_along_axis_gradient",
-        _gather_gradient_infer,
+        _gather_along_gradient_infer,
         lower=_gather_along_gradient_lower,
         operands=("gradient", "indices", "like"),
         kinds=_AXIS,

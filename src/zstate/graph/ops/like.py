@@ -11,16 +11,87 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...layout import TensorInfo
-from .base import Attributes, Infos, Op, known, only
+from ...errors import ShapeError, refusal
+from ...layout import TensorInfo, brackets
+from ...types import PartialShape
+from .base import Attributes, Infos, Op, agree, axis_of, known, only, require_float
 
 if TYPE_CHECKING:
     from ..graph import Graph
     from ..tensor import Tensor
 
 
-def _as_like(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
-    return only(TensorInfo(inputs[-1].shape, inputs[0].dtype))
+def _sum_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    tensor, like = inputs
+    _check_broadcast(label, "like", like.shape, tensor.shape)
+    return only(TensorInfo(like.shape, tensor.dtype))
+
+
+def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    tensor, like = inputs
+    _check_broadcast(label, "tensor", tensor.shape, like.shape)
+    return only(TensorInfo(like.shape, tensor.dtype))
+
+
+def _mean_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    require_float(label, "tensor", inputs[0])
+    return _broadcast_infer(inputs, attributes, label)
+
+
+def _reshape_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    tensor, like = inputs
+    shape, target = known(tensor.shape), known(like.shape)
+    if shape is not None and target is not None and math.prod(shape) != math.prod(target):
+        expected = f"as many elements as {brackets(target)}"
+        raise ShapeError(refusal(label, "tensor", expected, brackets(shape)))
+    return only(TensorInfo(like.shape, tensor.dtype))
+
+
+def _slice_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    tensor, like = inputs
+    wanted = sliced(like.shape, attributes, label)
+    if not agree(tensor.shape, wanted):
+        raise ShapeError(refusal(label, "tensor", brackets(wanted), brackets(tensor.shape)))
+    return only(TensorInfo(like.shape, tensor.dtype))
+
+
+def _check_broadcast(label: str, name: str, small: PartialShape, large: PartialShape) -> None:
+    """Whether the one shape broadcasts to the other, as far as their sizes are known."""
+    fits = len(small) <= len(large) and all(
+        a in (None, 1) or b in (None, a)
+        for a, b in zip(reversed(small), reversed(large), strict=False)
+    )
+    if not fits:
+        expected = f"a shape that broadcasts to {brackets(large)}"
+        raise ShapeError(refusal(label, name, expected, brackets(small)))
+
+
+def windows(attributes: Attributes) -> list[slice]:
+    """The slice of each dimension."""
+    names = ("starts", "ends", "strides")
+    return [slice(*bounds) for bounds in zip(*(attributes[n] for n in names), strict=True)]
+
+
+def sliced(shape: PartialShape, attributes: Attributes, label: str) -> PartialShape:
+    """The shape of a slice, its bounds checked."""
+    for name in ("starts", "ends", "strides"):
+        if len(attributes[name]) != len(shape):
+            expected = f"one number for each of {len(shape)} dimensions"
+            raise ShapeError(refusal(label, name, expected, brackets(attributes[name])))
+    if any(step < 1 for step in attributes["strides"]):
+        raise ShapeError(refusal(label, "strides", "at least 1", brackets(attributes["strides"])))
+    return tuple(
+        _unknown_length(window) if size is None else len(range(*window.indices(size)))
+        for size, window in zip(shape, windows(attributes), strict=True)
+    )
+
+
+def _unknown_length(window: slice) -> int | None:
+    """The length of a slice of an unknown size, where the bounds tell it for any that fits."""
+    start, stop, step = window.start, window.stop, window.step
+    if (stop is not None and (start >= 0) == (stop >= 0)) or (stop is None and start < 0):
+        return len(range(start, 0 if stop is None else stop, step))
+    return None
 
 
 def _build(
@@ -103,15 +174,11 @@ def _lower_slice(g: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> 
     whole = known(like.shape)
     if whole is None:
         return None
-    starts, ends, strides = (attributes[name] for name in ("starts", "ends", "strides"))
-    windows = [
-        slice(*bounds).indices(size)
-        for *bounds, size in zip(starts, ends, strides, whole, strict=True)
-    ]
-    if all(step == 1 for _, _, step in windows):
-        left = [start for start, _, _ in windows]
+    bounds = [window.indices(size) for window, size in zip(windows(attributes), whole, strict=True)]
+    if all(step == 1 for _, _, step in bounds):
+        left = [start for start, _, _ in bounds]
         right = [
-            size - max(stop, start) for (start, stop, _), size in zip(windows, whole, strict=True)
+            size - max(stop, start) for (start, stop, _), size in zip(bounds, whole, strict=True)
         ]
         return [g.pad_tensor(tensor, left, right)]
     return [g.add_node_named("put_slice", (tensor,), {**attributes, "shape": whole})]
@@ -119,6 +186,16 @@ def _lower_slice(g: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> 
 
 def _concat_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     gradient, *parts = inputs
+    axis = axis_of(label, "axis", attributes["axis"], len(gradient.shape))
+    lengths = known(tuple(part.shape[axis] if part.shape else None for part in parts))
+    for k, part in enumerate(parts):
+        wanted = (*gradient.shape[:axis], None, *gradient.shape[axis + 1 :])
+        if not agree(part.shape, wanted):
+            expected, got = brackets(wanted), brackets(part.shape)
+            raise ShapeError(refusal(label, f"tensors[{k}]", expected, got))
+    if lengths is not None and gradient.shape[axis] not in (None, sum(lengths)):
+        expected = f"{sum(lengths)} along axis {axis}"
+        raise ShapeError(refusal(label, "gradient", expected, brackets(gradient.shape)))
     return {str(k): TensorInfo(part.shape, gradient.dtype) for k, part in enumerate(parts)}
 
 
@@ -142,15 +219,17 @@ def concat_gradient(g: Graph, gradient: Tensor, parts: Sequence[Tensor], axis: i
 
 
 _OPERANDS = ("tensor", "like")
-SUM_LIKE = Op("sum_like", _as_like, lower=_lower_sum, operands=_OPERANDS, passive=(1,))
+SUM_LIKE = Op("sum_like", _sum_infer, lower=_lower_sum, operands=_OPERANDS, passive=(1,))
 BROADCAST_LIKE = Op(
-    "broadcast_like", _as_like, lower=_lower_broadcast, operands=_OPERANDS, passive=(1,)
+    "broadcast_like", _broadcast_infer, lower=_lower_broadcast, operands=_OPERANDS, passive=(1,)
 )
-RESHAPE_LIKE = Op("reshape_like", _as_like, lower=_lower_reshape, operands=_OPERANDS, passive=(1,))
-MEAN_LIKE = Op("mean_like", _as_like, lower=_lower_mean, operands=_OPERANDS, passive=(1,))
+RESHAPE_LIKE = Op(
+    "reshape_like", _reshape_infer, lower=_lower_reshape, operands=_OPERANDS, passive=(1,)
+)
+MEAN_LIKE = Op("mean_like", _mean_infer, lower=_lower_mean, operands=_OPERANDS, passive=(1,))
 SLICE_GRADIENT = Op(
     "slice_gradient",
-    _as_like,
+    _slice_infer,
     lower=_lower_slice,
     operands=_OPERANDS,
     passive=(1,),

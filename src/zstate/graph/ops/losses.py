@@ -12,6 +12,7 @@ from .base import (
     Attributes,
     Infos,
     Op,
+    agree,
     axis_of,
     known,
     only,
@@ -31,8 +32,17 @@ REDUCTIONS = ("none", "sum", "mean")
 
 def _softmax_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     require_float(label, "tensor", inputs[0])
-    axis_of(label, "axis", attributes["axis"], len(inputs[0].shape))
+    _check_classes(label, "tensor", inputs[0], attributes)
     return only(inputs[0])
+
+
+def _check_classes(label: str, name: str, info: TensorInfo, attributes: Attributes) -> int:
+    """The axis, counted from the front; it must have something to take the largest of."""
+    axis = axis_of(label, "axis", attributes["axis"], len(info.shape))
+    if info.shape[axis] == 0:
+        expected = f"at least one element along axis {axis}"
+        raise ShapeError(refusal(label, name, expected, brackets(info.shape)))
+    return axis
 
 
 def _shifted(xp: Namespace, array: Any, axis: int) -> Any:
@@ -61,7 +71,7 @@ def _softmax_derivative(
 
 
 def _loss_shape(info: TensorInfo, attributes: Attributes, label: str) -> TensorInfo:
-    axis = axis_of(label, "axis", attributes["axis"], len(info.shape))
+    axis = _check_classes(label, "source", info, attributes)
     if attributes["reduction"] not in REDUCTIONS:
         expected = "one of " + ", ".join(REDUCTIONS)
         raise OptionError(refusal(label, "reduction", expected, repr(attributes["reduction"])))
@@ -73,10 +83,7 @@ def _loss_shape(info: TensorInfo, attributes: Attributes, label: str) -> TensorI
 def _check_labels(source: TensorInfo, labels: TensorInfo, label: str) -> None:
     require_float(label, "source", source)
     require_same_type(label, ("source", "labels"), [source, labels])
-    fits = len(source.shape) == len(labels.shape) and all(
-        a is None or b is None or a == b for a, b in zip(source.shape, labels.shape, strict=True)
-    )
-    if not fits:
+    if not agree(source.shape, labels.shape):
         raise ShapeError(refusal(label, "labels", brackets(source.shape), brackets(labels.shape)))
 
 
@@ -140,14 +147,12 @@ def _entropy_derivative(
 
 def _gradient_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     gradient, source = inputs[:2]
+    require_float(label, "source", source)
     require_same_type(label, ("gradient", "source"), [gradient, source])
     if len(inputs) == 3:
         _check_labels(source, inputs[2], label)
     wanted = _loss_shape(source, attributes, label).shape
-    fits = len(wanted) == len(gradient.shape) and all(
-        a is None or b is None or a == b for a, b in zip(wanted, gradient.shape, strict=True)
-    )
-    if not fits:
+    if not agree(wanted, gradient.shape):
         raise ShapeError(refusal(label, "gradient", brackets(wanted), brackets(gradient.shape)))
     return only(source)
 

@@ -1,4 +1,4 @@
-"""Rows that put something around a tensor: a constant, or elements of the tensor itself.
+"""Rows that pad a tensor: with a constant, or with elements of the tensor itself.
 
 Padding with elements of the tensor is a gather along each padded axis, its gradient a scatter-add:
 both become those rows as soon as the sizes are known, and each is the derivative of the other.
@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from ...types import Array, PartialShape
-from .base import Attributes, Infos, Op, known, only, require_float
+from .base import Attributes, Infos, Op, check_number, known, only, require_float
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
@@ -42,6 +42,7 @@ def _resized(shape: PartialShape, attributes: Attributes, sign: int) -> PartialS
 def _pad_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     (info,) = inputs
     _check_sizes(attributes, len(info.shape), label)
+    check_number(label, "constant_value", attributes["value"], info.dtype)
     return only(TensorInfo(_resized(info.shape, attributes, 1), info.dtype))
 
 
@@ -75,7 +76,7 @@ def _pad_derivative(
 
 
 # With elements of the tensor: which one stands at place i of an axis of a size, i from -left to
-# size + right - 1; and how much padding there may be beside so many elements.
+# size + right - 1; and how much padding there may be beside that many elements.
 
 
 def _reflected(i: Array, size: int) -> Array:
@@ -101,7 +102,7 @@ PADDING_MODES = ("constant", "zero", *_PLACES)
 def _check_mode(shape: Sequence[int | None], attributes: Attributes, label: str) -> None:
     """``shape`` is that without the padding."""
     mode = attributes["mode"]
-    if mode not in _PLACES:
+    if not isinstance(mode, str) or mode not in _PLACES:
         raise OptionError(
             refusal(label, "padding_mode", f"one of {', '.join(PADDING_MODES)}", repr(mode))
         )
@@ -130,6 +131,9 @@ def _gradient_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[s
     require_float(label, "gradient", info)
     _check_sizes(attributes, len(info.shape), label)
     shape = _resized(info.shape, attributes, -1)
+    if any(size is not None and size < 0 for size in shape):
+        expected = "at least the padding in every dimension"
+        raise ShapeError(refusal(label, "gradient", expected, brackets(info.shape)))
     _check_mode(shape, attributes, label)
     return only(TensorInfo(shape, info.dtype))
 

@@ -12,6 +12,7 @@ from .base import (
     Attributes,
     Infos,
     Op,
+    agree,
     axes_of,
     axis_of,
     broadcast_shapes,
@@ -19,7 +20,7 @@ from .base import (
     only,
     require_same_type,
 )
-from .like import concat_gradient, reshape_like, slice_gradient, sum_like
+from .like import concat_gradient, reshape_like, slice_gradient, sliced, sum_like, windows
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
@@ -157,6 +158,8 @@ def _squeeze_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
 
 def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     (info,), wanted = inputs, attributes["shape"]
+    if any(size < 0 for size in wanted):
+        raise ShapeError(refusal(label, "shape", "sizes of at least 0", brackets(wanted)))
     found = broadcast_shapes(label, ("shape", "tensor"), [wanted, info.shape])
     # An unknown size in front of a 1 has to be 1: the program will know.
     if len(found) != len(wanted) or any(
@@ -219,9 +222,7 @@ def _stack_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str,
     require_same_type(label, [f"tensors[{k}]" for k in range(len(inputs))], inputs)
     sizes: list[int | None] = list(first.shape)
     for k, info in enumerate(inputs):
-        if len(info.shape) != len(sizes) or any(
-            None not in (a, b) and a != b for a, b in zip(info.shape, sizes, strict=True)
-        ):
+        if not agree(info.shape, tuple(sizes)):
             name = f"tensors[{k}]"
             raise ShapeError(refusal(label, name, brackets(first.shape), brackets(info.shape)))
         sizes = [b if a is None else a for a, b in zip(info.shape, sizes, strict=True)]
@@ -246,8 +247,10 @@ def _stack_derivative(
 def _split_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     (info,), sizes = inputs, attributes["sizes"]
     axis = axis_of(label, "axis", attributes["axis"], len(info.shape))
-    if any(size < 0 for size in sizes) or info.shape[axis] not in (None, sum(sizes)):
-        expected = f"sizes that sum to {info.shape[axis]}"
+    wrong = not sizes or any(size < 0 for size in sizes)
+    if wrong or info.shape[axis] not in (None, sum(sizes)):
+        whole = "the size of the axis" if info.shape[axis] is None else info.shape[axis]
+        expected = f"sizes that sum to {whole}"
         raise ShapeError(refusal(label, "split_sizes", expected, brackets(sizes)))
     return {
         str(k): TensorInfo((*info.shape[:axis], size, *info.shape[axis + 1 :]), info.dtype)
@@ -257,11 +260,11 @@ def _split_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str,
 
 def _split_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
     axis = axis_of("split", "axis", attributes["axis"], len(inputs[0].shape))
-    windows, start = [], 0
+    places, start = [], 0
     for size in attributes["sizes"]:
-        windows.append((slice(None),) * axis + (slice(start, start + size),))
+        places.append((slice(None),) * axis + (slice(start, start + size),))
         start += size
-    return lambda array: tuple(array[window] for window in windows)
+    return lambda array: tuple(array[place] for place in places)
 
 
 def _split_derivative(
@@ -279,39 +282,14 @@ def _split_derivative(
 # slice and what puts it back, reverse
 
 
-def _windows(attributes: Attributes) -> list[slice]:
-    names = ("starts", "ends", "strides")
-    return [slice(*bounds) for bounds in zip(*(attributes[n] for n in names), strict=True)]
-
-
 def _slice_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
-    (info,), rank = inputs, len(inputs[0].shape)
-    for name in ("starts", "ends", "strides"):
-        if len(attributes[name]) != rank:
-            expected = f"one number for each of {rank} dimensions"
-            raise ShapeError(refusal(label, name, expected, brackets(attributes[name])))
-    if any(step < 1 for step in attributes["strides"]):
-        raise ShapeError(refusal(label, "strides", "at least 1", brackets(attributes["strides"])))
-    shape: list[int | None] = []
-    for size, window in zip(info.shape, _windows(attributes), strict=True):
-        if size is not None:
-            shape.append(len(range(*window.indices(size))))
-        else:
-            shape.append(_unknown_length(window))
-    return only(TensorInfo(tuple(shape), info.dtype))
-
-
-def _unknown_length(window: slice) -> int | None:
-    """The length of a slice of an unknown size, where the bounds tell it for any that fits."""
-    start, stop, step = window.start, window.stop, window.step
-    if (stop is not None and (start >= 0) == (stop >= 0)) or (stop is None and start < 0):
-        return len(range(start, 0 if stop is None else stop, step))
-    return None
+    (info,) = inputs
+    return only(TensorInfo(sliced(info.shape, attributes, label), info.dtype))
 
 
 def _slice_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
-    windows = tuple(_windows(attributes))
-    return lambda array: array[windows]
+    places = tuple(windows(attributes))
+    return lambda array: array[places]
 
 
 def _slice_derivative(
@@ -321,20 +299,23 @@ def _slice_derivative(
 
 
 def _put_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    if any(size < 0 for size in attributes["shape"]):
+        got = brackets(attributes["shape"])
+        raise ShapeError(refusal(label, "shape", "sizes of at least 0", got))
     whole = TensorInfo(attributes["shape"], inputs[0].dtype)
     hole = _slice_infer([whole], attributes, label)[""].shape
-    if inputs[0].shape != hole:
+    if not agree(inputs[0].shape, hole):
         raise ShapeError(refusal(label, "tensor", brackets(hole), brackets(inputs[0].shape)))
     return only(whole)
 
 
 def _put_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
-    shape, windows = attributes["shape"], tuple(_windows(attributes))
+    shape, places = attributes["shape"], tuple(windows(attributes))
     zeros, dtype = xp.zeros, xp.dtype(inputs[0].dtype)
 
     def put(array: Any) -> Any:
         whole = zeros(shape, dtype)
-        whole[windows] = array
+        whole[places] = array
         return whole
 
     return put

@@ -1,4 +1,4 @@
-"""Rows of what a graph keeps and of how it changes: placeholder, constant, variable, read, assign,
+"""Rows for what a graph stores and how that changes: placeholder, constant, variable, read, assign,
 and the two optimisers."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import GraphError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
-from .base import Attributes, Infos, Op, known, only, require_float, require_same_type, widened
+from .base import Attributes, Infos, Op, agree, only, require_float, require_same_type, widened
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
@@ -51,7 +51,7 @@ def _like_values(label: str, names: tuple[str, ...], inputs: Infos, first: int) 
             raise ShapeError(refusal(label, name, "a scalar", brackets(info.shape)))
     values = inputs[first]
     for name, info in zip(names[first:], inputs[first:], strict=True):
-        if known(info.shape) and known(values.shape) and info.shape != values.shape:
+        if not agree(info.shape, values.shape):
             expected = f"{brackets(values.shape)} like values"
             raise ShapeError(refusal(label, name, expected, brackets(info.shape)))
     return values

@@ -1,0 +1,126 @@
+// The engine of one instruction set: from a problem's values to types, and the table of its functions.
+//
+// Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which, and ZS_BASE_ENGINE
+// where the set only extends another one: AVX-512 BF16 adds something for bfloat16 alone, all else is the
+// base's.
+#include "engine/engine.h"
+
+#include "engine/backward_op.h"
+#include "engine/cell_list.h"
+#include "engine/forward_op.h"
+#include "engine/product.h"
+
+#if defined(ZS_BASE_ENGINE)
+namespace ZS_BASE_ENGINE {
+extern const zstate::Engine kEngine;
+extern const zstate::GraphOps kGraphOps;
+}  // namespace ZS_BASE_ENGINE
+#endif
+
+namespace ZS_NAMESPACE {
+
+#if !defined(ZS_BASE_ENGINE)
+extern const zstate::GraphOps kGraphOps;  // graph_ops.cpp
+#endif
+
+namespace {
+
+using zstate::Type;
+
+// Calls run.template operator()<S>(), S being what arrays of this type are made of.
+template <class Run>
+void with_type(Type type, const Run& run) {
+  switch (type) {
+    case Type::kBfloat16:
+      return run.template operator()<Bfloat16>();
+#if !defined(ZS_BASE_ENGINE)
+    case Type::kFloat32:
+      return run.template operator()<float>();
+    case Type::kFloat64:
+      return run.template operator()<double>();
+    case Type::kFloat16:
+      return run.template operator()<Float16>();
+#else
+    default:  // the base's
+      return;
+#endif
+  }
+}
+
+void forward(const Problem& p, const ForwardArrays& arrays) {
+#if defined(ZS_BASE_ENGINE)
+  if (p.type != Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.forward(p, arrays);
+#endif
+  if (p.rows() == 0) return;  // every result is empty
+  with_type(p.type, [&]<class S>() {
+    with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
+      ForwardOp<S, typename Cell::template Forward<S, Acts>> op(p, arrays, acts);
+      run_operation(op, operation_work(p));
+    });
+  });
+}
+void backward(const Problem& p, const BackwardArrays& arrays) {
+#if defined(ZS_BASE_ENGINE)
+  if (p.type != Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.backward(p, arrays);
+#endif
+  with_type(p.type, [&]<class S>() {
+    if (p.rows() == 0) return backward_without_rows<S>(p, arrays);
+    with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
+      BackwardOp<S, typename Cell::template Backward<S, Acts>> op(p, arrays, acts);
+      run_operation(op, 2 * operation_work(p));
+    });
+  });
+}
+
+#if defined(ZS_BASE_ENGINE)
+
+void product(const Product& p) { ZS_BASE_ENGINE::kEngine.product(p); }
+void activation(Type type, int kind, const void* in, void* out, i64 count) {
+  ZS_BASE_ENGINE::kEngine.activation(type, kind, in, out, count);
+}
+bool supported() { return ZS_BASE_ENGINE::kEngine.supported() && __builtin_cpu_supports("avx512bf16"); }
+using ZS_BASE_ENGINE::kGraphOps;
+
+#else
+
+void product(const Product& p) {
+  with_real(p.type, [&]<class R>() {
+    ProductOp<R> op(p);
+    run_operation(op, static_cast<double>(p.rows) * static_cast<double>(p.columns * p.length));
+  });
+}
+
+void activation(Type type, int kind, const void* in, void* out, i64 count) {
+  with_type(type, [&]<class S>() {
+    const S* from = static_cast<const S*>(in);
+    S* to = static_cast<S*>(out);
+    for (i64 i = 0; i < count; i += Io<S>::lanes) {
+      const int n = static_cast<int>(min_of(Io<S>::lanes, count - i));
+      Io<S>::store_n(to + i, activate(kind, Io<S>::load_n(from + i, n)), n);
+    }
+  });
+}
+
+bool supported() {
+#if defined(__AVX512F__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512cd");
+#elif defined(__AVX2__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+#elif defined(__SSE4_2__)
+  return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+#else
+  return true;
+#endif
+}
+
+#endif
+
+}  // namespace
+
+extern const zstate::Engine kEngine;
+const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported,  forward,   backward,
+                                product,        activation, &kGraphOps};
+
+}  // namespace ZS_NAMESPACE

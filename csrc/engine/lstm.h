@@ -1,0 +1,92 @@
+// The LSTM in the scans.
+#pragma once
+
+#include "engine/backward.h"
+#include "engine/forward.h"
+#include "equations/cells.h"
+
+namespace ZS_NAMESPACE {
+
+template <class S, class Acts>
+struct LstmForward final : Forward<S> {
+  using Base = Forward<S>;
+  using typename Base::Real;
+  using typename Base::V;
+  static constexpr int kStages = 1;
+  static constexpr Kept kKeeps = Kept::kCell;
+  Acts acts;
+
+  LstmForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
+    this->stages[0] = gated_stage<typename Base::Element>(4, p.H, p.H);
+  }
+  int gate_of(int, int v) const override { return v; }
+
+  ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+    Real* kept = this->kept[d] + n * this->Hp + u;
+    const V c_prev = Io<Real>::load(kept);
+    V a[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      a[k] = Io<Real>::load(tile + k * Base::L) + this->input(d, s, n, u, lanes, k);
+      if (this->peephole[d])
+        a[k] += Io<S>::load_n(this->peephole[d] + this->problem.slots[k] * this->H + u, lanes) * c_prev;
+    }
+    const LstmState<V> next = lstm_forward(acts, a, c_prev);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) this->keep_gate(d, s, n, u, lanes, k, next.gate[k]);
+    Io<Real>::store(kept, next.c);
+    if (this->c[d]) Io<S>::store_n(this->c[d].at(s, n) + u, next.c, lanes);
+    this->publish(d, s, n, u, lanes, next.h);
+  }
+};
+
+template <class S, class Acts>
+struct LstmBackward final : Backward<S> {
+  using Base = Backward<S>;
+  using typename Base::Real;
+  using typename Base::V;
+  static constexpr int kStages = 1;
+  static constexpr GateBands kBands{{{0, 4, true, Seen::kState}}};
+  Acts acts;
+
+  LstmBackward(const Problem& p, const Acts& a) : Base(p), acts(a) {
+    this->stages[0] = plain_stage<typename Base::Element>(p.H, 4 * p.H);
+  }
+  V previous_state(int d, i64 s, i64 n, i64 u, int lanes) const override {
+    return lstm_output(acts, this->gate(d, s - 1, n, u, lanes, 3),
+                       Io<S>::load_n(this->c[d].at(s - 1, n) + u, lanes));
+  }
+  ZS_DEVICE void apply(int, int d, i64 s, i64 n, i64 u, int lanes, const Real* tile) const {
+    Real* carry = this->carry[d] + n * this->Hp + u;
+    V dh = this->from_next(d, s, n, u, lanes, tile), dc = Io<Real>::load(carry);
+    if (absent(this->problem, d, s, n)) {
+      this->finish_state(d, n, u, lanes, dh);
+      if (this->dc0[d]) Io<S>::store_n(this->dc0[d].at(0, n) + u, dc, lanes);
+      return;
+    }
+    dh += this->source_gradient(d, s, n, u, lanes);
+    if (this->dc_steps[d]) dc += Io<S>::load_n(this->dc_steps[d].at(s, n) + u, lanes);
+    V gate[4];
+    for (int k = 0; k < 4; ++k) gate[k] = this->gate(d, s, n, u, lanes, k);
+    const V c = Io<S>::load_n(this->c[d].at(s, n) + u, lanes);
+    LstmGradient<V> g = lstm_backward(acts, gate, c, this->c_before(d, s, n, u, lanes), dh, dc);
+    for (int k = 0; k < 4; ++k) {
+      this->set_dgate(d, s, n, u, lanes, k, g.da[k]);
+      if (this->peephole[d])
+        g.dc_prev += Io<S>::load_n(this->peephole[d] + this->problem.slots[k] * this->H + u, lanes) * g.da[k];
+    }
+    Io<Real>::store(carry, g.dc_prev);
+  }
+};
+
+// The cell as the engine's table has it (cell_list.h).
+struct Lstm {
+  static constexpr bool kHasUsual = true;
+  using Usual = FixedActivations<kSigmoid, kSigmoid, kTanh, kSigmoid, kTanh>;
+  template <class S, class Acts>
+  using Forward = LstmForward<S, Acts>;
+  template <class S, class Acts>
+  using Backward = LstmBackward<S, Acts>;
+};
+
+}  // namespace ZS_NAMESPACE

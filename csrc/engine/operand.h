@@ -1,0 +1,149 @@
+// What the kernels multiply: the elements of packed operands, and how values get into them.
+//
+// float and double are multiplied as they are. Where the CPU has AVX-512 BF16, bfloat16 calls multiply pairs:
+// an element is two neighbours along k, and one instruction multiplies and adds both, in float. So a product
+// over K values is Depth(K) = K/2 elements deep; an odd K is padded with zero on both sides.
+#pragma once
+
+#include "engine/simd.h"
+
+namespace ZS_NAMESPACE {
+
+template <class E>
+struct Operand {  // float and double
+  using Real = E;
+  using V = Vec<E>;
+  using Register = V;
+  static constexpr int L = Simd<E>::lanes;
+  static constexpr bool kPlain = true;  // elements are the values themselves
+  static constexpr int kValues = 1;     // along k, in one element
+  static constexpr int kTerms = 1;      // elements that add up to a value of A
+
+  static ZS_DEVICE Register load(const E* p) { return Io<E>::load(p); }
+  static ZS_DEVICE Register splat(const E* p) { return V{} + *p; }
+  static ZS_DEVICE V add_product(V sum, Register a, Register b) { return sum + a * b; }
+
+  // The values of a row of A: written a vector at a time, ended once, and read back.
+  static ZS_DEVICE void write(E* row, i64, i64 at, V value, int n) { Io<E>::store_n(row + at, value, n); }
+  static ZS_DEVICE void end(E*, i64) {}
+  static ZS_DEVICE V read(const E* row, i64, i64 at) { return Io<E>::load(row + at); }
+
+  // Elements k, k+1, ... of a row of K values, as they lie in a register before the transposition.
+  template <class S>
+  static ZS_DEVICE V load_along(const S* row, i64 k, i64 K) {
+    return Io<S>::load_n(row + k, static_cast<int>(min_of(L, K - k)));
+  }
+  // Element k of neighbouring columns; `load(k)` gives one row of values.
+  template <class Load>
+  static ZS_DEVICE V load_across(const Load& load, i64 k, i64) {
+    return load(k);
+  }
+};
+template <class E>
+constexpr i64 depth_of(i64 K) {
+  return ceil_div(K, Operand<E>::kValues);
+}
+
+// The element types of a call whose arrays are stored as S: of large products and of the backward scan, and
+// of the forward scan.
+template <class S>
+struct Elements {
+  using Product = RealOf<S>;
+  using State = RealOf<S>;
+};
+
+#if defined(__AVX512BF16__)
+
+struct Pair {
+  std::uint32_t bits;
+};
+// The hidden state is float from step to step, and a result may be off by its own rounding only: the scan
+// multiplies the state's leading and its following 8 bits, which lie in two halves of a row.
+struct SplitPair : Pair {};
+
+template <>
+struct Elements<Bfloat16> {
+  using Product = Pair;
+  using State = SplitPair;
+};
+
+template <>
+struct Operand<Pair> {
+  using Real = float;
+  using V = VecF;
+  using Register = Simd<float>::Uint;
+  static constexpr int L = Simd<float>::lanes;
+  static constexpr bool kPlain = false;
+  static constexpr int kValues = 2;
+  static constexpr int kTerms = 1;
+
+  static ZS_DEVICE Register load(const Pair* p) {
+    Register r;
+    std::memcpy(&r, p, sizeof r);
+    return r;
+  }
+  static ZS_DEVICE Register splat(const Pair* p) {
+    std::uint32_t bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return Register{} + bits;
+  }
+  static ZS_DEVICE V add_product(V sum, Register a, Register b) {
+    return bit_cast_to<V>(
+        _mm512_dpbf16_ps(bit_cast_to<__m512>(sum), bit_cast_to<__m512bh>(a), bit_cast_to<__m512bh>(b)));
+  }
+
+  static ZS_DEVICE void write(Pair* row, i64, i64 at, V value, int n) {
+    Io<Bfloat16>::store_n(reinterpret_cast<Bfloat16*>(row) + at, value, n);
+  }
+  static ZS_DEVICE void end(Pair* row, i64 count) {
+    if (count & 1) write(row, 0, count, V{}, 1);
+  }
+
+  static ZS_DEVICE V load_along(const Bfloat16* row, i64 k, i64 K) {
+    const i64 n = min_of(2 * L, K - 2 * k);
+    const auto mask = static_cast<__mmask32>(n == 32 ? 0xffffffffu : (1u << n) - 1u);
+    return bit_cast_to<V>(_mm512_maskz_loadu_epi16(mask, row + 2 * k));
+  }
+  template <class Load>
+  static ZS_DEVICE V load_across(const Load& load, i64 k, i64 K) {
+    const V first = load(2 * k);
+    return interleave(first, 2 * k + 1 < K ? load(2 * k + 1) : V{});
+  }
+  static ZS_DEVICE V interleave(V even, V odd) {
+    const auto low = __builtin_convertvector(narrow(even, Bfloat16{}), Register);
+    const auto high = __builtin_convertvector(narrow(odd, Bfloat16{}), Register);
+    return bit_cast_to<V>(low | high << 16);
+  }
+};
+
+template <>
+struct Operand<SplitPair> : Operand<Pair> {
+  static constexpr int kTerms = 2;
+
+  static ZS_DEVICE void write(SplitPair* row, i64 lda, i64 at, V value, int n) {
+    const V leading = widen(narrow(value, Bfloat16{}), Bfloat16{}), rest = value - leading;
+    Operand<Pair>::write(row, lda, at, leading, n);
+    // Infinity has no rest.
+    Operand<Pair>::write(row + lda / 2, lda, at, rest == rest ? rest : V{}, n);
+  }
+  static ZS_DEVICE V read(const SplitPair* row, i64 lda, i64 at) {
+    return Io<Bfloat16>::load(reinterpret_cast<const Bfloat16*>(row) + at) +
+           Io<Bfloat16>::load(reinterpret_cast<const Bfloat16*>(row + lda / 2) + at);
+  }
+};
+
+#endif
+
+// Writes `depth` elements of a row of A from element k0 on; load(k, lanes) gives its values, K in all.
+template <class E, class Load>
+ZS_DEVICE void write_elements(E* dst, i64 k0, i64 depth, i64 K, const Load& load) {
+  using Op = Operand<E>;
+  const i64 first = k0 * Op::kValues, count = min_of(depth * Op::kValues, K - first);
+  for (i64 i = 0; i < count; i += Op::L) {
+    const int n = static_cast<int>(min_of(Op::L, count - i));
+    Op::write(dst, 0, i, load(first + i, n), n);
+  }
+  Op::end(dst, count);
+}
+
+}  // namespace ZS_NAMESPACE

@@ -1,0 +1,217 @@
+// The scan: the one loop over time that every cell shares, forward and backward.
+//
+// A step has one or two stages. A stage is a matrix product (rows of the batch × panels of packed weights)
+// and, while a tile of it is still in the first-level cache, the cell's pointwise equations on that tile. The
+// cell comes in as a type.
+#pragma once
+
+#include "engine/few_rows.h"
+#include "engine/gemm.h"
+#include "engine/sequence.h"
+
+namespace ZS_NAMESPACE {
+
+// The product of one stage. A gated panel holds `vectors` gates of one group of units; a plain one as many
+// groups of units.
+template <class E>
+struct Stage {
+  int vectors = 1;
+  bool gated = false;
+  i64 panels = 0;
+  i64 length = 0;                           // values of k in the product
+  i64 K = 0;                                // elements
+  const E* packed[2] = {nullptr, nullptr};  // [panels][K][vectors·lanes] for each direction
+};
+
+// A panel's width for a plain product. Narrow panels give few units to more threads; with one row, the width
+// also fixes the order of the sum, so it must follow from the shape alone.
+template <class R>
+int plain_vectors(i64 H) {
+  const i64 groups = ceil_div(H, Simd<R>::lanes);
+  return groups >= 8 ? 4 : groups >= 4 ? 2 : 1;
+}
+template <class E>
+Stage<E> plain_stage(i64 H, i64 length) {
+  Stage<E> stage;
+  stage.vectors = plain_vectors<typename Operand<E>::Real>(H);
+  stage.panels = ceil_div(H, stage.vectors * Operand<E>::L);
+  stage.length = length;
+  stage.K = depth_of<E>(length);
+  return stage;
+}
+template <class E>
+Stage<E> gated_stage(int gates, i64 H, i64 length) {
+  Stage<E> stage;
+  stage.vectors = gates;
+  stage.gated = true;
+  stage.panels = ceil_div(H, Operand<E>::L);
+  stage.length = length;
+  stage.K = depth_of<E>(length);
+  return stage;
+}
+template <class E>
+i64 stage_size(const Stage<E>& stage) {
+  return zstate::size_product(stage.panels, stage.K, stage.vectors, Operand<E>::L);
+}
+
+template <class E>
+TileProduct<E> step_kernel(int vectors, int rows, bool single_row) {
+  if (single_row) {
+    static constexpr TileProduct<E> kernels[] = {
+        nullptr, tile_product<E, 1, 1, 8, false>, tile_product<E, 1, 2, 4, false>,
+        tile_product<E, 1, 3, 2, false>, tile_product<E, 1, 4, 2, false>};
+    return kernels[vectors];
+  }
+  return tile_product_for<E, false>(vectors, rows);
+}
+
+// How a team shares the steps. It decides who computes an element, never how.
+enum class Split { kSolo, kUnits, kBatch, kDirections };
+
+// Where the cache that all members share holds the packed weights of one direction but not of both.
+inline bool one_direction_at_a_time(const Problem& p, i64 weight_bytes) {
+  return p.D == 2 && weight_bytes >= (i64{16} << 20);
+}
+
+inline Split choose_split(const Team& team, const Problem& p, i64 weight_bytes) {
+  if (team.size == 1) return Split::kSolo;
+  // Each member's cache then holds the weights of one direction, and no member waits for another.
+  if (p.D == 2 && team.size == 2 && weight_bytes > 0 && !one_direction_at_a_time(p, weight_bytes))
+    return Split::kDirections;
+  // A member that owns the longest sequences would be the last one to end.
+  if (p.starts) return p.rows() * p.D * p.G * p.H * p.H < 10000 * p.T ? Split::kSolo : Split::kUnits;
+  const i64 rows = p.N / team.size;
+  // Every thread then reads all weights at every step: worth it from its own cache, or for many rows.
+  if (rows >= 32 || (rows >= 4 && weight_bytes <= (i64{768} << 10))) return Split::kBatch;
+  // A barrier costs about as much as this many multiplications.
+  if (p.D * p.N * p.G * p.H * p.H < 10000) return Split::kSolo;
+  return Split::kUnits;
+}
+
+// A tile of a product that direct_product() has computed.
+template <class E, class R>
+void take_product(const Stage<E>& stage, const R* products, i64 Hp, i64 panel, i64 row, int rows, R* tile) {
+  constexpr int L = Simd<R>::lanes;
+  const i64 gates = stage.gated ? stage.vectors : 1;
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < stage.vectors; ++v) {
+      const i64 u = stage.gated ? panel * L : (panel * stage.vectors + v) * L;
+      if (u >= Hp) continue;
+      const R* from = products + ((row + r) * gates + (stage.gated ? v : 0)) * Hp + u;
+      Io<R>::store(tile + (r * stage.vectors + v) * L, Io<R>::load(from));
+    }
+}
+
+// One tile: rows [row, row + rows) of a panel, product and pointwise part.
+template <class Cell>
+void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows) {
+  using R = typename Cell::Real;
+  using E = typename Cell::Element;
+  constexpr int L = Simd<R>::lanes;
+  const Stage<E>& stage = cell.stages[index];
+  const i64 width = stage.vectors * L;
+  alignas(64) R tile[24 * L];
+  if constexpr (Cell::kTakesInput)
+    if (cell.input_is_far) cell.prefetch_input(index, d, s, panel, row, rows);
+  // Rows beyond these have nothing to multiply: sequences that begin or end here.
+  const int with = static_cast<int>(max_of(0, min_of(rows, cell.product_rows(index, d, s) - row)));
+  if (with < rows)
+    std::memset(tile + with * width, 0, sizeof(R) * static_cast<std::size_t>((rows - with) * width));
+  if (with > 0 && !stage.packed[d]) {
+    take_product(stage, cell.products[d], cell.Hp, panel, row, with, tile);
+  } else if (with > 0) {
+    i64 lda;
+    const E* a = cell.operand(index, d, s, lda) + row * lda;
+    const auto product = step_kernel<E>(stage.vectors, with, cell.problem.N == 1);
+    product(stage.K, a, lda, stage.packed[d] + panel * stage.K * width, width, tile, width, false);
+  }
+  if constexpr (Cell::kTakesInput)
+    if (cell.fused) cell.add_input(d, s, panel, row, rows, tile);
+  // Inlined, with the constants of the activations in registers; and once more for whole vectors, without
+  // their tests.
+  const i64 H = cell.problem.H;
+  const int groups = stage.gated ? 1 : stage.vectors;
+  for (int v = 0; v < groups; ++v) {
+    const i64 u = (panel * groups + v) * L;
+    if (u >= H) break;
+    const int lanes = lanes_at<R>(u, H);
+    const R* at = tile + v * L;
+    if (lanes == L)
+      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, L, at + r * width);
+    else
+      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, lanes, at + r * width);
+  }
+}
+
+// The product of a member's tiles where weights are read in place: all units of a direction at once, since
+// long stretches of memory are read faster than many short ones.
+template <class Cell>
+void scan_direct_product(const Cell& cell, int index, i64 s, Range tiles) {
+  const auto& stage = cell.stages[index];
+  const i64 width = (stage.gated ? 1 : stage.vectors) * Simd<typename Cell::Real>::lanes;
+  for (int d = 0; d < cell.problem.D; ++d) {
+    const i64 begin = max_of(tiles.begin - d * stage.panels, 0) * width;
+    const i64 end = min_of(min_of(tiles.end - d * stage.panels, stage.panels) * width, cell.problem.H);
+    if (begin < end) cell.direct_product(index, d, s, begin, end);
+  }
+}
+
+// One member's tiles of one stage, for the directions [first, last). Odd steps go through them backwards:
+// what the last step used last is still in the cache.
+template <class Cell>
+void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int first_d, int last_d) {
+  const auto& stage = cell.stages[index];
+  Range rows[2] = {};
+  i64 blocks[2] = {};
+  for (int d = first_d; d < last_d; ++d) {
+    const i64 all = cell.rows_at(d, s);
+    rows[d] = split == Split::kBatch ? share(team, all) : Range{0, all};
+    blocks[d] = ceil_div(rows[d].end - rows[d].begin, tile_rows(stage.vectors));
+  }
+  const i64 forwards = stage.panels * blocks[0], tiles = forwards + stage.panels * blocks[1];
+  const Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
+  if (cell.direct && cell.product_rows(index, first_d, s) > 0) scan_direct_product(cell, index, s, mine);
+  for (i64 i = mine.begin; i < mine.end; ++i) {
+    if ((i & 63) == 63 && team.stopped()) return;
+    i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
+    const int d = tile < forwards ? 0 : 1;
+    if (d == 1) tile -= forwards;
+    const i64 block = tile % blocks[d], panel = tile / blocks[d];
+    const i64 count = rows[d].end - rows[d].begin;
+    const i64 first = rows[d].begin + count * block / blocks[d];
+    const i64 last = rows[d].begin + count * (block + 1) / blocks[d];
+    scan_tile(cell, index, d, s, panel, first, static_cast<int>(last - first));
+  }
+}
+
+template <class Cell>
+void mark_scan(const Cell& cell, Split split) {
+  const Problem& p = cell.problem;
+  constexpr Path splits[] = {Path::split_solo, Path::split_units, Path::split_batch, Path::split_directions};
+  mark(splits[static_cast<int>(split)]);
+  mark(p.starts ? Path::different_lengths : Path::equal_lengths);
+  if (p.N == 1) mark(Path::single_row);
+  if (one_direction_at_a_time(p, cell.weight_bytes)) mark(Path::directions_in_turn);
+}
+
+// `count` steps from `first`, in the given direction (1 or -1). All members leave together. The two
+// directions of a layer go side by side, or one after the other.
+template <class Cell>
+void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
+  const Split split = cell.split(team);
+  mark_scan(cell, split);
+  const int D = static_cast<int>(cell.problem.D);
+  const bool split_up = split == Split::kDirections;
+  const int together = split_up || one_direction_at_a_time(cell.problem, cell.weight_bytes) ? 1 : D;
+  const int begin = split_up ? team.rank : 0, end = split_up ? begin + 1 : D;
+  if (split != Split::kSolo || team.rank == 0)
+    for (int d = begin; d < end; d += together)
+      for (i64 i = 0; i < count && !team.stopped(); ++i)
+        for (int index = 0; index < Cell::kStages; ++index) {
+          scan_stage(cell, team, split, index, first + i * direction, d, d + together);
+          if (split == Split::kUnits) team.barrier();
+        }
+  if (split != Split::kUnits) team.barrier();
+}
+
+}  // namespace ZS_NAMESPACE

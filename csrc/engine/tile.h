@@ -1,0 +1,130 @@
+// The register-blocked kernel of every product: a few rows of A times a panel of B that is `Vectors`
+// registers wide.
+//
+// Every element of the result is summed over k in the same order whatever the tile, so the bits do not depend
+// on how the work is shared.
+#pragma once
+
+#include "engine/operand.h"
+
+namespace ZS_NAMESPACE {
+
+// The most rows a tile of `vectors` registers' width can have without spilling.
+constexpr int tile_rows(int vectors) {
+  const int registers = kRegisters == 32 ? 24 : 12;
+  const int rows = registers / vectors;
+  return rows > 8 ? 8 : rows;
+}
+
+// The panel of the large products: 4 registers wide.
+inline constexpr int kPanelVectors = 4;
+inline constexpr int kRows = tile_rows(kPanelVectors);
+template <class R>
+inline constexpr i64 kPanel = kPanelVectors * Simd<R>::lanes;
+
+// c[r][j] (+)= sum over k of a(r,k)·b[k][j]. A is read as a[r·lda + k], or, Interleaved, as a[k·Rows + r].
+// Chains > 1 splits k over that many sums, which one row alone needs to keep the multipliers busy.
+// K counts elements. An element of A with two terms has the second one half a row further on.
+template <class E, int Rows, int Vectors, int Chains, bool Interleaved, class R = typename Operand<E>::Real>
+void tile_product(i64 K, const E* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
+  using Op = Operand<E>;
+  using V = Vec<R>;
+  constexpr int L = Op::L;
+  V sum[Chains][Rows][Vectors];
+#pragma GCC unroll 8
+  for (int q = 0; q < Chains; ++q)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) sum[q][r][v] = V{};
+  // The sums are added to c at the end, which may not be in a cache: prefetch it.
+  if (accumulate)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) __builtin_prefetch(c + r * ldc + v * L, 1);
+
+  i64 k = 0;
+  for (; k + Chains <= K; k += Chains) {
+#pragma GCC unroll 8
+    for (int q = 0; q < Chains; ++q) {
+      typename Op::Register bv[Vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) bv[v] = Op::load(b + v * L);
+      b += ldb;
+#pragma GCC unroll 2
+      for (int term = 0; term < Op::kTerms; ++term)
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) {
+          const i64 at = Interleaved ? (k + q) * Rows + r : r * lda + k + q + term * (lda / 2);
+          const auto av = Op::splat(a + at);
+#pragma GCC unroll 8
+          for (int v = 0; v < Vectors; ++v) sum[q][r][v] = Op::add_product(sum[q][r][v], av, bv[v]);
+        }
+    }
+  }
+  if constexpr (Chains > 1) {
+    for (; k < K; ++k, b += ldb)
+#pragma GCC unroll 2
+      for (int term = 0; term < Op::kTerms; ++term)
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v)
+          sum[0][0][v] =
+              Op::add_product(sum[0][0][v], Op::splat(a + k + term * (lda / 2)), Op::load(b + v * L));
+#pragma GCC unroll 8
+    for (int q = 1; q < Chains; ++q)
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) sum[0][0][v] += sum[q][0][v];
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      R* out = c + r * ldc + v * L;
+      Io<R>::store(out, accumulate ? Io<R>::load(out) + sum[0][r][v] : sum[0][r][v]);
+    }
+}
+
+template <class E>
+using TileProduct = void (*)(i64, const E*, i64, const E*, i64, typename Operand<E>::Real*, i64, bool);
+
+// The kernel for `rows` rows.
+template <class E, int Vectors, bool Interleaved>
+TileProduct<E> tile_product_for(int rows) {
+  constexpr int most = tile_rows(Vectors);
+#define ZS_ROWS(n) (n <= most ? n : 1)
+  static constexpr TileProduct<E> kernels[] = {
+      nullptr,
+      tile_product<E, 1, Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(2), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(3), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(4), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(5), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(6), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(7), Vectors, 1, Interleaved>,
+      tile_product<E, ZS_ROWS(8), Vectors, 1, Interleaved>,
+  };
+#undef ZS_ROWS
+  return kernels[rows];
+}
+template <class E, bool Interleaved>
+TileProduct<E> tile_product_for(int vectors, int rows) {
+  switch (vectors) {
+    case 1:
+      return tile_product_for<E, 1, Interleaved>(rows);
+    case 2:
+      return tile_product_for<E, 2, Interleaved>(rows);
+    case 3:
+      return tile_product_for<E, 3, Interleaved>(rows);
+    default:
+      return tile_product_for<E, 4, Interleaved>(rows);
+  }
+}
+
+// Lanes of the register column that starts at `column` of `columns`; may be negative beyond the end.
+template <class R>
+int lanes_at(i64 column, i64 columns) {
+  return static_cast<int>(max_of(0, min_of(Simd<R>::lanes, columns - column)));
+}
+
+}  // namespace ZS_NAMESPACE

@@ -1,0 +1,15 @@
+// Plans by what a call looks like, so that a repeated call goes from Python to the engine in one step.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace zstate {
+
+namespace nb = nanobind;
+
+// The result of the plan that is remembered for such a call, or None if there is none.
+nb::object repeat(nb::handle operation, nb::handle values, nb::handle descriptor);
+// Lets calls that look like this one go to this plan.
+void remember(nb::handle operation, nb::handle values, nb::handle descriptor, nb::object plan);
+
+}  // namespace zstate

@@ -1,0 +1,264 @@
+// Plans on NumPy arrays.
+#include "python/plan.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "python/gil.h"
+#include "python/numpy.h"
+#include "python/results.h"
+#include "runtime/engines.h"
+#include "runtime/blocks.h"
+#include "runtime/paths.h"
+#include "runtime/sizes.h"
+
+namespace zstate {
+namespace {
+
+using i64 = std::int64_t;
+
+template <class Arrays>
+struct Member {
+  const char* name;
+  Array Arrays::* array;
+};
+
+// What the engines' arrays are called in Python.
+constexpr Member<ForwardArrays> kForwardInputs[] = {
+    {"source", &ForwardArrays::source},
+    {"recurrent_weight", &ForwardArrays::recurrent_weight},
+    {"input_weight", &ForwardArrays::input_weight},
+    {"bias", &ForwardArrays::bias},
+    {"init_state", &ForwardArrays::init_state},
+    {"init_cell", &ForwardArrays::init_cell},
+    {"mask", &ForwardArrays::mask},
+    {"peephole", &ForwardArrays::peephole},
+    {"secondary_bias", &ForwardArrays::secondary_bias},
+};
+constexpr Member<ForwardArrays> kForwardResults[] = {
+    {"state", &ForwardArrays::state},
+    {"cell", &ForwardArrays::cell},
+    {"training_state", &ForwardArrays::training_state},
+};
+constexpr Member<BackwardArrays> kBackwardInputs[] = {
+    {"source", &BackwardArrays::source},
+    {"recurrent_weight", &BackwardArrays::recurrent_weight},
+    {"source_gradient", &BackwardArrays::source_gradient},
+    {"z_state", &BackwardArrays::training_state},
+    {"cell_output_fwd", &BackwardArrays::cell_fwd},
+    {"output_fwd", &BackwardArrays::state_fwd},
+    {"state_gradient", &BackwardArrays::state_gradient},
+    {"cell_gradient", &BackwardArrays::cell_gradient},
+    {"input_weight", &BackwardArrays::input_weight},
+    {"bias", &BackwardArrays::bias},
+    {"init_state", &BackwardArrays::init_state},
+    {"init_cell", &BackwardArrays::init_cell},
+    {"mask", &BackwardArrays::mask},
+    {"peephole", &BackwardArrays::peephole},
+    {"secondary_bias", &BackwardArrays::secondary_bias},
+};
+constexpr Member<BackwardArrays> kBackwardResults[] = {
+    {"source", &BackwardArrays::d_source},      {"recurrent_weight", &BackwardArrays::d_recurrent},
+    {"input_weight", &BackwardArrays::d_input}, {"bias", &BackwardArrays::d_bias},
+    {"peephole", &BackwardArrays::d_peephole},  {"init_state", &BackwardArrays::d_state},
+    {"init_cell", &BackwardArrays::d_cell},     {"secondary_bias", &BackwardArrays::d_secondary},
+};
+
+template <class Arrays, std::size_t Count>
+int place_of(const Member<Arrays> (&members)[Count], const std::string& name) {
+  for (std::size_t i = 0; i < Count; ++i)
+    if (name == members[i].name) return static_cast<int>(i);
+  throw std::invalid_argument("Plan: no array is called " + name);
+}
+
+bool has_shape(PyArrayObject* array, const Shape& shape) {
+  if (PyArray_NDIM(array) != static_cast<int>(shape.size())) return false;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis)
+    if (PyArray_DIM(array, static_cast<int>(axis)) != shape[axis]) return false;
+  return true;
+}
+
+// Pointers and strides of an array that an engine can walk. `axes`: how many it is to have; axes of one
+// element are put in front, or dropped from there, to make it so.
+Array walk(PyArrayObject* array, int axes) {
+  static char empty;
+  Array a;
+  a.data = PyArray_SIZE(array) ? PyArray_DATA(array) : &empty;
+  a.rank = axes;
+  const int extra = PyArray_NDIM(array) - axes;
+  const npy_intp item = PyArray_ITEMSIZE(array);
+  for (int axis = 0; axis < axes; ++axis) {
+    const int from = axis + extra;
+    // A step along an axis of one element leads nowhere; a mask has it all the same.
+    if (from >= 0 && PyArray_DIM(array, from) != 1) a.strides[axis] = PyArray_STRIDE(array, from) / item;
+  }
+  return a;
+}
+
+// The arrays of one call: what is kept until it ends.
+class CallArrays {
+ public:
+  explicit CallArrays(const Signature& s) : s_(s) {}
+
+  Array input(const NamedShape& named, PyObject* value) {
+    if (named.name.empty()) {
+      if (value != Py_None) throw std::invalid_argument("an array that the plan has not");
+      return {};
+    }
+    if (!PyArray_Check(value) || !has_shape(as_array(value), named.shape) ||
+        PyArray_ITEMSIZE(as_array(value)) != PyDataType_ELSIZE(dtype()))
+      throw std::invalid_argument(named.name + ": not the array that the plan was made for");
+    PyArrayObject* array = as_array(value);
+    const bool mask = named.name == "mask";
+    if (!walkable(array, mask)) {
+      mark(Path::input_copied);
+      array = copy(array);
+    }
+    if (mask) return walk(array, 3);
+    Array a = walk(array, axes_of(named));
+    a.strides[a.rank - 1] = 1;
+    return a;
+  }
+
+  Array result(const NamedShape& named, PyObject* tuple, Py_ssize_t place) {
+    if (named.name.empty()) {
+      PyTuple_SET_ITEM(tuple, place, Py_NewRef(Py_None));
+      return {};
+    }
+    nb::object made = new_array(static_cast<int>(named.shape.size()), named.shape.data(), s_.dtype);
+    Array a = walk(as_array(made.ptr()), axes_of(named));
+    PyTuple_SET_ITEM(tuple, place, made.release().ptr());
+    a.strides[a.rank - 1] = 1;
+    return a;
+  }
+
+ private:
+  PyArray_Descr* dtype() const { return reinterpret_cast<PyArray_Descr*>(s_.dtype.ptr()); }
+
+  // [1,N,X] is [N,X] for the states between calls.
+  static int axes_of(const NamedShape& named) {
+    const int rank = static_cast<int>(named.shape.size());
+    const bool state = named.name == "init_state" || named.name == "init_cell" ||
+                       named.name == "state_gradient" || named.name == "cell_gradient";
+    return state && rank == 3 && named.shape[0] == 1 ? 2 : rank;
+  }
+
+  // Aligned, whole elements between rows, and the last axis contiguous; a mask may repeat there.
+  static bool walkable(PyArrayObject* array, bool mask) {
+    const int rank = PyArray_NDIM(array);
+    if (!PyArray_ISALIGNED(array)) return false;
+    if (PyArray_IS_C_CONTIGUOUS(array)) return true;
+    const npy_intp item = PyArray_ITEMSIZE(array);
+    for (int axis = 0; axis < rank; ++axis)
+      if (PyArray_STRIDE(array, axis) % item) return false;
+    const npy_intp last = PyArray_STRIDE(array, rank - 1);
+    return PyArray_DIM(array, rank - 1) == 1 || last == item || (mask && last == 0);
+  }
+
+  PyArrayObject* copy(PyArrayObject* array) {
+    nb::object made = nb::steal(PyArray_NewCopy(array, NPY_CORDER));
+    if (!made && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+      PyErr_Clear();
+      free_kept();
+      made = nb::steal(PyArray_NewCopy(array, NPY_CORDER));
+    }
+    if (!made) throw nb::python_error();
+    copies_.push_back(made);
+    return as_array(made.ptr());
+  }
+
+  const Signature& s_;
+  std::vector<nb::object> copies_;
+};
+
+template <class Arrays, std::size_t Inputs, std::size_t Results>
+nb::object run_on(const Signature& s, nb::handle values, const Member<Arrays> (&inputs)[Inputs],
+                  const Member<Arrays> (&results)[Results], void (*function)(const Problem&, const Arrays&)) {
+  CallArrays call(s);
+  Arrays arrays;
+  for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+    const Array a = call.input(s.inputs[i], PyTuple_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i)));
+    if (a) arrays.*inputs[s.inputs[i].place].array = a;
+  }
+  nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(s.results.size())));
+  if (!made) throw nb::python_error();
+  for (std::size_t i = 0; i < s.results.size(); ++i) {
+    const Array a = call.result(s.results[i], made.ptr(), static_cast<Py_ssize_t>(i));
+    if (a) arrays.*results[s.results[i].place].array = a;
+  }
+  {
+    const WithoutGil released;
+    function(s.problem, arrays);
+  }
+  // A named tuple is a tuple with other names: its own constructor would only count the fields again.
+  nb::object arguments = nb::steal(PyTuple_Pack(1, made.ptr()));
+  if (!arguments) throw nb::python_error();
+  PyObject* result =
+      PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(s.result.ptr()), arguments.ptr(), nullptr);
+  if (!result) throw nb::python_error();
+  return nb::steal(result);
+}
+
+void check_problem(const Signature& s) {
+  const Problem& p = s.problem;
+  if (p.T < 0 || p.N < 0 || p.I < 0 || p.H < 1 || (p.D != 1 && p.D != 2))
+    throw std::invalid_argument("Plan: impossible sizes");
+  size_product(p.T, p.N);  // the engine multiplies these itself
+  size_product(p.D, p.G, p.H, size_sum(p.H, p.I));
+  if (!p.has_input_weight && p.I != p.D * p.G * p.H)
+    throw std::invalid_argument("Plan: a projected source has I = D*G*H");
+  if (!PyArray_DescrCheck(s.dtype.ptr())) throw std::invalid_argument("Plan: dtype is not NumPy's");
+  if (!PyType_Check(s.result.ptr()) ||
+      !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(s.result.ptr()), &PyTuple_Type))
+    throw std::invalid_argument("Plan: the result's type is no tuple");
+  for (const auto* list : {&s.inputs, &s.results})
+    for (const NamedShape& named : *list)
+      if (!named.name.empty() && (named.shape.empty() || named.shape.size() > 3) && named.name != "mask")
+        throw std::invalid_argument("Plan: " + named.name + " has a shape that no array here has");
+}
+
+}  // namespace
+
+Plan::Plan(Signature signature) : s_(std::move(signature)) {
+  mark(Path::first_call);
+  if (!s_.starts.empty()) {
+    s_.problem.starts = s_.starts.data();
+    s_.problem.step_of = s_.step_of.data();
+  }
+  check_problem(s_);
+  for (NamedShape& named : s_.inputs)
+    if (!named.name.empty())
+      named.place =
+          s_.gradient ? place_of(kBackwardInputs, named.name) : place_of(kForwardInputs, named.name);
+  for (NamedShape& named : s_.results)
+    if (!named.name.empty())
+      named.place =
+          s_.gradient ? place_of(kBackwardResults, named.name) : place_of(kForwardResults, named.name);
+}
+
+nb::object Plan::run(nb::handle values) const {
+  if (!PyTuple_Check(values.ptr()) ||
+      PyTuple_GET_SIZE(values.ptr()) != static_cast<Py_ssize_t>(s_.inputs.size()))
+    throw std::invalid_argument("Plan: expected a tuple of as many arrays as the signature has");
+  const Engine& e = engine();
+  if (s_.gradient) return run_on(s_, values, kBackwardInputs, kBackwardResults, e.backward);
+  return run_on(s_, values, kForwardInputs, kForwardResults, e.forward);
+}
+
+bool Plan::matches(nb::handle values) const {
+  if (PyTuple_GET_SIZE(values.ptr()) != static_cast<Py_ssize_t>(s_.inputs.size())) return false;
+  for (std::size_t i = 0; i < s_.inputs.size(); ++i) {
+    PyObject* value = PyTuple_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+    const NamedShape& named = s_.inputs[i];
+    if (named.name.empty()) {
+      if (value != Py_None) return false;
+    } else if (!PyArray_CheckExact(value) ||
+               reinterpret_cast<PyObject*>(PyArray_DESCR(as_array(value))) != s_.dtype.ptr() ||
+               !has_shape(as_array(value), named.shape)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace zstate

@@ -1,0 +1,94 @@
+// One persistent pool of threads for the whole process, with a barrier that spins; or the threads of an
+// OpenMP runtime that is there already.
+//
+// A call runs one function on all members of a team (the caller is member 0). Nothing here knows about
+// recurrent layers, and no result may depend on how many members a team has.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+
+#include "runtime/inline.h"
+
+namespace zstate {
+
+// Ends a long job before its time. The caller looks for a reason every so often; once there is one, barriers
+// hold nobody any more, and the members leave at their next look. What they have computed is worthless then.
+class Watch {
+ public:
+  ZS_INLINE bool stopped(int rank) {
+    return stopped_.load(std::memory_order_acquire) || (rank == 0 && look());
+  }
+
+ private:
+  bool look();
+  std::atomic<bool> stopped_{false};
+  std::int64_t next_ = 0;  // when to look, on the steady clock
+};
+
+// Where the members of one team wait for each other.
+class Barrier {
+ public:
+  void wait(int size, int rank = 0, Watch* watch = nullptr);
+  void reset() { arrived_.store(0, std::memory_order_relaxed); }  // after a job that was stopped
+
+ private:
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<std::uint32_t> phase_{0};
+};
+
+// What one member of a running team sees.
+struct Team {
+  int rank = 0;
+  int size = 1;
+  Barrier* meeting = nullptr;
+  Watch* watch = nullptr;  // of a long job
+
+  ZS_INLINE void barrier() const {
+    if (size > 1) meeting->wait(size, rank, watch);
+  }
+  // Whether to leave. Looked at in every loop that may take long, and after a barrier before anything that
+  // another member must have set up.
+  ZS_INLINE bool stopped() const { return watch && watch->stopped(rank); }
+};
+
+struct Range {
+  std::int64_t begin, end;
+};
+// The part of [0, n) that belongs to one member.
+ZS_INLINE Range share(const Team& team, std::int64_t n) {
+  return {n * team.rank / team.size, n * (team.rank + 1) / team.size};
+}
+
+using TeamFunction = void (*)(void* context, const Team& team);
+
+// Runs `function` on up to `threads` threads: fewer where the system has no more, one where another call
+// holds the pool. All compute in the caller's floating-point mode. `work`, in multiplications, tells whether
+// the job is so long that it can be stopped, in which case this throws Interrupted.
+void run_team(int threads, TeamFunction function, void* context, double work = 0);
+
+struct Interrupted : std::exception {
+  const char* what() const noexcept override { return "interrupted"; }
+};
+// What a long job asks about ten times per second, in the caller's thread: true stops it.
+void set_stop_check(bool (*stop)());
+
+// True while the workers still spin after a call: then even a short job gains from them.
+bool workers_awake();
+
+// The functions of an OpenMP runtime in this process, as GCC's code calls them.
+struct OpenMp {
+  void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+  int (*thread_number)();
+  int (*team_size)();
+};
+// From now on teams are that runtime's. Two pools whose threads spin take the cores from each other: a
+// library that computes with OpenMP between our calls is then several times slower, and so are we.
+void use_openmp(const OpenMp& runtime);
+
+void set_num_threads(int threads);
+int get_num_threads();
+
+}  // namespace zstate

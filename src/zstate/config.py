@@ -1,0 +1,109 @@
+"""Describes this installation: versions, backends and why one is unavailable, the engine."""
+
+from __future__ import annotations
+
+import platform
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from .backends import BACKENDS, native
+from .errors import OptionError, refusal
+
+
+@overload
+def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
+@overload
+def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
+def show_config(mode: str = "stdout") -> dict[str, Any] | None:
+    """Print the configuration of this installation, or return it as a dict with ``mode="dicts"``.
+
+    Version, Python, NumPy and system; the backends, and why one is unavailable; the native
+    engine's instruction set, threads and build; torch and the CUDA devices it sees.
+    Imports torch, if it is installed.
+
+    Example:
+        >>> show_config(mode="dicts")["backends"]["reference"]["available"]
+        True
+    """
+    if mode not in ("stdout", "dicts"):
+        raise OptionError(refusal("show_config", "mode", "'stdout' or 'dicts'", repr(mode)))
+    found = _config()
+    if mode == "dicts":
+        return found
+    print(as_text(found))
+    return None
+
+
+def as_text(config: dict[str, Any]) -> str:
+    """One line per fact, the names in front."""
+    lines = []
+    for name, value in config.items():
+        if not isinstance(value, dict):
+            lines.append(f"{name}: {_plain(value)}")
+            continue
+        lines.append(f"{name}:")
+        for key, fact in value.items():
+            lines.append(f"  {key}: {_backend(fact) if name == 'backends' else _plain(fact)}")
+    return "\n".join(lines)
+
+
+def _backend(fact: dict[str, Any]) -> str:
+    return "available" if fact["available"] else f"unavailable: {fact['reason']}"
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _config() -> dict[str, Any]:
+    from . import __version__  # not set yet while the package is imported
+
+    torch = _torch()
+    reasons = {name: backend.unavailable() for name, backend in BACKENDS.items()}
+    return {
+        "zstate": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "backends": {
+            name: {"available": reason is None, "reason": reason}
+            for name, reason in reasons.items()
+        },
+        "native engine": _native(),
+        "torch": torch,
+    }
+
+
+def _native() -> dict[str, Any] | str:
+    if native.unavailable() is not None:
+        return "missing"
+    module = native._native
+    try:
+        isa = module.isa()
+    except RuntimeError as error:  # an instruction set was forced that this machine lacks
+        isa = f"none: {error}"
+    found = {
+        "instruction set": isa,
+        "instruction sets built in that run here": list(module.supported_isas()),
+        "threads": native.get_num_threads(),
+    }
+    return found | dict(getattr(module, "build_info", {}))  # the compiler and its flags
+
+
+def _torch() -> dict[str, Any] | str:
+    if find_spec("torch") is None:
+        return "not installed"
+    try:
+        torch: Any = import_module("torch")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        devices = [torch.cuda.get_device_name(k) for k in range(count)]
+    except Exception as error:  # finding broken installations is the point
+        return f"installed, but cannot be used: {error}"
+    return {
+        "version": torch.__version__,
+        "built for CUDA": torch.version.cuda or "no",
+        "CUDA devices": devices or "none",
+    }

@@ -1,0 +1,147 @@
+"""What the modules refuse in a call, by the name of the argument at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DTypeError, ShapeError, refusal
+from ..layout import brackets, describe
+from .dispatch import is_autocast
+from .private import is_symbolic_zero
+
+Lengths: TypeAlias = Tensor | Sequence[int]  # how many steps each of N sequences has
+
+
+def refuse_unusual(operation: str, tensors: dict[str, Tensor]) -> None:
+    """Refuse by name a nested tensor, which has no shape, and one without memory."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        if tensor.is_nested:
+            expected = "a padded tensor (the layers also take lengths or a PackedSequence)"
+            raise DTypeError(refusal(operation, name, expected, "a nested tensor")) from None
+        plain = type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
+        if plain and not _has_memory(tensor):
+            expected = "memory behind the tensor"
+            raise ShapeError(refusal(operation, name, expected, "an empty storage")) from None
+
+
+def check_device(operation: str, name: str, tensor: Tensor, source: Tensor) -> None:
+    """Refuse a tensor that is not where the source is."""
+    if tensor.device != source.device:
+        expected = f"a tensor on {source.device} like source"
+        raise DTypeError(refusal(operation, name, expected, f"one on {tensor.device}"))
+
+
+def with_memory(tensor: Tensor) -> Tensor:
+    """The tensor, with zeros in memory if torch only knows that it is zero; refused without any."""
+    if _has_memory(tensor):
+        return tensor
+    if is_symbolic_zero(tensor):
+        return tensor.clone()
+    shape = brackets(tensor.shape)
+    raise ShapeError(refusal("torch", f"tensor {shape}", "memory behind it", "an empty storage"))
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Not if its storage was resized to nothing: then its address is its offset alone."""
+    address = tensor.data_ptr()
+    return address != tensor.storage_offset() * tensor.element_size() or not tensor.numel()
+
+
+def _refusal(module: torch.nn.Module, *words: str) -> str:
+    return refusal(type(module).__name__, *words)
+
+
+def check_tensor(module: torch.nn.Module, name: str, value: Any) -> None:
+    """Refuse what is no tensor, or nested."""
+    if not isinstance(value, Tensor):
+        raise DTypeError(_refusal(module, name, "a torch tensor", describe(value)))
+    if value.is_nested:
+        refuse_unusual(type(module).__name__, {name: value})
+
+
+def check_input(module: Any, source: Tensor, weight: Tensor) -> None:
+    """Refuse an input [..., I] that does not fit a module's size and weights."""
+    if source.shape[-1] != module.input_size:
+        expected = f"{module.input_size} features on the last axis"
+        raise ShapeError(_refusal(module, "input", expected, str(source.shape[-1])))
+    if source.dtype is not weight.dtype or source.device != weight.device:
+        _check_kind(module, "input", source, weight)
+
+
+def check_state(
+    module: torch.nn.Module,
+    name: str,
+    state: Tensor,
+    letters: str,
+    shape: tuple[int, ...],
+    weight: Tensor,
+) -> None:
+    """Refuse an initial state of another shape, type or device than ``weight`` calls for."""
+    if state.shape != shape:
+        expected = f"{letters} = {brackets(shape)}"
+        raise ShapeError(_refusal(module, name, expected, brackets(state.shape)))
+    _check_kind(module, name, state, weight)
+
+
+def _check_kind(module: torch.nn.Module, name: str, tensor: Tensor, weight: Tensor) -> None:
+    if tensor.device != weight.device:
+        expected = f"a tensor on {weight.device} like the weights"
+        raise DTypeError(_refusal(module, name, expected, f"one on {tensor.device}"))
+    if tensor.dtype != weight.dtype and not _is_cast(tensor, weight):
+        wanted, given = (str(each.dtype).removeprefix("torch.") for each in (weight, tensor))
+        raise DTypeError(_refusal(module, name, f"{wanted} like the weights", given))
+
+
+def _is_cast(*tensors: Tensor) -> bool:
+    """Whether autocast brings them to one type."""
+    return is_autocast(tensors[0].device.type) and all(
+        tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in tensors
+    )
+
+
+def two_states(module: torch.nn.Module, hx: Any) -> tuple[Tensor | None, Tensor | None]:
+    """h and c from the argument of an LSTM: not from a tensor, though it can be taken apart."""
+    if hx is None:
+        return None, None
+    if not isinstance(hx, tuple | list) or len(hx) != 2:
+        given = f"{len(hx)} of them" if isinstance(hx, tuple | list) else describe(hx)
+        raise DTypeError(_refusal(module, "hx", "two tensors (h_0, c_0)", given))
+    return hx[0], hx[1]
+
+
+def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
+    """Lengths as a tensor, from one, from an array or from whole numbers."""
+    if isinstance(lengths, Tensor):
+        return lengths
+    each = lengths if isinstance(lengths, list | tuple) else [lengths]
+    if isinstance(lengths, np.ndarray):
+        whole = lengths.dtype.kind in "iu"
+    else:
+        whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in each)
+    if not whole:
+        raise DTypeError(_refusal(module, "lengths", "whole numbers", describe(lengths)))
+    return torch.as_tensor(lengths, dtype=torch.int64)
+
+
+def check_lengths(
+    module: torch.nn.Module, lengths: Tensor, steps: int, batch: int, readable: bool
+) -> None:
+    """Refuse lengths that do not fit the batch; their values only where they are ``readable``."""
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise DTypeError(_refusal(module, "lengths", "whole numbers", str(lengths.dtype)))
+    if lengths.shape != (batch,):
+        raise ShapeError(_refusal(module, "lengths", f"[N] = [{batch}]", brackets(lengths.shape)))
+    if not readable or not batch:
+        return
+    least, most = (int(value) for value in torch.aminmax(lengths))
+    if least < 0 or most > steps:
+        raise ShapeError(
+            _refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
+        )

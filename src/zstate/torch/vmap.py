@@ -1,0 +1,98 @@
+"""torch.vmap over an operation: one more batch axis.
+
+A forward operation whose weights are shared takes the new axis into N, in one call. Where each
+member of the batch has weights of its own, or wants weight gradients of its own, there is one call
+per member: no engine computes several layers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..descriptors import AnyDescriptor
+from ..operations import Operation
+from .dispatch import Results, Tensors
+
+# The inputs of the forward operations that have a batch axis, and where it is.
+_BATCH_AXIS = {"source": 1, "init_state": 0, "init_cell": 0, "mask": 1}
+
+Axes = tuple[int | None, ...]
+
+
+def batched_call(
+    operation: Operation,
+    descriptor: AnyDescriptor,
+    call: Callable[..., Results],
+    size: int,
+    axes: Axes,
+    tensors: Tensors,
+) -> tuple[Results, Axes]:
+    """The results of ``call`` on tensors with a new axis of ``size`` where ``axes`` says so.
+
+    Returns the results and where each has the new axis.
+    """
+    moved = [
+        tensor if tensor is None or axis is None else tensor.movedim(axis, 0)
+        for tensor, axis in zip(tensors, axes, strict=True)
+    ]
+    batched = [axis is not None for axis in axes]
+    names = [name for name, there in zip(operation.inputs, batched, strict=True) if there]
+    if not operation.is_gradient and set(names) <= set(_BATCH_AXIS):
+        directions = 2 if descriptor.bidirectional else 1
+        results = call(*_folded(operation, moved, batched, size, directions))
+        return tuple(_unfolded(result, size) for result in results), tuple(
+            1 if result.ndim == 3 else None for result in results
+        )
+    each = [
+        call(*(_member(t, b, index) for t, b in zip(moved, batched, strict=True)))
+        for index in range(size)
+    ]
+    stacked = tuple(torch.stack(parts) for parts in zip(*each, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+def _member(tensor: Tensor | None, batched: bool, index: int) -> Tensor | None:
+    return tensor[index] if batched and tensor is not None else tensor
+
+
+def _folded(
+    operation: Operation,
+    tensors: list[Tensor | None],
+    batched: list[bool],
+    size: int,
+    directions: int,
+) -> list[Tensor | None]:
+    """The inputs with the new axis, of ``size``, inside the batch axis."""
+    named = dict(zip(operation.inputs, zip(tensors, batched, strict=True), strict=True))
+    source, weight = named["source"][0], named["recurrent_weight"][0]
+    assert source is not None and weight is not None
+    steps, batch = source.shape[-3:-1]
+    inputs = []
+    for name, (tensor, there) in named.items():
+        axis = _BATCH_AXIS.get(name)
+        if tensor is None or axis is None:
+            inputs.append(tensor)
+            continue
+        if name == "mask":
+            full = (steps, batch, directions * weight.shape[-1])
+            if there:  # its own axes are the last ones, however few
+                missing = 4 - tensor.ndim
+                tensor = tensor.reshape(size, *(1,) * missing, *tensor.shape[1:]).expand(
+                    size, *full
+                )
+            else:
+                tensor = tensor.expand(full)
+        if not there:
+            tensor = tensor.expand(size, *tensor.shape)
+        inputs.append(tensor.movedim(0, axis).flatten(axis, axis + 1))
+    return inputs
+
+
+def _unfolded(result: Tensor, size: int) -> Tensor:
+    """[T,B·N,X] to [T,B,N,X]; a result that was not produced stays as it is."""
+    if result.ndim != 3:
+        return result
+    return result.reshape(result.shape[0], size, result.shape[1] // size, result.shape[2])

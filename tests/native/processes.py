@@ -1,0 +1,27 @@
+"""Python in a process of its own, for what would disturb the tests around it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+LSTM = """
+import os, numpy as np, zstate as zs
+r = np.random.default_rng(0)
+def lstm(T=4, N=2, H=32, **more):
+    x, R = r.normal(size=(T, N, 4 * H)).astype("f4"), r.normal(size=(4 * H, H)).astype("f4")
+    return x, R, zs.lstm(x, R, backend="native", **more)
+"""

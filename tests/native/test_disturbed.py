@@ -1,0 +1,249 @@
+"""The native engine under disturbance: forks, signals, limits, other threads, and an interpreter
+that ends, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.native.processes import LSTM, fresh
+from zstate.backends import native
+
+pytestmark = pytest.mark.skipif(
+    native.unavailable() is not None, reason="built without a C++ compiler"
+)
+
+
+def test_forks_beside_running_calls() -> None:
+    """A child gets the list of kept blocks as it is between two changes: its results are apart."""
+    code = (
+        LSTM
+        + """
+import threading, time
+zs.set_num_threads(1)
+x, R = r.normal(size=(8, 64, 512)).astype("f4"), r.normal(size=(512, 128)).astype("f4")
+d = zs.LSTMDescriptor(training=True)
+call = lambda: zs.lstm(x, R, descriptor=d, backend="native")
+call(), call()
+end = threading.Event()
+def work():
+    while not end.is_set(): call()
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+bad = 0
+stop = time.monotonic() + 3
+while time.monotonic() < stop:
+    child = os.fork()
+    if child == 0:
+        arrays = [a for _ in range(3) for a in call()]
+        spans = sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays)
+        os._exit(any(b[0] < a[1] for a, b in zip(spans, spans[1:])))
+    bad += os.waitpid(child, 0)[1] != 0
+end.set()
+for thread in threads: thread.join()
+print("bad", bad)
+"""
+    )
+    done = fresh(code)
+    assert done.stdout.strip() == "bad 0", done.stderr
+
+
+# So little room that no stack of a thread fits.
+LIMIT = """
+import resource
+def allow(more):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    size = pages * os.sysconf("SC_PAGESIZE") + more
+    resource.setrlimit(resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
+def test_threads_that_cannot_start_are_done_without() -> None:
+    code = (
+        LSTM
+        + LIMIT
+        + """
+from zstate import _native
+zs.set_num_threads(1)
+x, R, there = lstm(T=30, N=40)
+zs.set_num_threads(3)
+allow(1 << 20)
+fewer = zs.lstm(x, R, backend="native").state
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+tasks = len(os.listdir("/proc/self/task"))
+_native.forget_paths()
+more = zs.lstm(x, R, backend="native").state
+print((fewer == there.state).all(), (more == there.state).all())
+print("team_is_busy" in _native.paths_taken(), len(os.listdir("/proc/self/task")) - tasks)
+"""
+    )
+    done = fresh(code, OPENBLAS_NUM_THREADS="1")
+    assert done.stdout.split() == ["True", "True", "False", "2"], done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
+def test_kept_memory_is_given_back_where_there_is_no_other() -> None:
+    code = (
+        LSTM
+        + LIMIT
+        + """
+from zstate import _native
+zs.set_num_threads(1)
+lstm(T=600, N=64, H=512)
+x, R, W = (r.normal(size=s).astype("f4") for s in ((20, 64, 512), (512, 128), (512, 512)))
+W, d = np.asfortranarray(W), zs.LSTMDescriptor(training=True)
+kept = _native.kept_memory()
+allow(1 << 20)
+state = zs.lstm(x, R, input_weight=W, descriptor=d, backend="native").state
+print(kept > 70e6, np.isfinite(state).all())
+"""
+    )
+    done = fresh(code, OPENBLAS_NUM_THREADS="1")
+    assert done.stdout.split() == ["True", "True"], done.stdout + done.stderr
+
+
+LONG = """
+import signal, sys, threading, time
+x = np.full((100, 64, 2048), 0.1, "f4")
+R, W = (r.normal(size=(8192, 2048)).astype("f4") / 32 for _ in range(2))
+d = zs.LSTMDescriptor(training=True)
+sent = []
+def send():
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+def interrupt(call):
+    threading.Timer(0.4, send).start()
+    try:
+        call()
+        print("finished")
+    except KeyboardInterrupt:
+        print("interrupted" if time.monotonic() - sent[-1] < 1 else "late")
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("pool", ["own", "torch"])
+def test_an_interrupt_ends_a_long_call(threads: str, pool: str) -> None:
+    """Forwards, backwards, and in a product; and the next call is right."""
+    code = (
+        ("import zstate.torch\n" if pool == "torch" else "")
+        + LSTM
+        + LONG
+        + f"""
+zs.set_num_threads({threads})
+"""
+        + """
+from zstate.backends import native
+small = lambda: zs.lstm(x[:4, :8], R, input_weight=W, descriptor=d, backend="native")
+before = small()
+more = dict(input_weight=W, descriptor=d, backend="native")
+interrupt(lambda: zs.lstm(x, R, **more))
+h, c, z = (np.tile(a, (25, 8, 1)) for a in before)
+interrupt(lambda: zs.lstm_gradients(x, R, h, z, c, **more))
+a = np.ones((6000, 6000), "f4")
+interrupt(lambda: native.product(a, a))
+print(all((a == b).all() for a, b in zip(before, small())))
+"""
+    )
+    done = fresh(code, OMP_NUM_THREADS="2")
+    assert done.stdout.split() == ["interrupted"] * 3 + ["True"], done
+
+
+def test_a_daemon_thread_in_a_call_does_not_disturb_the_exit() -> None:
+    code = (
+        LSTM
+        + """
+import threading, time
+x, R = (r.normal(size=s).astype("f4") / 32 for s in ((300, 64, 2048), (2048, 512)))
+def work():
+    while True: zs.lstm(x, R, backend="native")
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.5)
+print("leaving")
+"""
+    )
+    for _ in range(3):
+        done = fresh(code)
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "leaving", "")
+
+
+@pytest.mark.parametrize("pool", ["own", "torch"])
+def test_threads_take_the_mode_of_their_caller(pool: str) -> None:
+    """With subnormal numbers flushed to zero, all threads flush them."""
+    pytest.importorskip("torch")
+    code = (
+        ("import zstate.torch\n" if pool == "torch" else "")
+        + """
+import numpy as np, torch, zstate as zs
+torch.set_num_threads(3)
+x = np.full((2, 300, 64), 1e-40, "f4")
+R = np.zeros((64, 64), "f4")
+d = zs.SingleGateRNNDescriptor(activation=zs.Activation.NONE)
+def states():
+    for threads in (1, 2, 3):
+        zs.set_num_threads(threads)
+        yield zs.single_gate_rnn(x, R, init_state=x[0], descriptor=d, backend="native").state
+print([float(s.min()) > 0 for s in states()], end=" ")
+print(torch.set_flush_denormal(True), [bool((s == 0).all()) for s in states()], end=" ")
+print(torch.set_flush_denormal(False), [float(s.min()) > 0 for s in states()])
+"""
+    )
+    done = fresh(code, OMP_NUM_THREADS="3")
+    true = "[True, True, True]"
+    assert done.stdout.strip() == f"{true} True {true} True {true}", done.stdout + done.stderr
+
+
+def test_indices_may_change_under_a_call() -> None:
+    """What was checked is what is read, whatever another thread writes meanwhile."""
+    code = """
+import threading, time, numpy as np
+from zstate.backends import native
+table, places = np.ones((1000, 8), "f4"), np.zeros(200_000, "i8")
+updates, padded = np.ones((200_000, 8), "f4"), np.ones((400, 500, 8), "f4")
+end = time.monotonic() + 4
+def write():
+    while time.monotonic() < end:
+        places[:] = 2**45
+        places[:] = 999
+def attempt(function, *arguments):
+    try: return function(*arguments)
+    except ValueError: return None
+thread = threading.Thread(target=write)
+thread.start()
+calls = 0
+while time.monotonic() < end:
+    attempt(native.fused, "take_rows", table, places)
+    attempt(native.fused, "add_rows", updates, places, 1000)
+    attempt(native.pack_rows, padded, places)
+    attempt(native.unpack_rows, updates, places, 400, 500)
+    calls += 1
+thread.join()
+print("done", calls > 3)
+"""
+    done = fresh(code)
+    assert done.stdout.strip() == "done True", (done.returncode, done.stderr)
+
+
+def test_a_subinterpreter_is_refused_in_words() -> None:
+    code = """
+import zstate
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+failure = interpreters.run_string(interpreters.create(), '''
+try:
+    import zstate
+    zstate.lstm
+except ImportError as error:
+    print("refused:", str(error).splitlines()[0])
+''')
+print("end", failure)
+"""
+    done = fresh(code)
+    if "No module named" in done.stderr:
+        pytest.skip("this Python has no module for them")
+    assert done.returncode == 0, done.stderr
+    assert "refused:" in done.stdout, done.stdout

@@ -1,0 +1,288 @@
+"""What zstate.torch refuses, by the name of the argument, and what it takes as torch.nn does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import zstate as zs
+import zstate.torch as zt
+
+from .modules import CELLS, LAYERS
+
+I, H, N, T = 3, 4, 2, 5
+X, X0 = torch.randn(T, N, I), torch.randn(N, I)
+
+
+def state(*shape: int, **kind: Any) -> Tensor:
+    return torch.randn(*shape, **kind)
+
+
+def lstm(x: Any = X, hx: Any = None, lengths: Any = None) -> Any:
+    return zt.LSTM(I, H)(x, hx, lengths)
+
+
+def nested(jagged: bool) -> Tensor:
+    parts = [torch.randn(3, I), torch.randn(2, I)]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged if jagged else torch.strided)
+
+
+meta = {"device": "meta"}
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "NumPy input": (lambda: lstm(X.numpy()), "[LSTM] input: expected a torch tensor, got numpy"),
+    "no input": (lambda: lstm(None), "[LSTM] input: expected a torch tensor, got None"),
+    "a list": (lambda: zt.GRU(I, H)([1.0]), "[GRU] input: expected a torch tensor, got list"),
+    "float64": (lambda: lstm(X.double()), "[LSTM] input: expected float32 like the weights, got f"),
+    "whole numbers": (lambda: lstm(X.long()), "[LSTM] input: expected float32 like the weights, g"),
+    "float64 h": (
+        lambda: zt.RNN(I, H)(X, state(1, N, H).double()),
+        "[RNN] h_0: expected float32 like the weights, got float64",
+    ),
+    "float64 c": (
+        lambda: lstm(X, (state(1, N, H), state(1, N, H).double())),
+        "[LSTM] c_0: expected float32 like the weights, got float64",
+    ),
+    "NumPy h": (
+        lambda: lstm(X, (state(1, N, H).numpy(), state(1, N, H))),
+        "[LSTM] h_0: expected a torch tensor, got numpy.ndarray",
+    ),
+    "meta input": (lambda: lstm(X.to("meta")), "[LSTM] input: expected a tensor on cpu like the w"),
+    "meta weights": (
+        lambda: zt.GRU(I, H, device="meta")(X),
+        "[GRU] input: expected a tensor on meta like the weights, got one on cpu",
+    ),
+    "meta states": (
+        lambda: zt.GRU(I, H)(X, state(1, N, H, **meta)),
+        "[GRU] h_0: expected a tensor on cpu like the weights, got one on meta",
+    ),
+    "meta lengths of a cell": (
+        lambda: zt.LSTMCell(I, H)(X0.to("meta")),
+        "[LSTMCell] input: expected a tensor on cpu like the weights, got one on meta",
+    ),
+    "meta weights of a cell": (
+        lambda: zt.RNNCell(I, H, device="meta")(X0),
+        "[RNNCell] input: expected a tensor on meta like the weights, got one on cpu",
+    ),
+    "h and c in one tensor": (
+        lambda: lstm(X, state(2, 1, N, H)),
+        "[LSTM] hx: expected two tensors (h_0, c_0), got torch.Tensor",
+    ),
+    "three states": (
+        lambda: lstm(X, (state(1, N, H),) * 3),
+        "[LSTM] hx: expected two tensors (h_0, c_0), got 3 of them",
+    ),
+    "one state": (
+        lambda: lstm(X, [state(1, N, H)]),
+        "[LSTM] hx: expected two tensors (h_0, c_0), got 1 of them",
+    ),
+    "two states of a GRU": (
+        lambda: zt.GRU(I, H)(X, (state(1, N, H),) * 2),
+        "[GRU] h_0: expected a torch tensor, got tuple",
+    ),
+    "h and c of a cell in one tensor": (
+        lambda: zt.LSTMCell(I, H)(X0, state(2, N, H)),
+        "[LSTMCell] hx: expected two tensors (h_0, c_0), got torch.Tensor",
+    ),
+    "three states of a cell": (
+        lambda: zt.LSTMCell(I, H)(X0, (state(N, H),) * 3),
+        "[LSTMCell] hx: expected two tensors (h_0, c_0), got 3 of them",
+    ),
+    "two states of a GRU cell": (
+        lambda: zt.GRUCell(I, H)(X0, (state(N, H),) * 2),
+        "[GRUCell] h_0: expected a torch tensor, got tuple",
+    ),
+    "another batch": (
+        lambda: zt.GRUCell(I, H)(X0, state(N + 1, H)),
+        "[GRUCell] h_0: expected [N,H] = [2,4], got [3,4]",
+    ),
+    "a batch of states for one sequence": (
+        lambda: zt.RNNCell(I, H)(X0[0], state(N, H)),
+        "[RNNCell] h_0: expected [H] = [4], got [2,4]",
+    ),
+    "features": (
+        lambda: zt.GRUCell(I, H)(state(N, 5)),
+        "[GRUCell] input: expected 3 features on the last axis, got 5",
+    ),
+    "float64 cell": (
+        lambda: zt.RNNCell(I, H)(X0.double()),
+        "[RNNCell] input: expected float32 like the weights, got float64",
+    ),
+    "NumPy cell": (lambda: zt.RNNCell(I, H)(X0.numpy()), "[RNNCell] input: expected a torch tenso"),
+    "nested": (lambda: lstm(nested(False)), "[LSTM] input: expected a padded tensor"),
+    "jagged": (lambda: lstm(nested(True)), "[LSTM] input: expected a padded tensor"),
+    "nested, to a cell": (lambda: zt.GRUCell(I, H)(nested(True)), "[GRUCell] input: expected a pa"),
+    "lengths that are no numbers": (
+        lambda: lstm(X, None, ["a", "b"]),
+        "[LSTM] lengths: expected whole numbers, got list",
+    ),
+    "lengths that are bools": (
+        lambda: lstm(X, None, [True, False]),
+        "[LSTM] lengths: expected whole numbers, got list",
+    ),
+    "lengths that are fractions": (
+        lambda: lstm(X, None, np.array([1.0, 2.0])),
+        "[LSTM] lengths: expected whole numbers, got numpy.ndarray",
+    ),
+    "too few lengths": (lambda: lstm(X, None, [5]), "[LSTM] lengths: expected [N] = [2], got [1]"),
+    "too long": (lambda: lstm(X, None, [5, 6]), "[LSTM] lengths: expected 0 to T = 5, got 6"),
+    "a whole number for a batch": (
+        lambda: lstm(X, None, 5),
+        "[LSTM] lengths: expected [N] = [2], got []",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("call", "message"), CALLS.values(), ids=CALLS.keys())
+def test_the_message_names_the_argument(call: Any, message: str, grad: bool) -> None:
+    with (
+        torch.set_grad_enabled(grad),
+        pytest.raises(RuntimeError, match=re.escape(message)) as raised,
+    ):
+        call()
+    assert isinstance(raised.value, zs.ZStateError)
+    assert raised.value.__context__ is None or raised.value.__suppress_context__
+
+
+def operation(**changed: Any) -> Any:
+    return zs.lstm(**{"source": state(T, N, 4 * H), "recurrent_weight": state(4 * H, H), **changed})
+
+
+FUNCTIONAL: dict[str, tuple[dict[str, Any], str]] = {
+    "shape": ({"recurrent_weight": state(4 * H, 5)}, "recurrent_weight: expected [4H,H]"),
+    "type": ({"recurrent_weight": state(4 * H, H).double()}, "recurrent_weight: expected float32"),
+    "nested source": ({"source": nested(False)}, "source: expected a padded tensor"),
+    "jagged source": ({"source": nested(True)}, "source: expected a padded tensor"),
+    "nested weight": ({"recurrent_weight": nested(False)}, "recurrent_weight: expected a padded"),
+    "meta source": (
+        {"source": state(T, N, 4 * H, **meta)},
+        "recurrent_weight: expected a tensor on",
+    ),
+    "meta weight": (
+        {"recurrent_weight": state(4 * H, H, **meta)},
+        "recurrent_weight: expected a t",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("changed", "message"), FUNCTIONAL.values(), ids=FUNCTIONAL.keys())
+def test_the_functions_do_so_too(changed: dict[str, Any], message: str, grad: bool) -> None:
+    bias = state(4 * H).requires_grad_(grad)
+    with pytest.raises(RuntimeError, match=re.escape(f"[lstm] {message}")) as raised:
+        operation(**{"bias": bias, **changed})
+    assert isinstance(raised.value, zs.ZStateError)
+    assert raised.value.__context__ is None or raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize("text", ["activation=softmax", "wrong", "wrong=tanh"])
+def test_an_operator_s_text_is_refused_by_name(text: str) -> None:
+    arguments = (state(T, N, 4 * H), state(4 * H, H), *(None,) * 6)
+    with pytest.raises(zs.ZStateError, match=re.escape(text.partition("=")[0])):
+        torch.ops.zstate.lstm(*arguments, text, None)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        ((10, 0), "hidden_size"),
+        ((0, 5), "input_size"),
+        ((10, -1), "hidden_size"),
+        ((-1, 5), "input_size"),
+        ((3, 4, 0), "num_layers"),
+        ((3, 4, -1), "num_layers"),
+    ],
+)
+def test_layers_without_units_or_layers(kind: str, sizes: tuple[int, ...], name: str) -> None:
+    for package in (torch.nn, zt):
+        with pytest.raises(ValueError, match=name):
+            getattr(package, kind)(*sizes)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("hidden_size", 2.0),
+        ("input_size", "a"),
+        ("num_layers", 1.0),
+        ("bias", 1),
+    ],
+)
+def test_options_of_another_type(kind: str, option: str, value: Any) -> None:
+    options = {"input_size": 3, "hidden_size": 4, option: value}
+    with pytest.raises(TypeError):
+        getattr(torch.nn, kind)(**options)
+    with pytest.raises(TypeError, match=option) as raised:
+        getattr(zt, kind)(**options)
+    assert isinstance(raised.value, RuntimeError)
+
+
+@pytest.mark.parametrize("value", [True, "a", 1.5, -0.1])
+@pytest.mark.parametrize("option", ["dropout", "recurrent_dropout"])
+def test_dropout_that_is_no_probability(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{option}: expected a number from 0 to 1"):
+        zt.LSTM(3, 4, 2, **{option: value})
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("sizes", [(10, 0), (0, 5), (0, 0)])
+@pytest.mark.parametrize("batched", [True, False])
+def test_cells_without_inputs_or_units(kind: str, sizes: tuple[int, int], batched: bool) -> None:
+    torch.manual_seed(0)
+    theirs = getattr(torch.nn, kind)(*sizes)
+    torch.manual_seed(0)
+    ours = getattr(zt, kind)(*sizes)
+    x = torch.randn(N, sizes[0]) if batched else torch.randn(sizes[0])
+    h = torch.randn(*x.shape[:-1], sizes[1])
+    hx = (h, torch.randn_like(h)) if kind == "LSTMCell" else h
+    for states in (None, hx):
+        wanted, found = theirs(x, states), ours(x, states)
+        pairs = zip(wanted, found, strict=True) if kind == "LSTMCell" else [(wanted, found)]
+        for one, other in pairs:
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("sizes", [(10, -1), (-1, 5)])
+def test_cells_of_negative_size(kind: str, sizes: tuple[int, int]) -> None:
+    for package in (torch.nn, zt):
+        with pytest.raises(RuntimeError, match="negative dimension"):
+            getattr(package, kind)(*sizes)
+
+
+def test_a_list_of_two_states_is_a_pair() -> None:
+    torch.manual_seed(0)
+    theirs, ours = torch.nn.LSTM(I, H), zt.LSTM(I, H)
+    ours.load_state_dict(theirs.state_dict())
+    hx = [torch.randn(1, N, H), torch.randn(1, N, H)]
+    torch.testing.assert_close(ours(X, hx)[0], theirs(X, hx)[0])
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("lengths", [[5, 2], (5, 2), np.array([5, 2]), [np.int64(5), 2]])
+def test_lengths_need_not_be_a_tensor(kind: str, lengths: Any) -> None:
+    layer = getattr(zt, kind)(I, H, bidirectional=True)
+    assert torch.equal(layer(X, None, lengths)[0], layer(X, None, torch.tensor([5, 2]))[0])
+
+
+def test_the_length_of_one_sequence_may_be_a_number() -> None:
+    layer = zt.GRU(I, H)
+    assert torch.equal(layer(X[:, 0], None, 3)[0], layer(X[:, 0], None, torch.tensor(3))[0])
+
+
+def test_autocast_takes_what_it_casts() -> None:
+    layer = zt.LSTM(I, H)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(X.bfloat16())[0].dtype == torch.bfloat16
+        with pytest.raises(TypeError, match=r"\[LSTM\] input: expected float32"):
+            layer(X.double())
