@@ -92,12 +92,14 @@ class Drawn:
         def maybe(array: Array, chance: float = 0.6) -> Array:
             return array if rng.random() < chance else array[:0]
 
+        lengths = rng.integers(0, steps + 1, batch).astype(np.int32)
+        lengths[0] = steps
         self.arrays = {
             "X": normal(steps, batch, size),
             "W": normal(count, rows, size),
             "R": normal(count, rows, hidden),
             "B": maybe(normal(count, 2 * rows)),
-            "sequence_lens": maybe(rng.integers(1, steps + 1, batch).astype(np.int32), 0.4),
+            "sequence_lens": maybe(lengths, 0.4),
             "initial_h": maybe(normal(count, batch, hidden)),
         }
         self.outputs = ["Y", "Y_h"]

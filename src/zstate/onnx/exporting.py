@@ -38,7 +38,7 @@ def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 def _translation(cell: str) -> Callable[..., Any]:
     """A function of an operator's arguments, which are the exporter's values."""
-    from ..torch.options import decode
+    from ..torch.descriptor_text import decode
 
     operation = OPERATIONS[cell]
 

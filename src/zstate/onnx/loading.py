@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..arrays import is_array
+from ..arrays import is_array, namespace_of
 from ..errors import GraphError, OptionError, ShapeError, ZStateError, refusal
-from ..graph import Graph, Tensor
+from ..graph import Executable, Graph, Tensor
 from ..graph.ops import PLACEHOLDER, VARIABLE
 from ..layout import brackets
 from ..types import Array
 from .package import onnx_package
 from .reading import LABEL, array_of, read_model, type_name
 from .sizes import Size, sized_node
+
+_MOST_PROGRAMS = 32  # that run() keeps: a bound, not a policy
 
 
 class NeedsValueError(OptionError):
@@ -43,12 +45,22 @@ class Model:
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
     parameters: dict[str, Tensor]
+    _programs: dict[Any, Executable] = field(default_factory=dict, repr=False)
 
     def run(
         self, feeds: Mapping[str, Array], targets: Sequence[str] | None = None
     ) -> dict[str, Array]:
         """{name: array} of the outputs, or of those named, from {name: array} of the inputs."""
-        wanted = list(self.outputs if targets is None else targets)
+        wanted = tuple(self.outputs if targets is None else targets)
+        try:  # the short way: a program that ran with such arrays before
+            key = (wanted, *[(name, a.shape, a.dtype) for name, a in feeds.items()])
+            program = self._programs[key]
+        except (AttributeError, TypeError, KeyError):
+            program = self._compiled(wanted, feeds)
+        return dict(zip(wanted, program.run([*feeds.values()]), strict=True))
+
+    def _compiled(self, wanted: tuple[str, ...], feeds: Mapping[str, Array]) -> Executable:
+        """The program for these arrays, which is kept."""
         for name in wanted:
             if name not in self.outputs:
                 expected = f"outputs of the model: {', '.join(self.outputs)}"
@@ -60,9 +72,13 @@ class Model:
             if not is_array(value):
                 got = type(value).__name__
                 raise GraphError(refusal("onnx.Model.run", name, "an array", got))
-        fed = {self.inputs[name]: value for name, value in feeds.items()}
-        found = self.graph.run(fed, [self.outputs[name] for name in wanted])
-        return {name: found[self.outputs[name]] for name in wanted}
+        infos = {self.inputs[n]: namespace_of(value).info(value) for n, value in feeds.items()}
+        program = self.graph.compile(infos, [self.outputs[name] for name in wanted])
+        key = (wanted, *[(name, a.shape, a.dtype) for name, a in feeds.items()])
+        self._programs[key] = program
+        if len(self._programs) > _MOST_PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        return program
 
 
 def load(
