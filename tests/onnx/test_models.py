@@ -219,3 +219,17 @@ def test_a_loaded_model_prints_and_names_its_parts() -> None:
 def test_bytes_in_memory_need_a_proto() -> None:
     with pytest.raises(zs.ZStateError, match="a path or an onnx.ModelProto"):
         zo.load(io.BytesIO())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["tagger", "language model", "encoder"])
+def test_models_of_the_newer_exporter(name: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="torch's newer exporter needs onnxscript")
+    make, draw, _ = MODELS[name]
+    tensors = draw(rng)
+    path = tmp_path / "model.onnx"
+    model = randomised(make(), rng).eval()
+    program = torch.onnx.export(model, tuple(tensors.values()), dynamo=True, verbose=False)
+    program.save(str(path))
+    feeds = {key: tensor.numpy() for key, tensor in tensors.items()}
+    close(zo.load(path).run(feeds), runtime(path, feeds))
