@@ -10,6 +10,7 @@ from . import (
     random,
     recurrent,
     shaping,
+    sized,
     state,
 )
 from .base import Op
@@ -27,6 +28,7 @@ _FAMILIES = (
     random,
     recurrent,
     like,
+    sized,
 )
 OPS: dict[str, Op] = {op.name: op for family in _FAMILIES for op in family.ROWS}
 

@@ -161,7 +161,10 @@ def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[
     if any(size < 0 for size in wanted):
         raise ShapeError(refusal(label, "shape", "sizes of at least 0", brackets(wanted)))
     found = broadcast_shapes(label, ("shape", "tensor"), [wanted, info.shape])
-    if found != wanted:
+    # An unknown size in front of a 1 has to be 1: the program will know.
+    if len(found) != len(wanted) or any(
+        a not in (None, b) for a, b in zip(found, wanted, strict=True)
+    ):
         expected = f"a shape that broadcasts to {brackets(wanted)}"
         raise ShapeError(refusal(label, "tensor", expected, brackets(info.shape)))
     return only(TensorInfo(wanted, info.dtype))

@@ -1,0 +1,182 @@
+"""torch.onnx.export of models with zstate.torch's layers: a table of translations.
+
+    torch.onnx.export(model, args, path, dynamo=True,
+                      custom_translation_table=zstate.onnx.torch_translations())
+
+An operator of zstate becomes what ``save`` makes of the graph's node: RNN, LSTM, GRU or a Scan.
+The cells of all steps, which an LSTM node does not give, come from a Scan beside it; the exporter
+drops that one where nobody reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..errors import OptionError, refusal
+from ..layout import DESCRIPTORS
+from ..operations import OPERATIONS
+from .package import onnx_package
+from .saving import Exporter
+from .scan import scan
+from .writing import recurrent
+
+
+def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """{operator of zstate: its translation} for ``torch.onnx.export(..., dynamo=True,
+    custom_translation_table=...)``. Needs torch and onnxscript, as that exporter does."""
+    import torch
+
+    from .. import torch as _  # noqa: F401, which registers the operators
+
+    return {getattr(torch.ops.zstate, cell).default: _translation(cell) for cell in DESCRIPTORS}
+
+
+def _translation(cell: str) -> Callable[..., Any]:
+    """A function of an operator's arguments, which are the exporter's values."""
+    from ..torch.descriptor_text import decode
+
+    operation = OPERATIONS[cell]
+
+    def translate(*arguments: Any) -> Any:
+        values = dict(zip(operation.inputs, arguments, strict=False))
+        text = arguments[len(operation.inputs)]
+        # What gradients need is no part of a model that only runs.
+        descriptor: Any = replace(decode(operation, text), training=False)
+        if cell == "lstm":
+            descriptor = replace(descriptor, produce_cell=False)
+        present = {name: value for name, value in values.items() if value is not None}
+        writer = _Writer(present["source"])
+        state, *_ = recurrent(writer, _node(cell, descriptor, present))
+        empty = writer.constant(np.zeros(0, _dtype(present["source"])))
+        if cell != "lstm":
+            return state, empty
+        _, cells = scan(writer, _node(cell, replace(descriptor, produce_cell=True), present))
+        return state, cells, empty
+
+    return _with_signature(translate, [*operation.inputs])
+
+
+def _with_signature(translate: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """The exporter reads the names of a translation's parameters: tensors, then attributes."""
+    import inspect
+
+    def function(*arguments: Any, **named: Any) -> Any:
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        return translate(*bound.arguments.values())
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in names]
+    parameters += [
+        inspect.Parameter("descriptor", kind, annotation=str),
+        inspect.Parameter("backend", kind, default="", annotation=str),
+    ]
+    signature = inspect.Signature(parameters)
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {"descriptor": str, "backend": str}
+    return function
+
+
+@dataclass(eq=False)
+class _Input:
+    """One of the exporter's values, in the shape of a graph's tensor."""
+
+    value: Any
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(value.dtype.numpy())
+    return dtype
+
+
+def _node(cell: str, descriptor: Any, present: dict[str, Any]) -> Any:
+    inputs = []
+    for name, value in present.items():
+        if value.shape is None:
+            raise OptionError(refusal("onnx.torch_translations", name, "a known rank", "none"))
+        sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
+        inputs.append(_Input(value, name, sizes, _dtype(value).name))
+    results = [SimpleNamespace(name="state")]
+    if getattr(descriptor, "produce_cell", False):
+        results.append(SimpleNamespace(name="cells"))
+    attributes = {"names": tuple(present), "descriptor": descriptor}
+    return SimpleNamespace(
+        op=SimpleNamespace(name=cell), attributes=attributes, inputs=inputs, results=results
+    )
+
+
+class _Writer(Exporter):
+    """The nodes of ``save``, handed to torch's exporter one by one."""
+
+    def __init__(self, like: Any) -> None:
+        import onnx_ir
+        from onnxscript import evaluator
+
+        self.onnx, self._ir = onnx_package(), onnx_ir
+        self._recorder: Any = evaluator.default()  # the exporter's, which lists the nodes
+        self._kind = type(like)  # of its values
+        self.readers, self.outputs, self.nodes, self._used = {}, {}, [], set()
+        self._in_body = False
+        self._captured: dict[int, tuple[str, Any]] = {}
+
+    def name(self, tensor: Any) -> Any:
+        return tensor.value
+
+    value = name
+
+    def constant(self, array: Any, hint: str = "constant") -> Any:
+        tensor = self.onnx.numpy_helper.from_array(np.asarray(array))
+        if not self._in_body:
+            return self._recorded(
+                "Constant", [], {"value": self._ir.serde.deserialize_tensor(tensor)}
+            )
+        name = self._name(hint)
+        self.nodes.append(self.onnx.helper.make_node("Constant", [], [name], value=tensor))
+        return name
+
+    def named(self, value: Any, hint: str = "constant") -> Any:
+        if isinstance(value, np.ndarray):
+            return self.constant(value, hint)
+        if not self._in_body or isinstance(value, str):
+            return value
+        if id(value) not in self._captured:
+            self._captured[id(value)] = (self._name("outer"), value)
+        return self._captured[id(value)][0]
+
+    def emit(self, kind: str, *inputs: Any, count: int = 1, **attributes: Any) -> Any:
+        if self._in_body:
+            return super().emit(kind, *inputs, count=count, **attributes)
+        values = [None if isinstance(each, str) else self.named(each) for each in inputs]
+        if "body" in attributes:
+            attributes["body"] = self._ir.serde.deserialize_graph(attributes["body"])
+        return self._recorded(kind, values, attributes, count)
+
+    def _recorded(
+        self, kind: str, inputs: list[Any], attributes: dict[str, Any], count: int = 1
+    ) -> Any:
+        node = self._ir.Node(
+            "",
+            kind,
+            inputs,
+            attributes=self._ir.convenience.convert_attributes(attributes),
+            outputs=[self._kind(self._recorder.opset) for _ in range(count)],
+        )
+        self._recorder.nodes.append(node)
+        return node.outputs[0] if count == 1 else list(node.outputs)
+
+    def begin_body(self) -> None:
+        super().begin_body()
+        self._in_body, self._captured = True, {}
+
+    def end_body(self) -> tuple[list[Any], list[tuple[str, Any]]]:
+        self._in_body = False
+        nodes, _ = super().end_body()
+        return nodes, list(self._captured.values())

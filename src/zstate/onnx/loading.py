@@ -1,0 +1,398 @@
+"""load: an ONNX model as a graph with named inputs, outputs and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..arrays import is_array, namespace_of
+from ..errors import GraphError, OptionError, ShapeError, ZStateError, refusal
+from ..graph import Executable, Graph, Tensor
+from ..graph.ops import PLACEHOLDER, VARIABLE
+from ..layout import brackets
+from ..types import Array
+from .package import onnx_package
+from .reading import LABEL, array_of, read_model, type_name
+from .sizes import Size, sized_node
+
+_MOST_PROGRAMS = 32  # that run() keeps: a bound, not a policy
+
+
+class NeedsValueError(OptionError):
+    """A value that has to be known when the model is loaded depends on these inputs."""
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """An ONNX model as a graph.
+
+    Args:
+        graph: the graph; print it, compile it, differentiate it, add to it.
+        inputs: its placeholders by the model's names, in the model's order.
+        outputs: its results by the model's names, in the model's order.
+        parameters: its variables by the names of the initialisers that they come from. The weights
+            of a recurrent node are in zstate's gate order and layout.
+    """
+
+    graph: Graph
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+    _programs: dict[Any, Executable] = field(default_factory=dict, repr=False)
+
+    def run(
+        self, feeds: Mapping[str, Array], targets: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """{name: array} of the outputs, or of those named, from {name: array} of the inputs."""
+        wanted = tuple(self.outputs if targets is None else targets)
+        try:  # the short way: a program that ran with such arrays before
+            key = (wanted, *[(name, a.shape, a.dtype) for name, a in feeds.items()])
+            program = self._programs[key]
+        except (AttributeError, TypeError, KeyError):
+            program = self._compiled(wanted, feeds)
+        return dict(zip(wanted, program.run([*feeds.values()]), strict=True))
+
+    def _compiled(self, wanted: tuple[str, ...], feeds: Mapping[str, Array]) -> Executable:
+        """The program for these arrays, which is kept."""
+        for name in wanted:
+            if name not in self.outputs:
+                expected = f"outputs of the model: {', '.join(self.outputs)}"
+                raise GraphError(refusal("onnx.Model.run", "targets", expected, repr(name)))
+        for name, value in feeds.items():
+            if name not in self.inputs:
+                expected = f"inputs of the model: {', '.join(self.inputs)}"
+                raise GraphError(refusal("onnx.Model.run", "feeds", expected, repr(name)))
+            if not is_array(value):
+                got = type(value).__name__
+                raise GraphError(refusal("onnx.Model.run", name, "an array", got))
+        infos = {self.inputs[n]: namespace_of(value).info(value) for n, value in feeds.items()}
+        program = self.graph.compile(infos, [self.outputs[name] for name in wanted])
+        key = (wanted, *[(name, a.shape, a.dtype) for name, a in feeds.items()])
+        self._programs[key] = program
+        if len(self._programs) > _MOST_PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        return program
+
+
+def load(
+    source: str | PathLike[str] | Any, *, constants: Mapping[str, Array] | None = None
+) -> Model:
+    """The model in an ONNX file, or in an ``onnx.ModelProto``, as a graph.
+
+    Args:
+        source: a path or a ModelProto. External data is read from the file's own folder only.
+        constants: values for inputs that are fixed from now on, such as a shape that is an input.
+
+    A node, an attribute or a type that the graph does not have is refused by the node's name.
+    """
+    model, folder = read_model(source)
+    importer = Importer(model, folder, dict(constants or {}))
+    try:
+        return importer.model()
+    except RecursionError as error:
+        raise GraphError(
+            refusal(LABEL, "model", "a model of ordinary depth", "a deeper one")
+        ) from error
+
+
+class Node:
+    """One ONNX node while it is translated: its inputs, known or not, and its attributes."""
+
+    def __init__(self, owner: Importer, proto: Any) -> None:
+        self.owner: Importer = owner
+        self.graph: Graph = owner.graph
+        self.proto = proto
+        self.kind: str = proto.op_type
+        self.inputs = list(proto.input)
+        self.outputs = list(proto.output)
+        self.name = proto.name or next((name for name in self.outputs if name), "")
+        self.opset = owner.opset
+        self._unread = {attribute.name: attribute for attribute in proto.attribute}
+
+    def has(self, index: int) -> bool:
+        return index < len(self.inputs) and bool(self.inputs[index])
+
+    def wants(self, index: int) -> bool:
+        """Whether an output has a name, and so may have a reader."""
+        return index < len(self.outputs) and bool(self.outputs[index])
+
+    def tensor(self, index: int) -> Tensor:
+        if not self.has(index):
+            raise GraphError(refusal(self.kind, f"input {index}", "a tensor", "none"))
+        return self.owner.tensor(self.inputs[index])
+
+    def optional(self, index: int) -> Tensor | None:
+        return self.tensor(index) if self.has(index) else None
+
+    def known(self, index: int) -> Array:
+        """An input whose value has to be known by now."""
+        if not self.has(index):
+            raise GraphError(refusal(self.kind, f"input {index}", "a tensor", "none"))
+        return self.owner.known(self.inputs[index])
+
+    def sizes(self, index: int) -> list[int | Size]:
+        """An input that lists sizes: numbers, or what shapes will tell."""
+        found = self.owner.symbols.get(self.inputs[index])
+        return [
+            each if isinstance(each, Size) else int(each)
+            for each in np.ravel(self.known(index) if found is None else found).tolist()
+        ]
+
+    def ints(self, index: int) -> list[int]:
+        """An input that lists whole numbers, all of them known by now."""
+        found = self.sizes(index)
+        for each in found:
+            if isinstance(each, Size):
+                raise OptionError(refusal(self.kind, f"input {index}", "known sizes", repr(each)))
+        return [each for each in found if not isinstance(each, Size)]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute as a number, a string, a list or an array."""
+        attribute = self._unread.pop(name, None)
+        if attribute is None:
+            return default
+        onnx = onnx_package()
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            return array_of(attribute.t, self.owner.folder)
+        if attribute.ref_attr_name or attribute.type in (
+            onnx.AttributeProto.GRAPH,
+            onnx.AttributeProto.GRAPHS,
+        ):
+            raise OptionError(refusal(self.kind, name, "a value", "a graph or a reference"))
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            return value.decode()
+        if isinstance(value, int | float):
+            return value
+        return [each.decode() if isinstance(each, bytes) else each for each in value]
+
+    def finish(self) -> None:
+        """Refuse what was not looked at."""
+        if self._unread:
+            raise OptionError(
+                refusal(self.kind, "attributes", "those it knows", ", ".join(self._unread))
+            )
+
+    def size(self, tensor: Tensor, axis: int) -> int | Size:
+        return self.owner.size(tensor, axis)
+
+    def shape(self, tensor: Tensor) -> list[int | Size]:
+        return [self.owner.size(tensor, axis) for axis in range(len(tensor.shape))]
+
+
+class Importer:
+    """The values of a model by name: tensors of the graph, arrays, and arrays of sizes."""
+
+    def __init__(self, model: Any, folder: Path | None, constants: dict[str, Array]) -> None:
+        self.graph = Graph()
+        self.folder = folder
+        self.proto = model.graph
+        self.opset = 0
+        for entry in model.opset_import:
+            if entry.domain in ("", "ai.onnx"):
+                self.opset = entry.version
+        if self.opset < 1:
+            expected = "an opset of ONNX itself"
+            raise OptionError(refusal(LABEL, "opset_import", expected, str(self.opset)))
+        self.functions = {(f.domain, f.name) for f in model.functions}
+        self.tensors: dict[str, Tensor] = {}
+        self.arrays: dict[str, Array] = {}
+        self.symbols: dict[str, Any] = {}  # NumPy arrays of Size and int
+        self.initialisers: set[str] = set()
+        self.parameters: dict[str, Tensor] = {}
+        self.shared: dict[Any, dict[str, Tensor]] = {}  # weights that several nodes use
+        self._sizes: dict[tuple[Tensor, int], Size] = {}
+        self.readers: dict[str, list[Any]] = {}
+        for node in self.proto.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+        self.inputs = self._read_inputs(constants)
+
+    def model(self) -> Model:
+        """The whole model, every node translated."""
+        from .nodes import translate
+
+        for proto in self.proto.node:
+            node = Node(self, proto)
+            where = f"{LABEL}] node {node.name!r} ({node.kind}"
+            try:
+                if (
+                    proto.domain not in ("", "ai.onnx")
+                    or (proto.domain, proto.op_type) in self.functions
+                ):
+                    expected = "an operator of ONNX itself"
+                    raise OptionError(refusal(node.kind, "domain", expected, repr(proto.domain)))
+                self._keep(node, translate(node))
+                node.finish()
+            except NeedsValueError as error:
+                wrapped = NeedsValueError(f"[{where}): {error}")
+                wrapped.names = error.names
+                raise wrapped from error
+            except ZStateError as error:
+                raise type(error)(f"[{where}): {error}") from error
+            except (
+                ValueError,
+                TypeError,
+                KeyError,
+                IndexError,
+                AttributeError,
+                ArithmeticError,
+            ) as error:
+                raise GraphError(f"[{where}): malformed: {error}") from error
+        outputs = {}
+        for value in self.proto.output:
+            if not self._exists(value.name):
+                raise GraphError(
+                    refusal(LABEL, f"output {value.name!r}", "a result", "no such name")
+                )
+            outputs[value.name] = self.tensor(value.name)
+        self._drop_unused(outputs)
+        return Model(self.graph, self.inputs, outputs, self.parameters)
+
+    def tensor(self, name: str) -> Tensor:
+        """A value as a tensor of the graph; an initialiser of floats is a parameter."""
+        if name in self.tensors:
+            return self.tensors[name]
+        if name in self.arrays:
+            array = self.arrays[name]
+            if name in self.initialisers and array.ndim and type_kind(array) == "f":
+                self.parameters[name] = found = self.graph.variable(array, name=name)
+            else:
+                found = self.graph.constant(array)
+        elif name in self.symbols:
+            values = self.symbols[name]
+            found = sized_node(self.graph, "sizes", None, [*np.ravel(values)])
+            if np.ndim(values) != 1:
+                found = self.graph.reshape(found, np.shape(values))
+        else:
+            raise GraphError(
+                refusal(LABEL, f"value {name!r}", "a result of an earlier node", "no such name")
+            )
+        self.tensors[name] = found
+        return found
+
+    def known(self, name: str) -> Array:
+        """A value that must be known by now, because the graph's shapes depend on it."""
+        if name in self.arrays:
+            return self.arrays[name]
+        tensor = self.tensor(name)
+        roots = [
+            node.name
+            for node in self.graph.needed([tensor])
+            if node.op in (PLACEHOLDER, VARIABLE) or (node.op.prepare is None and node.inputs)
+        ]
+        if roots:
+            error = NeedsValueError(
+                f"value {name!r}: expected one that is known when the model is loaded, got one "
+                f"that depends on {', '.join(roots)}"
+            )
+            error.names = tuple(root for root in roots if root in self.inputs)
+            raise error
+        array: Array = self.graph.run({}, [tensor])[tensor]
+        return array
+
+    def size(self, tensor: Tensor, axis: int) -> int | Size:
+        """The size of an axis; axes that a model gives one name are one size."""
+        size = tensor.shape[axis]
+        return self._sizes.get((tensor, axis), Size.axis(tensor, axis)) if size is None else size
+
+    def is_own(self, name: str, proto: Any, index: int) -> bool:
+        """Whether an initialiser is read as this input of this node, and of nodes like it, only."""
+        if name not in self.initialisers or name not in self.arrays or name in self.tensors:
+            return False
+        if any(value.name == name for value in self.proto.output):
+            return False
+        return all(
+            reader.op_type == proto.op_type
+            and [k for k, each in enumerate(reader.input) if each == name] == [index]
+            and reader.attribute == proto.attribute
+            and list(reader.input[1:4]) == list(proto.input[1:4])
+            for reader in self.readers[name]
+        )
+
+    def _exists(self, name: str) -> bool:
+        return any(name in each for each in (self.tensors, self.arrays, self.symbols))
+
+    def _keep(self, node: Node, results: Sequence[Any]) -> None:
+        for name, result in zip(node.outputs, results, strict=False):
+            if not name:
+                continue
+            if self._exists(name):
+                raise GraphError(refusal(node.kind, f"output {name!r}", "a new name", "one in use"))
+            if isinstance(result, Tensor):
+                self.tensors[name] = result
+            elif isinstance(result, np.ndarray) and result.dtype == object:
+                self.symbols[name] = result
+            elif isinstance(result, np.ndarray):
+                self.arrays[name] = result
+        for name in node.outputs[len(results) :]:
+            if name:
+                raise OptionError(refusal(node.kind, f"output {name!r}", "no such output", "one"))
+
+    def _read_inputs(self, constants: dict[str, Array]) -> dict[str, Tensor]:
+        for tensor in self.proto.initializer:
+            if tensor.name in self.arrays:
+                raise GraphError(refusal(LABEL, f"tensor {tensor.name!r}", "one of a name", "two"))
+            self.arrays[tensor.name] = array_of(tensor, self.folder)
+            self.initialisers.add(tensor.name)
+        if self.proto.sparse_initializer:
+            raise OptionError(refusal(LABEL, "initialisers", "dense ones", "a sparse one"))
+        named: dict[str, Size] = {}
+        inputs = {}
+        for value in self.proto.input:
+            if value.name in self.arrays:  # a default value; ONNX before IR 4 lists all of them
+                continue
+            what = f"input {value.name!r}"
+            if value.name in inputs:
+                raise GraphError(refusal(LABEL, what, "one of a name", "two"))
+            if not value.type.HasField("tensor_type"):
+                raise OptionError(refusal(LABEL, what, "a tensor", "another kind of value"))
+            kind = value.type.tensor_type
+            if value.name in constants:
+                self.arrays[value.name] = np.asarray(constants.pop(value.name))
+                continue
+            if not kind.HasField("shape"):
+                raise ShapeError(refusal(LABEL, what, "a number of dimensions", "none"))
+            dtype = type_name(kind.elem_type, what)
+            sizes: list[int | None] = []
+            for size in kind.shape.dim:
+                if size.HasField("dim_value") and size.dim_value < 0:
+                    raise ShapeError(refusal(LABEL, what, "sizes", str(size.dim_value)))
+                sizes.append(size.dim_value if size.HasField("dim_value") else None)
+            tensor = self.graph.placeholder(shape=sizes, dtype=dtype, name=value.name)
+            inputs[value.name] = self.tensors[value.name] = tensor
+            for axis, size in enumerate(kind.shape.dim):
+                if size.dim_param:
+                    own = named.setdefault(size.dim_param, Size.axis(tensor, axis))
+                    self._sizes[tensor, axis] = own
+        if constants:
+            expected = f"inputs of the model: {', '.join(v.name for v in self.proto.input)}"
+            raise OptionError(refusal(LABEL, "constants", expected, ", ".join(constants)))
+        return inputs
+
+    def _drop_unused(self, outputs: Mapping[str, Tensor]) -> None:
+        """Nodes that only served to know a value at load are no part of the model."""
+        needed = {*self.graph.needed(outputs.values())}
+        self.graph.nodes[:] = [
+            node for node in self.graph.nodes if node in needed or node.op is PLACEHOLDER
+        ]
+        for name, tensor in [*self.parameters.items()]:
+            if tensor.node not in needed:
+                del self.parameters[name]
+
+
+def type_kind(array: Array) -> str:
+    """ "f" for the four float types, else NumPy's letter; bfloat16 has no letter of its own."""
+    return "f" if array.dtype.name == "bfloat16" else array.dtype.kind
+
+
+def shown(sizes: Sequence[int | Size]) -> str:
+    """Sizes for a message."""
+    return brackets([size if isinstance(size, int) else None for size in sizes])

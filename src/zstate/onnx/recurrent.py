@@ -1,0 +1,369 @@
+"""RNN, LSTM and GRU nodes as recurrent nodes of the graph.
+
+Gate orders, biases and the meaning of attributes come from the ONNX row of ``zstate.convert``'s
+table. A node becomes one recurrent node; where its directions differ in their activations, or
+lengths are given, one for each direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..convert import FRAMEWORKS
+from ..convert.options import _TAKES_ALPHA, _TAKES_BETA, options
+from ..convert.table import LSTM, RNN
+from ..descriptors import AnyDescriptor, LSTMDescriptor
+from ..errors import OptionError, ShapeError, refusal
+from ..graph import Graph, Tensor
+from ..graph.ops.like import broadcast_like
+from ..layout import DESCRIPTORS, brackets, gate_order
+from ..types import Array
+from .loading import Node
+from .sizes import sized_node
+
+ROW = FRAMEWORKS["onnx"]
+CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": "gru"}
+# The places of a node's inputs.
+W, R, B, LENGTHS, H0, C0, P = range(1, 8)
+_WEIGHTS = (W, R, B, P)
+_NO_CLIP = float(np.finfo(np.float32).max)
+
+
+def gate_rows(theirs: Sequence[str], ours: Sequence[str], hidden: int) -> Array:
+    """Which rows of a [G·H,…] array in one gate order make up the array in another."""
+    blocks = [np.arange(hidden) + theirs.index(gate) * hidden for gate in ours]
+    return np.concatenate(blocks)
+
+
+def peephole_options(operation: str) -> dict[str, Any]:
+    """The option by which an LSTM's output gate looks at c[t], as ONNX's does."""
+    if "peephole_on_new_cell" in {field.name for field in fields(LSTMDescriptor)}:
+        return {"peephole_on_new_cell": True}
+    expected = "no peephole, as ONNX's output gate looks at c[t] and zstate's at c[t-1]"
+    raise OptionError(refusal(operation, "P", expected, "one"))
+
+
+def recurrent(node: Node) -> list[Tensor | None]:
+    """Y [T,D,N,H], Y_h [D,N,H] and, of an LSTM, Y_c [D,N,H]; batch first with layout = 1."""
+    g, cell = node.graph, CELLS[node.kind]
+    attributes = {name: node.attribute(name) for name in _attribute_names(node)}
+    layout = int(attributes.pop("layout", 0))
+    word = str(attributes.pop("direction", "forward")).lower()
+    if word not in ("forward", "reverse", "bidirectional"):
+        raise OptionError(refusal(node.kind, "direction", "one of ONNX's three", repr(word)))
+    count = 2 if word == "bidirectional" else 1
+    if attributes.get("clip", 0) >= _NO_CLIP:
+        del attributes["clip"]
+    told = _by_direction(cell, attributes, count)
+    if cell == LSTM and node.has(P):
+        told = [{**each, **peephole_options(node.kind)} for each in told]
+    has_cell = cell == LSTM and node.wants(2)
+    more: dict[str, Any] = {"produce_cell": True} if has_cell else {}
+    descriptors = [DESCRIPTORS[cell](**each, **more) for each in told]
+    source = node.tensor(0)
+    if len(source.shape) != 3:
+        raise ShapeError(refusal(node.kind, "X", "[T,N,I]", brackets(source.shape)))
+    source = g.transpose(source, [1, 0, 2]) if layout else source
+    hidden, size = _hidden(node, cell, count, attributes.get("hidden_size"))
+    if source.shape[2] not in (None, size):
+        raise ShapeError(refusal(node.kind, "X", f"[T,N,{size}]", brackets(source.shape)))
+    tensors = _weights(node, cell, descriptors[0], count, hidden)
+    tensors |= _states(node, layout, count)
+    lengths = _lengths(node, source)
+    if count == 2 and descriptors[0] == descriptors[1] and lengths is None:
+        descriptor = replace(descriptors[0], bidirectional=True)
+        found = _call(g, cell, source, tensors, descriptor, node.name)
+        last = (slice(-1, None), slice(0, 1))  # where each direction ends
+        halves = [_half(g, each, hidden) for each in found]  # of the state, and of the cell
+        ends = [[_step(g, each, last[k], k, hidden) for k in range(2)] for each in found]
+    else:
+        parts = [
+            _one_direction(
+                g,
+                cell,
+                source,
+                _part(g, tensors, k, count, hidden),
+                descriptor,
+                is_backward=word == "reverse" or k == 1,
+                lengths=lengths,
+                name=node.name if count == 1 else f"{node.name}:{k}",
+            )
+            for k, descriptor in enumerate(descriptors)
+        ]
+        halves = [[part[0] for part in parts]]
+        ends = [[part[1][k] for part in parts] for k in range(1 + has_cell)]
+    axis = 2 if layout else 1
+    if layout:
+        halves = [[g.transpose(each, [1, 0, 2]) for each in halves[0]]]
+        ends = [[g.transpose(each, [1, 0, 2]) for each in pair] for pair in ends]
+    state = (
+        g.stack(halves[0], axis=axis) if count == 2 else g.expand_dims(halves[0][0], axes=[axis])
+    )
+    joined = [g.concat_tensors(pair, axis=axis - 1) if count == 2 else pair[0] for pair in ends]
+    return [state, *joined]
+
+
+def _attribute_names(node: Node) -> list[str]:
+    return [attribute.name for attribute in node.proto.attribute]
+
+
+def _by_direction(cell: str, facts: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """The descriptor's fields for each direction; alphas and betas go to those that take them."""
+    words = facts.get("activations")
+    if words is None or count == 1 or len(words) % 2:
+        return (
+            [options(ROW, cell, facts, 1, True, None)] * count
+            if count == 1
+            else [{**options(ROW, cell, facts, 2, True, None), "bidirectional": False}] * 2
+        )
+    half = len(words) // 2
+    found = []
+    alphas, betas = (list(facts.get(f"activation_{name}") or []) for name in ("alpha", "beta"))
+    for part in (words[:half], words[half:]):
+        taken = {
+            "activation_alpha": [
+                alphas.pop(0) for word in part if word.lower() in _TAKES_ALPHA and alphas
+            ],
+            "activation_beta": [
+                betas.pop(0) for word in part if word.lower() in _TAKES_BETA and betas
+            ],
+        }
+        found.append(options(ROW, cell, {**facts, **taken, "activations": part}, 1, True, None))
+    if alphas or betas:
+        expected = "no more than the activations take"
+        raise OptionError(refusal("onnx.load", "activation_alpha", expected, str(alphas + betas)))
+    return found
+
+
+def _hidden(node: Node, cell: str, count: int, told: Any) -> tuple[int, int]:
+    """H and I, from the weights' shapes, which are checked."""
+    gates = len(ROW.gates[cell])
+    recurrent_weight, weight = (_shape(node, k) for k in (R, W))
+    if len(recurrent_weight) != 3 or len(weight) != 3 or None in recurrent_weight + weight:
+        raise ShapeError(refusal(node.kind, "W and R", "known [D,G·H,…]", brackets(weight)))
+    hidden = recurrent_weight[2]
+    if told is not None and told != hidden:
+        raise ShapeError(refusal(node.kind, "R", f"hidden_size = {told}", str(hidden)))
+    rows = gates * hidden
+    expected = {
+        W: (count, rows, weight[2]),
+        R: (count, rows, hidden),
+        B: (count, 2 * rows),
+        P: (count, 3 * hidden),
+    }
+    for index, shape in expected.items():
+        if node.has(index) and (index != P or cell == LSTM) and _shape(node, index) != shape:
+            got = brackets(_shape(node, index))
+            raise ShapeError(refusal(node.kind, _NAMES[index], brackets(shape), got))
+    return hidden, weight[2]
+
+
+_NAMES = {W: "W", R: "R", B: "B", P: "P"}
+
+
+def _shape(node: Node, index: int) -> tuple[Any, ...]:
+    name = node.inputs[index] if node.has(index) else ""
+    if name in node.owner.arrays:
+        return node.owner.arrays[name].shape
+    return node.tensor(index).shape
+
+
+def _weights(
+    node: Node, cell: str, descriptor: AnyDescriptor, count: int, hidden: int
+) -> dict[str, Tensor]:
+    """The weights of all directions in zstate's layout.
+
+    An initialiser that only nodes like this one read is turned now, into a variable in zstate's
+    layout; anything else is turned by nodes of the graph.
+    """
+    owner = node.owner
+    places = [index for index in _WEIGHTS if node.has(index) and (index != P or cell == LSTM)]
+    names = {index: node.inputs[index] for index in places}
+    key = (node.kind, count, *names.values(), getattr(descriptor, "reset_after", None))
+    if key in owner.shared:
+        return dict(owner.shared[key])
+    if not all(owner.is_own(name, node.proto, index) for index, name in names.items()):
+        tensors = {index: node.tensor(index) for index in places}
+        return _turned(node.graph, tensors, cell, descriptor, count, hidden)
+    scratch = Graph()
+    arrays = {index: scratch.constant(owner.arrays[name]) for index, name in names.items()}
+    turned = _turned(scratch, arrays, cell, descriptor, count, hidden)
+    values = scratch.run({}, turned.values())
+    made = {}
+    for role, tensor in turned.items():
+        name = names[_ORIGINS[role]] + (":secondary_bias" if role == "secondary_bias" else "")
+        made[role] = owner.parameters[name] = node.graph.variable(values[tensor], name=name)
+    owner.shared[key] = made
+    return dict(made)
+
+
+_ORIGINS = {
+    "input_weight": W,
+    "recurrent_weight": R,
+    "bias": B,
+    "secondary_bias": B,
+    "peephole": P,
+}
+
+
+def _turned(
+    g: Graph,
+    tensors: Mapping[int, Tensor],
+    cell: str,
+    descriptor: AnyDescriptor,
+    count: int,
+    hidden: int,
+) -> dict[str, Tensor]:
+    """ONNX's W, R, B, P [D,…] as the tensors of the functional call, by nodes of a graph."""
+    theirs, ours = tuple(ROW.gates[cell]), gate_order(descriptor)
+    rows = len(ours) * hidden
+    order = g.constant(gate_rows(theirs, ours, hidden))
+    weight = g.gather(tensors[W], order, axis=1)
+    matrix = g.gather(tensors[R], order, axis=1)
+    found = {
+        "input_weight": g.reshape(weight, (count * rows, -1)),
+        "recurrent_weight": matrix if count == 2 else g.reshape(matrix, (rows, hidden)),
+    }
+    if B in tensors:
+        own, second = g.split(tensors[B], [rows, rows], axis=1)
+        if getattr(descriptor, "reset_after", False):
+            place = theirs.index("o")
+            before, inner, after = g.split(
+                second, [place * hidden, hidden, rows - (place + 1) * hidden], axis=1
+            )
+            found["secondary_bias"] = g.reshape(inner, (count * hidden,))
+            second = g.concat_tensors([before, inner * 0.0, after], axis=1)
+        bias = g.gather(own + second, order, axis=1)
+        found["bias"] = g.reshape(bias, (count * rows,))
+    if P in tensors:
+        zeros = g.constant(0.0, shape=(count, hidden), dtype=tensors[P].dtype)
+        whole = g.concat_tensors([tensors[P], zeros], axis=1)
+        peephole = g.gather(
+            whole, g.constant(gate_rows((*ROW.peephole, "z"), ours, hidden)), axis=1
+        )
+        found["peephole"] = peephole if count == 2 else g.reshape(peephole, (rows,))
+    return found
+
+
+def _states(node: Node, layout: int, count: int) -> dict[str, Tensor]:
+    """The initial states [N,D·H]."""
+    g = node.graph
+    found = {}
+    for index, name in ((H0, "init_state"), (C0, "init_cell")):
+        if not node.has(index):
+            continue
+        tensor = node.tensor(index)
+        if len(tensor.shape) != 3 or tensor.shape[1 if layout else 0] not in (None, count):
+            expected = f"[N,{count},H]" if layout else f"[{count},N,H]"
+            raise ShapeError(refusal(node.kind, name, expected, brackets(tensor.shape)))
+        axis = 1 if layout else 0
+        pieces = [g.squeeze(each, axes=[axis]) for each in g.split(tensor, [1] * count, axis=axis)]
+        found[name] = g.concat_tensors(pieces, axis=1) if count == 2 else pieces[0]
+    return found
+
+
+def _lengths(node: Node, source: Tensor) -> Tensor | None:
+    """sequence_lens as int64 [N]; None if all of them are known to be T."""
+    if not node.has(LENGTHS):
+        return None
+    name, steps = node.inputs[LENGTHS], source.shape[0]
+    if name in node.owner.arrays and np.all(node.owner.arrays[name] == steps):
+        return None
+    tensor = node.tensor(LENGTHS)
+    if len(tensor.shape) != 1 or not tensor.dtype.startswith("int"):
+        got = f"{tensor.dtype}{brackets(tensor.shape)}"
+        raise ShapeError(refusal(node.kind, "sequence_lens", "whole numbers [N]", got))
+    return node.graph.cast(tensor, "int64")
+
+
+def _part(
+    g: Graph, tensors: Mapping[str, Tensor], index: int, count: int, hidden: int
+) -> dict[str, Tensor]:
+    """One direction's tensors."""
+    if count == 1:
+        return dict(tensors)
+    found = {}
+    for name, tensor in tensors.items():
+        if name in ("init_state", "init_cell"):
+            piece = g.split(tensor, [hidden, hidden], axis=1)[index]
+        else:
+            piece = g.split(tensor, 2, axis=0)[index]
+        if name in ("recurrent_weight", "peephole"):
+            piece = g.squeeze(piece, axes=[0])
+        found[name] = piece
+    return found
+
+
+def _call(
+    g: Graph,
+    cell: str,
+    source: Tensor,
+    tensors: Mapping[str, Tensor],
+    descriptor: AnyDescriptor,
+    name: str,
+) -> list[Tensor]:
+    found: list[Tensor] = getattr(g, cell)(
+        source, **tensors, descriptor=descriptor, name=name or None
+    )
+    return found
+
+
+def _half(g: Graph, tensor: Tensor, hidden: int) -> list[Tensor]:
+    return g.split(tensor, [hidden, hidden], axis=2)
+
+
+def _step(g: Graph, tensor: Tensor, time: slice, index: int, hidden: int) -> Tensor:
+    """[1,N,H]: one direction of the two, at one step."""
+    window = (index * hidden, (index + 1) * hidden)
+    return g.strided_slice(
+        tensor, [time.start, 0, window[0]], [time.stop, None, window[1]], name=None
+    )
+
+
+def _one_direction(
+    g: Graph,
+    cell: str,
+    source: Tensor,
+    tensors: Mapping[str, Tensor],
+    descriptor: AnyDescriptor,
+    *,
+    is_backward: bool,
+    lengths: Tensor | None,
+    name: str,
+) -> tuple[Tensor, list[Tensor]]:
+    """The states [T,N,H] in the order of the input, and the last state, and cell, [1,N,H]."""
+    if lengths is None:
+        descriptor = replace(descriptor, reverse=is_backward)
+        found = _call(g, cell, source, tensors, descriptor, name)
+        last = [g.slice_tensor(each, 0, -1, 1) for each in found]
+        return g.reverse(found[0], axes=[0]) if is_backward else found[0], last
+    steps = sized_node(g, "range_to", None, [0, _size(source, 0), 1])
+    steps = g.expand_dims(steps, axes=[1])  # [T,1]
+    inside = g.expand_dims(g.less_than(steps, lengths), axes=[2])  # [T,N,1]
+    if is_backward:
+        # Backwards within each length, and as it was behind it: its own inverse.
+        turned = g.select(g.less_than(steps, lengths), lengths - 1 - steps, steps)
+        turned = g.expand_dims(turned, axes=[2])
+        source = g.gather_along_axis(source, broadcast_like(g, turned, source), 0)
+    found = _call(g, cell, source, tensors, descriptor, name)
+    end = g.expand_dims(g.maximum(lengths - 1, 0), axes=[0, 2])  # [1,N,1]
+    last = []
+    for each in found:
+        first = g.slice_tensor(each, 0, 0, 1)  # for its shape [1,N,H]
+        taken = g.gather_along_axis(each, broadcast_like(g, end, first), 0)
+        last.append(g.select(g.greater_than(g.expand_dims(lengths, axes=[0, 2]), 0), taken, 0.0))
+    state = found[0]
+    if is_backward:
+        state = g.gather_along_axis(state, broadcast_like(g, turned, state), 0)
+    return g.select(inside, state, 0.0), last
+
+
+def _size(tensor: Tensor, axis: int) -> Any:
+    from .sizes import Size
+
+    size = tensor.shape[axis]
+    return Size.axis(tensor, axis) if size is None else size

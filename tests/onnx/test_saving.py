@@ -1,0 +1,218 @@
+"""Saved graphs run in onnxruntime with the same results; what ONNX cannot say is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import zstate as zs
+import zstate.onnx as zo
+from tests.graph.op_cases import CASES
+from tests.onnx.common import close, runtime
+from zstate.types import Array
+
+GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
+DESCRIPTORS = {
+    "single_gate_rnn": zs.SingleGateRNNDescriptor,
+    "lstm": zs.LSTMDescriptor,
+    "gru": zs.GRUDescriptor,
+}
+KINDS = {"RNN", "LSTM", "GRU", "Scan"}
+T, N, I, H = 5, 3, 4, 6
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    return np.random.default_rng(int(request.config.option.hypothesis_seed))
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    return (rng.normal(size=shape) * 0.25).astype(np.float32)
+
+
+def options(rng: np.random.Generator, cell: str) -> dict[str, Any]:
+    def coin(chance: float = 0.5) -> bool:
+        return bool(rng.random() < chance)
+
+    found: dict[str, Any] = {"bidirectional": coin(), "reverse": coin(), "training": coin(0.2)}
+    if coin():
+        for name in DESCRIPTORS[cell].activation_fields:
+            found[name] = zs.Activation(int(rng.integers(5)))
+    if cell == "lstm":
+        found |= {"forget_gate_last": coin(), "produce_cell": coin()}
+    if cell == "gru":
+        found |= {"reset_gate_first": coin(), "reset_after": coin(), "flip_z": coin(0.25)}
+    return found
+
+
+def layer(
+    rng: np.random.Generator, cell: str, descriptor: Any
+) -> tuple[zs.Graph, dict[str, zs.Tensor], dict[zs.Tensor, Array], bool]:
+    """A graph with one recurrent node, its outputs, its feeds, and whether it has a mask or a
+    peephole."""
+    g = zs.Graph()
+    count = 2 if descriptor.bidirectional else 1
+    rows = GATES[cell] * H
+    is_projected = rng.random() < 0.25
+    width = count * rows if is_projected else I
+    sizes = (None, None, width) if rng.random() < 0.5 else (T, N, width)
+    x = g.placeholder(shape=sizes, name="x")
+    feeds = {x: normal(rng, T, N, width)}
+    shapes = {
+        "recurrent_weight": (2, rows, H) if count == 2 else (rows, H),
+        "input_weight": (count * rows, I),
+        "bias": (count * rows,),
+        "init_state": (N, count * H),
+    }
+    if is_projected:
+        del shapes["input_weight"]
+    if cell == "lstm":
+        shapes |= {"init_cell": (N, count * H), "peephole": (2, 4 * H) if count == 2 else (4 * H,)}
+    if cell == "gru" and descriptor.reset_after:
+        shapes["secondary_bias"] = (count * H,)
+    inputs = {}
+    for name, shape in shapes.items():
+        chance = 1.0 if name.endswith("weight") else 0.2 if name == "peephole" else 0.6
+        if rng.random() < chance:
+            array = normal(rng, *shape)
+            if rng.random() < 0.7:
+                inputs[name] = g.variable(array, name=name)
+            else:  # something that the model computes
+                inputs[name] = g.placeholder(shape=shape, name=name)
+                feeds[inputs[name]] = array
+    if rng.random() < 0.2:
+        inputs["mask"] = mask = g.placeholder(shape=(T, 1, count * H), name="mask")
+        feeds[mask] = (rng.random((T, 1, count * H)) < 0.7).astype(np.float32)
+    results = getattr(g, cell)(x, **inputs, descriptor=descriptor, name="layer")
+    outputs = {"h": results[0] * 2.0, "plain": results[0]}
+    if cell == "lstm" and len(results) > 1 and rng.random() < 0.5:
+        outputs["c"] = results[1]
+    elif cell == "lstm" and len(results) > 1:
+        outputs["c"] = g.strided_slice(results[1], [-1, 0, 0], [None, None, H])
+        if count == 2:
+            outputs["c_back"] = g.strided_slice(results[1], [0, 0, H], [1, None, None])
+    return g, outputs, feeds, bool({"mask", "peephole"} & set(inputs))
+
+
+def test_random_layers(rng: np.random.Generator, tmp_path: Path) -> None:
+    seen: dict[str, int] = dict.fromkeys(KINDS, 0)
+    path = tmp_path / "layer.onnx"
+    for number in range(300):
+        cell = list(GATES)[number % 3]
+        descriptor = DESCRIPTORS[cell](**options(rng, cell))
+        g, outputs, feeds, is_special = layer(rng, cell, descriptor)
+        zo.save(g, outputs, path)
+        saved = onnx.load(path)
+        onnx.checker.check_model(saved, full_check=True)
+        (kind,) = KINDS & {node.op_type for node in saved.graph.node}
+        seen[kind] += 1
+        if is_special or getattr(descriptor, "flip_z", False):
+            assert kind == "Scan"
+        found = runtime(path, {tensor.name: array for tensor, array in feeds.items()})
+        wanted = g.run(feeds, list(outputs.values()))
+        named = {name: wanted[tensor] for name, tensor in outputs.items()}
+        close(found, named, f"{number}: {descriptor}")
+    assert min(seen.values()) > 10
+
+
+def test_what_onnx_has_is_not_a_scan(rng: np.random.Generator, tmp_path: Path) -> None:
+    for cell in GATES:
+        g = zs.Graph()
+        x = g.placeholder(shape=(None, None, I), name="x")
+        weights = {
+            "recurrent_weight": g.variable(normal(rng, GATES[cell] * H, H)),
+            "input_weight": g.variable(normal(rng, GATES[cell] * H, I)),
+        }
+        (h, *_) = getattr(g, cell)(x, **weights)
+        zo.save(g, {"h": h}, tmp_path / "plain.onnx")
+        kinds = {node.op_type for node in onnx.load(tmp_path / "plain.onnx").graph.node}
+        assert kinds == {cell.upper().removeprefix("SINGLE_GATE_"), "Squeeze"}
+
+
+# Gradient operations and the like, which ONNX has no operator for; and what onnxruntime lacks.
+NOT_SAVED = {
+    *(
+        "scatter",
+        "scatter_along_axis",
+        "put_slice",
+        "stochastic_gradient_descent",
+        "adam",
+        "assign",
+    ),
+    *("soft_max_cross_entropy", "soft_max_cross_entropy_gradient", "pad_around_gradient"),
+    *("soft_max_cross_entropy_labels_gradient",),
+}
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.op for case in CASES])
+def test_every_op_of_the_graph(number: int, tmp_path: Path) -> None:
+    """The graph's own cases, in float32, with known and with unknown sizes."""
+    case = CASES[number]
+    narrow = [a.astype(np.float32) if a.dtype == np.float64 else a for a in case.inputs]
+    for is_unknown in (False, True):
+        g = zs.Graph()
+        inputs = [
+            g.placeholder(
+                shape=[None] * a.ndim if is_unknown else a.shape, dtype=a.dtype.name, name=f"in{k}"
+            )
+            for k, a in enumerate(narrow)
+        ]
+        try:
+            results = case.build(g, *inputs)
+        except zs.ZStateError:
+            if is_unknown or case.op in ("read", "assign") or "entropy_" in case.op:
+                return  # this case needs known sizes, or float64
+            raise
+        results = results if isinstance(results, list) else [results]
+        outputs = {f"out{k}": tensor for k, tensor in enumerate(results)}
+        path = tmp_path / "op.onnx"
+        symmetric = any(n.attributes.get("mode") == "symmetric" for n in g.nodes)
+        if case.op in NOT_SAVED or symmetric:
+            with pytest.raises(zs.ZStateError, match=r"\[onnx.save\] node"):
+                zo.save(g, outputs, path)
+            return
+        zo.save(g, outputs, path)
+        feeds = dict(zip(inputs, narrow, strict=True))
+        wanted = g.run(feeds, results)
+        try:
+            found = runtime(path, {tensor.name: array for tensor, array in feeds.items()})
+        except Exception as error:
+            if "NOT_IMPLEMENTED" in str(error):
+                pytest.skip("onnxruntime has no such type for this operator")
+            raise
+        close(found, {name: wanted[tensor] for name, tensor in outputs.items()})
+
+
+def test_refusals(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(T, N, H), name="x")
+    weight = g.variable(np.ones((H, H), np.float32))
+    descriptor = zs.SingleGateRNNDescriptor(training=True)
+    _, z = g.single_gate_rnn(x, recurrent_weight=weight, descriptor=descriptor, name="the_layer")
+    with pytest.raises(zs.ZStateError, match="'the_layer'.*training_state"):
+        zo.save(g, {"z": z}, tmp_path / "no.onnx")
+    with pytest.raises(zs.ZStateError, match="at least one"):
+        zo.save(g, {}, tmp_path / "no.onnx")
+    with pytest.raises(zs.ZStateError, match="another graph"):
+        zo.save(zs.Graph(), {"z": z}, tmp_path / "no.onnx")
+    assert not (tmp_path / "no.onnx").exists()
+
+
+def test_outputs_may_share_a_tensor_or_be_an_input(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(2,), name="x")
+    y = x + 1.0
+    outputs = {"a": y, "b": y, "same": x, "fixed": g.constant(3.0), "x2": y * 2.0}
+    zo.save(g, outputs, tmp_path / "shared.onnx")
+    found = runtime(tmp_path / "shared.onnx", {"x": np.array([1, 2], np.float32)})
+    assert {name: np.ravel(a).tolist() for name, a in found.items()} == {
+        "a": [2, 3],
+        "b": [2, 3],
+        "same": [1, 2],
+        "fixed": [3],
+        "x2": [4, 6],
+    }
