@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 MAKEFLAGS += --jobs=2
 unexport MAKEFLAGS  # for no one but this make: ninja would look for pipes that it was not given
 
-.PHONY: run test tests test-gpu lint sanitize docs docs-screenshots wheels clean
+.PHONY: run test tests soak test-gpu lint sanitize docs docs-screenshots wheels clean
 
 run: $(VENV)/.run
 	$(BIN)/zstate train
@@ -22,13 +22,21 @@ tests: lint
 
 # The engine with the address and undefined-behaviour sanitizers, over random calls. One instruction set, the widest of
 # this machine: such a build takes its time.
+SANITIZE_SECONDS := 60
 SANITIZED := $(shell grep -q avx512vl /proc/cpuinfo 2>/dev/null && echo avx512 || echo v2)
 sanitize: $(VENV)/.dev
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) > /dev/null \
 		-DPython_EXECUTABLE=$(abspath $(BIN)/python) -DZSTATE_SANITIZE=ON -DZSTATE_ISAS=$(SANITIZED)
 	$(BIN)/cmake --build build/sanitize > /dev/null
 	LD_PRELOAD=$$($${CXX:-g++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/native/sanitize.py build/sanitize/_native*.so 60
+		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/native/sanitize.py build/sanitize/_native*.so $(SANITIZE_SECONDS)
+
+# The random tests at length, with fresh seeds that are printed: `make soak SECONDS=3600` gives each part an hour.
+SECONDS := 600
+soak: $(VENV)/.dev
+	$(BIN)/python tests/native/random_calls.py --calls 1000000000 --seconds $(SECONDS)
+	$(MAKE) sanitize SANITIZE_SECONDS=$(SECONDS)
+	ZSTATE_SOAK=25 timeout $(SECONDS) $(PYTEST) tests/jax tests/graph tests/core tests/numbers tests/torch/test_routes.py || test $$? -eq 124
 
 # On a machine with an NVIDIA GPU; the Python there must have torch and cuda-core. Most of the time goes into compiling
 # specialisations: with pytest-xdist on several cores.
@@ -54,8 +62,10 @@ $(VENV)/.run: $(BIN)/python $(SOURCES)
 
 $(VENV)/.dev: $(BIN)/python $(SOURCES) constraints.txt
 	$(BIN)/python -m pip uninstall --quiet --yes zstate
+	$(BIN)/python -m pip install --quiet -c constraints.txt jax  # first: its headers are needed by the build
 	$(BIN)/python -m pip install --quiet -c constraints.txt '.[dev]' \
-		--config-settings=cmake.define.ZSTATE_WERROR=ON
+		--config-settings=cmake.define.ZSTATE_WERROR=ON \
+		--config-settings=cmake.define.ZSTATE_XLA_INCLUDE=$$($(BIN)/python -c "import jax; print(jax.ffi.include_dir())")
 	touch $@
 
 # The documentation site, in site/; a warning or a link that leads nowhere is an error. Docstrings are read from src/:

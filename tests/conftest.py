@@ -20,6 +20,7 @@ from zstate.backends import native
 settings.register_profile(
     "zstate",
     deadline=None,
+    max_examples=100 * int(os.environ.get("ZSTATE_SOAK", "1")),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -9,6 +9,7 @@
 #include "python/results.h"
 #include "runtime/engines.h"
 #include "runtime/blocks.h"
+#include "runtime/named_arrays.h"
 #include "runtime/paths.h"
 #include "runtime/sizes.h"
 
@@ -17,58 +18,11 @@ namespace {
 
 using i64 = std::int64_t;
 
-template <class Arrays>
-struct Member {
-  const char* name;
-  Array Arrays::* array;
-};
-
-// What the engines' arrays are called in Python.
-constexpr Member<ForwardArrays> kForwardInputs[] = {
-    {"source", &ForwardArrays::source},
-    {"recurrent_weight", &ForwardArrays::recurrent_weight},
-    {"input_weight", &ForwardArrays::input_weight},
-    {"bias", &ForwardArrays::bias},
-    {"init_state", &ForwardArrays::init_state},
-    {"init_cell", &ForwardArrays::init_cell},
-    {"mask", &ForwardArrays::mask},
-    {"peephole", &ForwardArrays::peephole},
-    {"secondary_bias", &ForwardArrays::secondary_bias},
-};
-constexpr Member<ForwardArrays> kForwardResults[] = {
-    {"state", &ForwardArrays::state},
-    {"cell", &ForwardArrays::cell},
-    {"training_state", &ForwardArrays::training_state},
-};
-constexpr Member<BackwardArrays> kBackwardInputs[] = {
-    {"source", &BackwardArrays::source},
-    {"recurrent_weight", &BackwardArrays::recurrent_weight},
-    {"source_gradient", &BackwardArrays::source_gradient},
-    {"z_state", &BackwardArrays::training_state},
-    {"cell_output_fwd", &BackwardArrays::cell_fwd},
-    {"output_fwd", &BackwardArrays::state_fwd},
-    {"state_gradient", &BackwardArrays::state_gradient},
-    {"cell_gradient", &BackwardArrays::cell_gradient},
-    {"input_weight", &BackwardArrays::input_weight},
-    {"bias", &BackwardArrays::bias},
-    {"init_state", &BackwardArrays::init_state},
-    {"init_cell", &BackwardArrays::init_cell},
-    {"mask", &BackwardArrays::mask},
-    {"peephole", &BackwardArrays::peephole},
-    {"secondary_bias", &BackwardArrays::secondary_bias},
-};
-constexpr Member<BackwardArrays> kBackwardResults[] = {
-    {"source", &BackwardArrays::d_source},      {"recurrent_weight", &BackwardArrays::d_recurrent},
-    {"input_weight", &BackwardArrays::d_input}, {"bias", &BackwardArrays::d_bias},
-    {"peephole", &BackwardArrays::d_peephole},  {"init_state", &BackwardArrays::d_state},
-    {"init_cell", &BackwardArrays::d_cell},     {"secondary_bias", &BackwardArrays::d_secondary},
-};
-
 template <class Arrays, std::size_t Count>
-int place_of(const Member<Arrays> (&members)[Count], const std::string& name) {
-  for (std::size_t i = 0; i < Count; ++i)
-    if (name == members[i].name) return static_cast<int>(i);
-  throw std::invalid_argument("Plan: no array is called " + name);
+int known_place(const Member<Arrays> (&members)[Count], const std::string& name) {
+  const int place = place_of(members, name);
+  if (place < 0) throw std::invalid_argument("Plan: no array is called " + name);
+  return place;
 }
 
 bool has_shape(PyArrayObject* array, const Shape& shape) {
@@ -229,11 +183,11 @@ Plan::Plan(Signature signature) : s_(std::move(signature)) {
   for (NamedShape& named : s_.inputs)
     if (!named.name.empty())
       named.place =
-          s_.gradient ? place_of(kBackwardInputs, named.name) : place_of(kForwardInputs, named.name);
+          s_.gradient ? known_place(kBackwardInputs, named.name) : known_place(kForwardInputs, named.name);
   for (NamedShape& named : s_.results)
     if (!named.name.empty())
       named.place =
-          s_.gradient ? place_of(kBackwardResults, named.name) : place_of(kForwardResults, named.name);
+          s_.gradient ? known_place(kBackwardResults, named.name) : known_place(kForwardResults, named.name);
 }
 
 nb::object Plan::run(nb::handle values) const {

@@ -1,21 +1,22 @@
-"""The array library behind an array, under the array API's names: NumPy or torch.
+"""The array library behind an array, under the array API's names: NumPy, torch or JAX.
 
 The cells, the pipeline and the graph's op table compute through a ``Namespace``. Functions that
 both libraries spell as the array API does come from the library itself; what they spell
-differently is written here, once per library. torch is found when a torch tensor arrives, and
-never imported before.
+differently is written here, once per library. torch and JAX are found when one of their arrays
+arrives, and never imported before.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from .backends.native import fused, product
-from .layout import dtype_name, is_plain_array, is_torch_tensor
+from .layout import dtype_name, is_jax_array, is_plain_array, is_torch_tensor
 from .types import Array, Shape, float_dtype
 
 
@@ -37,6 +38,13 @@ class Namespace(Protocol):
     def total(self, value: Any, axis: tuple[int, ...]) -> Any:
         """The sum over these axes, added up in float64 and given in the type of the value."""
 
+    def scan(self, step: Any, first: Any, inputs: Any, count: int, reverse: bool) -> Any:
+        """(state, result) = step(state, the step's inputs) for every step, first to last or back.
+
+        ``inputs`` are arrays [T,…], None, or tuples of these. Gives the last state, and a tuple
+        of the steps' results [T,…].
+        """
+
     def fused(self, name: str, *values: Any) -> Any:
         """The result of a row that this library computes in one pass, by the names and forms of
         csrc/python/graph_arrays.h; None: compose it of array functions."""
@@ -46,7 +54,31 @@ class Namespace(Protocol):
     def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Any: ...
 
 
-class NumPyNamespace:
+class _InTurn:
+    """A scan as a loop in Python, for libraries that compute at once."""
+
+    def scan(self, step: Any, state: Any, inputs: Any, count: int, reverse: bool) -> Any:
+        results = []
+        for t in reversed(range(count)) if reverse else range(count):
+            state, result = step(state, _at(inputs, t))
+            results.append(result)
+        if reverse:
+            results.reverse()
+        stack = self.stack  # type: ignore[attr-defined]
+        return state, tuple(stack(each, 0) for each in zip(*results, strict=True))
+
+
+def _at(inputs: Any, t: int) -> Any:
+    """One step of what has a leading T axis."""
+    if inputs is None:
+        return None
+    if not isinstance(inputs, tuple):
+        return inputs[t]
+    parts = [_at(part, t) for part in inputs]
+    return type(inputs)(*parts) if hasattr(inputs, "_fields") else tuple(parts)
+
+
+class NumPyNamespace(_InTurn):
     """NumPy, versions 1.25 and later, under the array API's names."""
 
     concat = staticmethod(np.concatenate)
@@ -135,7 +167,7 @@ class NumPyNamespace:
         return total.astype(updates.dtype, copy=False)
 
 
-class TorchNamespace:
+class TorchNamespace(_InTurn):
     """torch on one device, under the array API's names."""
 
     def __init__(self, torch: Any, device: Any) -> None:
@@ -235,6 +267,36 @@ class TorchNamespace:
         return self._torch.arange(size, device=self.device)
 
 
+class JaxNamespace:
+    """jax.numpy; what the cells and the pipeline call, and no more: no graph computes with it."""
+
+    def __init__(self, jax: Any) -> None:
+        self._jax, self._numpy = jax, jax.numpy
+        self.sigmoid, self.relu = jax.nn.sigmoid, jax.nn.relu
+        self.concat = jax.numpy.concatenate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._numpy, name)
+
+    def dtype(self, name: str) -> Any:
+        return self._numpy.dtype(name)
+
+    def astype(self, value: Any, dtype: Any, copy: bool = True) -> Any:
+        return value.astype(dtype)
+
+    def total(self, value: Any, axis: tuple[int, ...]) -> Any:
+        # Without jax_enable_x64 there is no float64.
+        wide = self._jax.dtypes.canonicalize_dtype(np.float64)
+        return value.sum(axis, dtype=wide).astype(value.dtype)
+
+    def scan(self, step: Any, state: Any, inputs: Any, count: int, reverse: bool) -> Any:
+        from .jax.versions import vary_alike  # here, where JAX is there
+
+        leaves, tree = self._jax.tree.flatten((state, inputs))
+        state, inputs = self._jax.tree.unflatten(tree, vary_alike(leaves))
+        return self._jax.lax.scan(step, state, inputs, count, reverse)
+
+
 NUMPY = NumPyNamespace()
 _TORCH: dict[Any, TorchNamespace] = {}
 
@@ -246,6 +308,8 @@ def is_array(value: object) -> bool:
 
 def namespace_of(value: Any) -> Namespace:
     """The namespace of an array: its library and, in torch, its device."""
+    if is_jax_array(value):
+        return _jax_namespace()
     if not is_torch_tensor(value):
         return NUMPY
     known = _TORCH.get(value.device)
@@ -253,6 +317,11 @@ def namespace_of(value: Any) -> Namespace:
     return known or _TORCH.setdefault(
         value.device, TorchNamespace(sys.modules["torch"], value.device)
     )
+
+
+@lru_cache(maxsize=1)
+def _jax_namespace() -> JaxNamespace:
+    return JaxNamespace(sys.modules["jax"])
 
 
 def _torch_to_numpy(value: Any) -> Array:

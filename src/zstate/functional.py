@@ -14,7 +14,7 @@ import numpy as np
 from . import operations as ops
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from .layout import is_torch_tensor
+from .layout import is_jax_array, is_torch_tensor
 from .operations import AnyArray as Array
 from .operations import (
     GRUGradients,
@@ -37,11 +37,16 @@ def run(
 ) -> ops.AnyResult:
     """A call by its prepared run, which is made at the first of its kind."""
     # First of all, since torch.compile follows a call on its tensors into here.
-    if type(tensors[0]) is not np.ndarray and is_torch_tensor(tensors[0]):
-        global _on_torch
-        if _on_torch is None:
-            from .torch.operators import run as _on_torch
-        return cast(ops.AnyResult, _on_torch(operation, tensors, descriptor, backend))
+    if type(tensors[0]) is not np.ndarray:
+        if is_torch_tensor(tensors[0]):
+            global _on_torch
+            if _on_torch is None:
+                from .torch.operators import run as _on_torch
+            return cast(ops.AnyResult, _on_torch(operation, tensors, descriptor, backend))
+        if is_jax_array(tensors[0]):
+            from .jax.functions import run as on_jax
+
+            return on_jax(operation, tensors, descriptor, backend)
     if backend is None:
         known = run_known(operation, tensors, descriptor)
         if known is not None:

@@ -389,6 +389,12 @@ def is_torch_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_jax_array(value: object) -> bool:
+    """Whether it is a jax array or a tracer; JAX is never imported either."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
 def is_plain_array(value: object) -> bool:
     """Whether NumPy's arithmetic on it is what it says: not a masked array, not a matrix."""
     return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix)

@@ -7,7 +7,8 @@ T time, N batch, I input features, H hidden units, G gates, D directions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .arrays import namespace_of
 from .cells.activations import ACTIVATIONS
@@ -55,37 +56,35 @@ def _scan(call: _Call, index: int, gates: Value) -> dict[str, Value]:
     """One direction, step by step: each state [T,N,H] and the training state [T,N,G·H]."""
     cell, d = call.layout.cell_kind, call.direction(index)
     gates_x = call.part("gates", gates, index).reshape(call.by_gate)
-    mask, now = call.mask(index), call.initial(index)
-    states, saved = [], []
-    for t in range(call.steps):
-        now, kept = cell.forward(d, gates_x[t], None if mask is None else mask[t], now)
-        states.append(now)
-        saved.append(kept)
-    found = {"training_state": call.stacked(saved, call.by_gate).reshape(call.flat)}
-    for k, state in enumerate(cell.states):
-        found[state.name] = call.stacked([each[k] for each in states], call.by_state)
-    return found
+
+    def step(now: States, at: tuple[Value, Value | None]) -> tuple[States, tuple[Value, ...]]:
+        states, saved = cell.forward(d, *at, now)
+        return states, (saved, *states)
+
+    shapes = [call.by_gate, *(call.by_state for _ in cell.states)]
+    inputs = (gates_x, call.mask(index))
+    _, (saved, *states) = call.scan(step, call.initial(index), inputs, shapes)
+    names = [state.name for state in cell.states]
+    return {"training_state": saved.reshape(call.flat), **dict(zip(names, states, strict=True))}
 
 
 def _scan_backward(call: _Call, index: int) -> dict[str, Value]:
     """One direction, last step first: gradients of gates, parameters and initial states."""
     cell, d = call.layout.cell_kind, call.direction(index)
     at = call.steps_of(d, index)
-    incoming = [call.gradients(state, index) for state in cell.states]
-    now: States = tuple(last for _, last in incoming)
-    gates = []
-    for t in reversed(range(call.steps)):
-        now = tuple(
-            later if each is None else later + each[t]
-            for later, (each, _) in zip(now, incoming, strict=True)
-        )
-        gradient, now = cell.backward(d, at.step(t), now)
-        gates.append(gradient)
-    whole = call.stacked(gates[::-1], call.by_gate)
-    found = {"gates": whole.reshape(call.flat), **cell.parameters(d, at, whole)}
-    for state, value in zip(cell.states, now, strict=True):
-        found[state.initial] = value
-    return found
+    every, last = zip(*(call.gradients(state, index) for state in cell.states), strict=True)
+
+    def step(now: States, each: tuple[Steps, States]) -> tuple[States, tuple[Value]]:
+        at, own = each
+        pairs = zip(now, own, strict=True)
+        now = tuple(later if here is None else later + here for later, here in pairs)
+        gradient, before = cell.backward(d, at, now)
+        return before, (gradient,)
+
+    before, (gates,) = call.scan(step, last, (at, every), [call.by_gate], reverse=True)
+    names = [state.initial for state in cell.states]
+    found = {"gates": gates.reshape(call.flat), **cell.parameters(d, at, gates)}
+    return {**found, **dict(zip(names, before, strict=True))}
 
 
 def _contract(call: _Call, gates: Value) -> dict[str, Value]:
@@ -138,9 +137,19 @@ class _Call:
         backwards = by_step and self.layout.is_backwards(name, index)
         return self.xp.flip(value, (0,)) if backwards else value
 
-    def stacked(self, steps: list[Value], shape: tuple[int, ...]) -> Value:
-        """[T,N,…] of this shape from its steps, which may be none."""
-        return self.xp.stack(steps, 0) if steps else self.xp.zeros(shape, self.dtype)
+    def scan(
+        self,
+        step: Callable[[States, Any], tuple[States, tuple[Value, ...]]],
+        first: States,
+        inputs: Any,
+        shapes: Sequence[tuple[int, ...]],
+        reverse: bool = False,
+    ) -> tuple[States, tuple[Value, ...]]:
+        """The states after the last step, and what the steps gave, [T,N,…] of these shapes."""
+        if self.steps:
+            last, steps = self.xp.scan(step, first, inputs, self.steps, reverse)
+            return last, steps
+        return first, tuple(self.xp.zeros(shape, self.dtype) for shape in shapes)
 
     def direction(self, index: int) -> Direction:
         """What the steps of one direction share."""

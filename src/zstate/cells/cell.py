@@ -87,15 +87,6 @@ class Steps(NamedTuple):
     after: States  # the states after it
     saved: Value  # zState[t] [N,G,H]
 
-    def step(self, t: int) -> Steps:
-        """One of all steps."""
-        return Steps(
-            None if self.mask is None else self.mask[t],
-            tuple(state[t] for state in self.before),
-            tuple(state[t] for state in self.after),
-            self.saved[t],
-        )
-
 
 class StepGradients(NamedTuple):
     """What one step backward gives."""

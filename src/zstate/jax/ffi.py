@@ -1,0 +1,155 @@
+"""The native engine inside XLA programs on the CPU: the handlers of csrc/xla, without Python.
+
+The handlers lie in a shared library of their own beside the package; they are registered with XLA
+when this module is imported. Under a mesh, a call is split by its batch and by nothing else: each
+device computes its own sequences, and the gradients of weights are added up between them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ..layout import Layout
+
+if TYPE_CHECKING:
+    from .primitives import Signature
+
+_LIBRARY = Path(__file__).parent.parent / "libzstate_xla.so"
+_CELLS = ("rnn", "lstm", "gru")  # in the engine's order
+_TARGETS = {False: "zstate_forward", True: "zstate_gradient"}  # by whether it is a gradient
+
+
+@lru_cache(maxsize=1)
+def unavailable() -> str | None:
+    """Why the native engine cannot be called from JAX, or None."""
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        return f"the package was built without its XLA handlers , which need jax then ({error})"
+    for target in _TARGETS.values():
+        jax.ffi.register_ffi_target(
+            target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu"
+        )
+    return None
+
+
+def is_available() -> bool:
+    return unavailable() is None
+
+
+def call(signature: Signature, values: Sequence[Any], partitioned: bool) -> list[Any]:
+    """One call of the engine; ``partitioned``: one per device, each with its own sequences."""
+    if not partitioned:
+        return _run(signature, values)
+    shapes = tuple((tuple(v.shape), v.dtype.name) for v in values)
+    return list(_partitioned(signature, shapes)(*values))
+
+
+def _run(signature: Signature, values: Sequence[Any]) -> list[Any]:
+    from .primitives import result_types
+
+    layout = signature.layout(values)
+    operation = layout.operation
+    results = jax.ffi.ffi_call(
+        _TARGETS[operation.is_gradient],
+        result_types(signature, values),
+        vmap_method="sequential",
+    )(
+        *values,
+        problem=np.array(_problem(layout), np.int64),
+        inputs=" ".join(signature.inputs),
+        results=" ".join(layout.result_names()),
+    )
+    return list(results)
+
+
+def _problem(layout: Layout) -> list[int]:
+    """The numbers that read_problem() in csrc/xla/handlers.cpp reads, in its order."""
+    descriptor, cell = layout.descriptor, layout.cell_kind
+    return [
+        _CELLS.index(cell.short),
+        len(cell.gates),
+        *layout.size,
+        layout.directions,
+        int(descriptor.reverse),
+        int(getattr(descriptor, "reset_after", False)),
+        int(getattr(descriptor, "flip_z", False)),
+        int("input_weight" in layout.present),
+        *_padded(layout.slots, 4),
+        *_padded([int(kind) for kind in descriptor.activations], 5),
+    ]
+
+
+def _padded(numbers: Sequence[int], count: int) -> list[int]:
+    return [*numbers, *[0] * (count - len(numbers))]
+
+
+# ---- under a mesh ----
+
+
+@lru_cache(maxsize=4096)
+def _partitioned(signature: Signature, shapes: tuple[Any, ...]) -> Any:
+    """The call with a rule for the partitioner: the batch may be split, nothing else."""
+    function = custom_partitioning(lambda *values: tuple(_run(signature, values)))
+    stand_ins = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    layout = signature.layout(stand_ins)
+    inputs = [
+        _axes(name, s.shape, layout) for name, s in zip(signature.inputs, stand_ins, strict=True)
+    ]
+    gradient = layout.operation.is_gradient
+    given = dict(zip(signature.inputs, inputs, strict=True))
+    results = [
+        given[name] if gradient else _axes(name, layout.shape(name), layout)
+        for name in layout.result_names()
+    ]
+
+    def partition(mesh: Any, arg_shapes: Any, result_shapes: Any) -> Any:
+        source = arg_shapes[0].sharding.spec
+        split = source[1] if len(source) > 1 else None
+
+        def sharding(axes: tuple[bool, ...]) -> NamedSharding:
+            return NamedSharding(mesh, P(*(split if is_batch else None for is_batch in axes)))
+
+        def lower(*values: Any) -> tuple[Any, ...]:
+            own = _run(signature, values)
+            if not gradient or split is None:
+                return tuple(own)
+            # Every device has the gradients of the weights from its own sequences.
+            return tuple(
+                each if any(axes) else jax.lax.psum(each, split)
+                for each, axes in zip(own, results, strict=True)
+            )
+
+        return mesh, lower, tuple(map(sharding, results)), tuple(map(sharding, inputs))
+
+    names = iter(f"a{k}" for k in range(1000))
+    factors = [[("n" if b else next(names)) for b in axes] for axes in (*inputs, *results)]
+    text = [" ".join(each) for each in factors]
+    function.def_partition(
+        partition,
+        sharding_rule=f"{', '.join(text[: len(inputs)])} -> {', '.join(text[len(inputs) :])}",
+        need_replication_factors=tuple(f for each in factors for f in each if f != "n"),
+    )
+    return function
+
+
+def _axes(name: str, shape: tuple[int, ...], layout: Layout) -> tuple[bool, ...]:
+    """Which axis of a tensor is the batch."""
+    letters = [dim.letter for dim in layout.forms(name)[0]]
+    if name == "mask":
+        letters = letters[len(letters) - len(shape) :]
+        return tuple(a == "N" and s != 1 for a, s in zip(letters, shape, strict=True))
+    letters = next(
+        [d.letter for d in form] for form in layout.forms(name) if len(form) == len(shape)
+    )
+    return tuple(letter == "N" for letter in letters)

@@ -1,0 +1,222 @@
+"""The six operations on jax arrays: the functional interface's arguments, and ``lengths``."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import operations as ops
+from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from ..errors import BackendError, DTypeError, refusal
+from ..layout import check_descriptor, describe
+from ..operations import (
+    AnyResult,
+    GRUGradients,
+    GRUResult,
+    LSTMGradients,
+    LSTMResult,
+    Operation,
+    RNNGradients,
+    RNNResult,
+)
+from . import ffi
+from .lengths import check_lengths, run_with_lengths
+from .primitives import Signature, forward_p, gradient_p
+from .versions import vary_alike
+
+Value = Any  # what jax.numpy takes: a jax array, a tracer, a NumPy array
+
+
+def run(
+    operation: Operation,
+    tensors: tuple[Value | None, ...],
+    descriptor: AnyDescriptor | None,
+    backend: str | None,
+    lengths: Value | None = None,
+) -> AnyResult:
+    """Check a call while it is traced, and bind it."""
+    descriptor = check_descriptor(operation, descriptor)
+    composed = _is_composed(operation, backend)
+    given = {
+        name: _as_value(operation, name, value)
+        for name, value in zip(operation.inputs, tensors, strict=True)
+        if value is not None
+    }
+
+    def bind(given: dict[str, Value], descriptor: AnyDescriptor) -> dict[str, Value]:
+        signature = Signature(operation.name, descriptor, tuple(given), composed)
+        names = signature.layout(list(given.values())).result_names()
+        primitive = gradient_p if operation.is_gradient else forward_p
+        values = vary_alike(list(given.values()))
+        return dict(zip(names, primitive.bind(*values, signature=signature), strict=True))
+
+    if lengths is None:
+        results = bind(given, descriptor)
+    else:
+        layout = Signature(operation.name, descriptor, tuple(given)).layout(list(given.values()))
+        lengths = check_lengths(operation, lengths, *layout.size[:2])
+        results = run_with_lengths(bind, given, descriptor, lengths)
+    return operation.result(*map(results.get, operation.result._fields))
+
+
+def _as_value(operation: Operation, name: str, value: Any) -> Value:
+    if isinstance(value, (jax.Array, np.ndarray)):
+        return jnp.asarray(value)
+    raise DTypeError(refusal(operation.name, name, "a jax or NumPy array", describe(value)))
+
+
+def _is_composed(operation: Operation, backend: str | None) -> bool:
+    """Whether a call is composed of JAX operations rather than one call of an engine."""
+    if backend is None:
+        return False
+    if backend == "reference":
+        return True
+    reason = ffi.unavailable() if backend == "native" else "zstate.jax has no such backend"
+    if reason is None:
+        return False
+    raise BackendError(f"[{operation.name}] backend {backend!r} cannot serve this call: {reason}")
+
+
+def single_gate_rnn(
+    source: Value,
+    recurrent_weight: Value,
+    *,
+    input_weight: Value | None = None,
+    bias: Value | None = None,
+    init_state: Value | None = None,
+    mask: Value | None = None,
+    descriptor: SingleGateRNNDescriptor | None = None,
+    backend: str | None = None,
+    lengths: Value | None = None,
+) -> RNNResult:
+    """:func:`zstate.single_gate_rnn` on jax arrays.
+
+    Args:
+        lengths: [N], how many steps of each sequence count; None means all T.
+    """
+    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask)
+    return cast(RNNResult, run(ops.SINGLE_GATE_RNN, tensors, descriptor, backend, lengths))
+
+
+def lstm(
+    source: Value,
+    recurrent_weight: Value,
+    *,
+    input_weight: Value | None = None,
+    bias: Value | None = None,
+    init_state: Value | None = None,
+    init_cell: Value | None = None,
+    mask: Value | None = None,
+    peephole: Value | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    backend: str | None = None,
+    lengths: Value | None = None,
+) -> LSTMResult:
+    """:func:`zstate.lstm` on jax arrays.
+
+    Args:
+        lengths: [N], how many steps of each sequence count; None means all T.
+    """
+    tensors = (
+        *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
+        *(mask, peephole),
+    )
+    return cast(LSTMResult, run(ops.LSTM_FORWARD, tensors, descriptor, backend, lengths))
+
+
+def gru(
+    source: Value,
+    recurrent_weight: Value,
+    *,
+    input_weight: Value | None = None,
+    bias: Value | None = None,
+    init_state: Value | None = None,
+    mask: Value | None = None,
+    secondary_bias: Value | None = None,
+    descriptor: GRUDescriptor | None = None,
+    backend: str | None = None,
+    lengths: Value | None = None,
+) -> GRUResult:
+    """:func:`zstate.gru` on jax arrays.
+
+    Args:
+        lengths: [N], how many steps of each sequence count; None means all T.
+    """
+    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias)
+    return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend, lengths))
+
+
+def single_gate_rnn_gradients(
+    source: Value,
+    recurrent_weight: Value,
+    source_gradient: Value,
+    z_state: Value,
+    *,
+    state_gradient: Value | None = None,
+    input_weight: Value | None = None,
+    bias: Value | None = None,
+    init_state: Value | None = None,
+    mask: Value | None = None,
+    descriptor: SingleGateRNNDescriptor | None = None,
+    backend: str | None = None,
+) -> RNNGradients:
+    """:func:`zstate.single_gate_rnn_gradients` on jax arrays."""
+    tensors = (
+        *(source, recurrent_weight, source_gradient, z_state, state_gradient),
+        *(input_weight, bias, init_state, mask),
+    )
+    return cast(RNNGradients, run(ops.SINGLE_GATE_RNN_GRADIENTS, tensors, descriptor, backend))
+
+
+def lstm_gradients(
+    source: Value,
+    recurrent_weight: Value,
+    source_gradient: Value,
+    z_state: Value,
+    cell_output_fwd: Value,
+    *,
+    state_gradient: Value | None = None,
+    cell_gradient: Value | None = None,
+    input_weight: Value | None = None,
+    bias: Value | None = None,
+    init_state: Value | None = None,
+    init_cell: Value | None = None,
+    mask: Value | None = None,
+    peephole: Value | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    backend: str | None = None,
+) -> LSTMGradients:
+    """:func:`zstate.lstm_gradients` on jax arrays."""
+    tensors = (
+        *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
+        *(state_gradient, cell_gradient, input_weight, bias, init_state, init_cell),
+        *(mask, peephole),
+    )
+    return cast(LSTMGradients, run(ops.LSTM_GRADIENTS, tensors, descriptor, backend))
+
+
+def gru_gradients(
+    source: Value,
+    recurrent_weight: Value,
+    source_gradient: Value,
+    z_state: Value,
+    output_fwd: Value,
+    *,
+    state_gradient: Value | None = None,
+    input_weight: Value | None = None,
+    bias: Value | None = None,
+    init_state: Value | None = None,
+    mask: Value | None = None,
+    secondary_bias: Value | None = None,
+    descriptor: GRUDescriptor | None = None,
+    backend: str | None = None,
+) -> GRUGradients:
+    """:func:`zstate.gru_gradients` on jax arrays."""
+    tensors = (
+        *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
+        *(input_weight, bias, init_state, mask, secondary_bias),
+    )
+    return cast(GRUGradients, run(ops.GRU_GRADIENTS, tensors, descriptor, backend))

@@ -1,0 +1,288 @@
+"""The operations as JAX primitives: how they are typed, differentiated, batched and lowered.
+
+Three primitives, each with the call's signature as its one static parameter:
+
+- ``forward`` and ``gradient`` are a forward operation and its gradient operation. On the CPU they
+  lower to one call of the native engine (ffi.py), elsewhere to plain JAX operations (the pipeline).
+- ``tangent`` is the derivative of a forward operation: linear in the tangents of its inputs. Its
+  transpose is the gradient operation, which is how reverse mode reaches the engine; forward mode
+  and higher derivatives use plain JAX operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from .. import pipeline
+from ..descriptors import AnyDescriptor
+from ..layout import Layout, TensorInfo, check
+from ..operations import OPERATIONS, Operation
+from . import ffi
+from .versions import array_type, lower_with_devices, lowers_for_several
+
+Value = Any  # a jax array or a tracer
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A call without its values: equal signatures share their compiled programs."""
+
+    name: str  # of the operation
+    descriptor: AnyDescriptor
+    inputs: tuple[str, ...]  # those passed, in the operation's order
+    composed: bool = False  # of plain JAX operations, on any device
+
+    @property
+    def operation(self) -> Operation:
+        return OPERATIONS[self.name]
+
+    def layout(self, values: Sequence[Value]) -> Layout:
+        """Checks the values' shapes and types."""
+        infos = {
+            name: TensorInfo(tuple(value.shape), value.dtype.name)
+            for name, value in zip(self.inputs, values, strict=True)
+        }
+        return check(self.operation, infos, self.descriptor)
+
+    def trained(self) -> Signature:
+        """The same forward operation with all its results."""
+        return replace(self, descriptor=replace(self.descriptor, training=True))
+
+
+def result_types(signature: Signature, values: Sequence[Value]) -> list[jax.ShapeDtypeStruct]:
+    layout = signature.layout(values)
+    given = dict(zip(signature.inputs, values, strict=True))
+    gradient = layout.operation.is_gradient
+    return [
+        jax.ShapeDtypeStruct(given[name].shape if gradient else layout.shape(name), values[0].dtype)
+        for name in layout.result_names()
+    ]
+
+
+def _compose(layout: Layout, values: Sequence[Value]) -> list[Value]:
+    """A call made of plain JAX operations: the pipeline on jax arrays."""
+    given = iter(values)
+    inputs = [next(given) if name in layout.present else None for name in layout.operation.inputs]
+    return [result for result in pipeline.run(layout, inputs) if result is not None]
+
+
+def _composed(signature: Signature) -> Callable[..., list[Value]]:
+    return lambda *values: _compose(signature.layout(values), values)
+
+
+def _lower_on_cpu(ctx: Any, *operands: Any, signature: Signature) -> Any:
+    """One call of the engine, per device where there are several."""
+
+    def function(*values: Value) -> list[Value]:
+        if signature.composed or not ffi.is_available():
+            return _compose(signature.layout(values), values)
+        return ffi.call(signature, values, lowers_for_several(ctx))
+
+    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+# ---- a derivative in the direction of tangents ----
+
+
+def _moving(signature: Signature, values: Sequence[Value], moved: Sequence[bool]) -> Any:
+    """The forward operation as a function of the inputs that move, and where these are now."""
+    places = [place for place, moves in enumerate(moved) if moves]
+
+    def function(*moving: Value) -> list[Value]:
+        inputs = list(values)
+        for place, value in zip(places, moving, strict=True):
+            inputs[place] = value
+        return _compose(signature.layout(inputs), inputs)
+
+    return function, [values[place] for place in places]
+
+
+def _tangent(*values: Value, signature: Signature, moved: tuple[bool, ...]) -> list[Value]:
+    """(inputs, results, tangents of the inputs that move) -> tangents of the results."""
+    inputs, tangents = values[: len(moved)], values[len(values) - sum(moved) :]
+    function, moving = _moving(signature, inputs, moved)
+    return list(jax.jvp(function, tuple(moving), tuple(tangents))[1])
+
+
+def _tangent_types(*values: Value, signature: Signature, moved: tuple[bool, ...]) -> list[Any]:
+    return result_types(signature, values[: len(moved)])
+
+
+def _transposed_tangent(
+    cotangents: Sequence[Any], *values: Any, signature: Signature, moved: tuple[bool, ...]
+) -> list[Any]:
+    """The gradient operation; composed where its formulas do not reach (masks, zState)."""
+    inputs = list(values[: len(moved)])
+    results = values[len(moved) : len(values) - sum(moved)]
+    names = signature.layout(inputs).result_names()
+    incoming = {
+        name: cotangent
+        for name, cotangent in zip(names, cotangents, strict=True)
+        if type(cotangent) is not ad.Zero
+    }
+    moving_names = [name for name, moves in zip(signature.inputs, moved, strict=True) if moves]
+    cell = signature.operation.cell
+    if "mask" in moving_names or "training_state" in incoming:
+        function, moving = _moving(signature, inputs, moved)
+        whole = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+        gradients = jax.vjp(function, *moving)[1](whole)
+    else:
+        given = dict(zip(signature.inputs, inputs, strict=True))
+        made = dict(zip(names, results, strict=True))
+        given |= {name: made[result] for name, result in cell.fed_back.items()}
+        given |= {n: incoming[result] for n, result in cell.incoming.items() if result in incoming}
+        given.setdefault("source_gradient", jnp.zeros_like(made["state"]))
+        by_name = _run_gradient(signature, given)
+        gradients = [by_name[name] for name in moving_names]
+    return [None] * (len(values) - len(gradients)) + list(gradients)
+
+
+def _run_gradient(signature: Signature, given: dict[str, Value]) -> dict[str, Value]:
+    """The gradients by name of a forward operation's gradient operation."""
+    operation = OPERATIONS[f"{signature.name}_gradients"]
+    inputs = tuple(name for name in operation.inputs if name in given)
+    own = Signature(operation.name, signature.descriptor, inputs, signature.composed)
+    values = [given[name] for name in inputs]
+    names = own.layout(values).result_names()
+    return dict(zip(names, gradient_p.bind(*values, signature=own), strict=True))
+
+
+def _forward_jvp(
+    values: Sequence[Value], tangents: Sequence[Any], *, signature: Signature
+) -> tuple[list[Value], list[Any]]:
+    trained = signature.trained()
+    results = forward_p.bind(*values, signature=trained)
+    moved = tuple(type(tangent) is not ad.Zero for tangent in tangents)
+    moving = [tangent for tangent, moves in zip(tangents, moved, strict=True) if moves]
+    derivatives = tangent_p.bind(*values, *results, *moving, signature=trained, moved=moved)
+    names = trained.layout(values).result_names()
+    wanted = [names.index(name) for name in signature.layout(values).result_names()]
+    return [results[place] for place in wanted], [derivatives[place] for place in wanted]
+
+
+def _composed_jvp(function: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
+    """The rule of a primitive that is differentiated through its composition."""
+
+    def rule(values: Sequence[Value], tangents: Sequence[Any], **static: Any) -> Any:
+        whole = [ad.instantiate_zeros(tangent) for tangent in tangents]
+        return jax.jvp(function(**static), tuple(values), tuple(whole))
+
+    return rule
+
+
+# ---- one more batch axis ----
+
+_BATCH_AXIS = {"source": 1, "init_state": 0, "init_cell": 0, "mask": 1}
+
+
+def _batch_forward(
+    values: Sequence[Value], axes: Sequence[int | None], *, signature: Signature
+) -> tuple[list[Value], list[int]]:
+    """Shared weights: the new axis becomes part of N. Otherwise, one call per member."""
+    batched = {name for name, axis in zip(signature.inputs, axes, strict=True) if axis is not None}
+    if not batched <= _BATCH_AXIS.keys():
+        return _batch_in_turn(forward_p, values, axes, signature=signature)
+    size = _axis_size(values, axes)
+    member = [
+        v if a is None else jnp.moveaxis(v, a, 0)[0] for v, a in zip(values, axes, strict=True)
+    ]
+    layout = signature.layout(member)
+    folded = []
+    for name, value, axis in zip(signature.inputs, values, axes, strict=True):
+        at = _BATCH_AXIS.get(name)
+        if at is None:
+            folded.append(value)
+            continue
+        value = value if axis is None else jnp.moveaxis(value, axis, 0)
+        if name == "mask":  # its own axes are the last ones, however few
+            lead = value.shape[:1] if axis is not None else ()
+            own = value.shape[len(lead) :]
+            value = value.reshape(*lead, *(1,) * (3 - len(own)), *own)
+            value = jnp.broadcast_to(value, (*lead, *layout.shape("mask")))
+        if axis is None:
+            value = jnp.broadcast_to(value, (size, *value.shape))
+        value = jnp.moveaxis(value, 0, at)
+        folded.append(value.reshape(*value.shape[:at], -1, *value.shape[at + 2 :]))
+    results = forward_p.bind(*folded, signature=signature)
+    batch = layout.size[1]
+    return [r.reshape(r.shape[0], size, batch, r.shape[-1]) for r in results], [1] * len(results)
+
+
+def _axis_size(values: Sequence[Value], axes: Sequence[int | None]) -> int:
+    sizes = [v.shape[a] for v, a in zip(values, axes, strict=True) if a is not None]
+    return int(sizes[0])
+
+
+def _batch_in_turn(
+    primitive: Primitive, values: Sequence[Value], axes: Sequence[int | None], **static: Any
+) -> tuple[list[Value], list[int]]:
+    """One call per member: no engine computes several layers at once."""
+    moved = [v if a is None else jnp.moveaxis(v, a, 0) for v, a in zip(values, axes, strict=True)]
+    members = [v for v, axis in zip(moved, axes, strict=True) if axis is not None]
+
+    def one(member: list[Value]) -> list[Value]:
+        rest = iter(member)
+        inputs = [v if axis is None else next(rest) for v, axis in zip(moved, axes, strict=True)]
+        return list(primitive.bind(*inputs, **static))
+
+    results = jax.lax.map(one, members)
+    return results, [0] * len(results)
+
+
+def _batch_tangent(
+    values: Sequence[Value], axes: Sequence[int | None], **static: Any
+) -> tuple[Any, Any]:
+    results = jax.vmap(lambda *v: _tangent(*v, **static), in_axes=tuple(axes))(*values)
+    return results, [0] * len(results)
+
+
+# ---- the primitives ----
+
+
+def _primitive(name: str, types: Callable[..., Any]) -> Primitive:
+    primitive = Primitive(f"zstate_{name}")
+    primitive.multiple_results = True
+
+    def result_avals(*values: Any, **static: Any) -> Any:
+        return [array_type(t.shape, t.dtype, values) for t in types(*values, **static)]
+
+    @cache
+    def compiled(**static: Any) -> Any:
+        return jax.jit(lambda *values: primitive.bind(*values, **static))
+
+    primitive.def_abstract_eval(result_avals)
+    primitive.def_impl(lambda *values, **static: compiled(**static)(*values))
+    return primitive
+
+
+forward_p = _primitive("forward", lambda *v, signature: result_types(signature, v))
+gradient_p = _primitive("gradient", lambda *v, signature: result_types(signature, v))
+tangent_p = _primitive("tangent", _tangent_types)
+
+for _each in (forward_p, gradient_p):
+    mlir.register_lowering(
+        _each,
+        mlir.lower_fun(lambda *v, signature: _composed(signature)(*v), multiple_results=True),
+    )
+    mlir.register_lowering(_each, _lower_on_cpu, platform="cpu")
+    lower_with_devices(_each)
+mlir.register_lowering(tangent_p, mlir.lower_fun(_tangent, multiple_results=True))
+
+ad.primitive_jvps[forward_p] = _forward_jvp
+ad.primitive_jvps[gradient_p] = _composed_jvp(lambda signature: _composed(signature))
+ad.primitive_jvps[tangent_p] = _composed_jvp(lambda **static: lambda *v: _tangent(*v, **static))
+ad.primitive_transposes[tangent_p] = _transposed_tangent
+
+batching.primitive_batchers[forward_p] = _batch_forward
+batching.primitive_batchers[gradient_p] = lambda v, axes, **static: _batch_in_turn(
+    gradient_p, v, axes, **static
+)
+batching.primitive_batchers[tangent_p] = _batch_tangent

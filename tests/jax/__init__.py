@@ -1,0 +1,1 @@
+"""zstate.jax: the operations on jax arrays and tracers."""
