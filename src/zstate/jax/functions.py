@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import functional
 from .. import operations as ops
 from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ..errors import BackendError, DTypeError, refusal
 from ..layout import check_descriptor, describe
-from ..operations import (
-    AnyResult,
-    GRUGradients,
-    GRUResult,
-    LSTMGradients,
-    LSTMResult,
-    Operation,
-    RNNGradients,
-    RNNResult,
-)
+from ..operations import AnyResult, GRUResult, LSTMResult, Operation, RNNResult
 from . import ffi
 from .lengths import check_lengths, run_with_lengths
 from .primitives import Signature, forward_p, gradient_p
 from .versions import vary_alike
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Value = Any  # what jax.numpy takes: a jax array, a tracer, a NumPy array
 
 
@@ -149,74 +145,20 @@ def gru(
     return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend, lengths))
 
 
-def single_gate_rnn_gradients(
-    source: Value,
-    recurrent_weight: Value,
-    source_gradient: Value,
-    z_state: Value,
-    *,
-    state_gradient: Value | None = None,
-    input_weight: Value | None = None,
-    bias: Value | None = None,
-    init_state: Value | None = None,
-    mask: Value | None = None,
-    descriptor: SingleGateRNNDescriptor | None = None,
-    backend: str | None = None,
-) -> RNNGradients:
-    """:func:`zstate.single_gate_rnn_gradients` on jax arrays."""
-    tensors = (
-        *(source, recurrent_weight, source_gradient, z_state, state_gradient),
-        *(input_weight, bias, init_state, mask),
-    )
-    return cast(RNNGradients, run(ops.SINGLE_GATE_RNN_GRADIENTS, tensors, descriptor, backend))
+def _on_jax(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of the functional interface whose arrays all become JAX's."""
+
+    @wraps(function)
+    def run_on_jax(*arguments: P.args, **options: P.kwargs) -> R:
+        def convert(value: Any) -> Any:
+            return jnp.asarray(value) if isinstance(value, np.ndarray) else value
+
+        values = [convert(value) for value in arguments]
+        return function(*values, **{name: convert(value) for name, value in options.items()})
+
+    return run_on_jax
 
 
-def lstm_gradients(
-    source: Value,
-    recurrent_weight: Value,
-    source_gradient: Value,
-    z_state: Value,
-    cell_output_fwd: Value,
-    *,
-    state_gradient: Value | None = None,
-    cell_gradient: Value | None = None,
-    input_weight: Value | None = None,
-    bias: Value | None = None,
-    init_state: Value | None = None,
-    init_cell: Value | None = None,
-    mask: Value | None = None,
-    peephole: Value | None = None,
-    descriptor: LSTMDescriptor | None = None,
-    backend: str | None = None,
-) -> LSTMGradients:
-    """:func:`zstate.lstm_gradients` on jax arrays."""
-    tensors = (
-        *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
-        *(state_gradient, cell_gradient, input_weight, bias, init_state, init_cell),
-        *(mask, peephole),
-    )
-    return cast(LSTMGradients, run(ops.LSTM_GRADIENTS, tensors, descriptor, backend))
-
-
-def gru_gradients(
-    source: Value,
-    recurrent_weight: Value,
-    source_gradient: Value,
-    z_state: Value,
-    output_fwd: Value,
-    *,
-    state_gradient: Value | None = None,
-    input_weight: Value | None = None,
-    bias: Value | None = None,
-    init_state: Value | None = None,
-    mask: Value | None = None,
-    secondary_bias: Value | None = None,
-    descriptor: GRUDescriptor | None = None,
-    backend: str | None = None,
-) -> GRUGradients:
-    """:func:`zstate.gru_gradients` on jax arrays."""
-    tensors = (
-        *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
-        *(input_weight, bias, init_state, mask, secondary_bias),
-    )
-    return cast(GRUGradients, run(ops.GRU_GRADIENTS, tensors, descriptor, backend))
+single_gate_rnn_gradients = _on_jax(functional.single_gate_rnn_gradients)
+lstm_gradients = _on_jax(functional.lstm_gradients)
+gru_gradients = _on_jax(functional.gru_gradients)
