@@ -34,8 +34,8 @@ __all__ = [
 
 if unavailable() is not None:
     _warnings.warn(
-        f"zstate.jax composes its operations of JAX's own, slowly: {unavailable()}. Install jax, "
-        "then build zstate again with `pip install --no-build-isolation --no-binary zstate zstate`",
+        f"zstate.jax composes its operations of JAX's own, slowly: {unavailable()}. "
+        "docs/jax.md says how to build the engine's handlers.",
         _SlowBackendWarning,
         stacklevel=2,
     )
