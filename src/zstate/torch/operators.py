@@ -117,7 +117,10 @@ def _dispatched(
     if is_tracing():
         training = False  # a trace may run with gradients or without
         if torch.onnx.is_in_onnx_export():
-            expected = "a model of torch.nn's layers, as zstate.torch.restore(model) makes it"
+            expected = (
+                "dynamo=True and custom_translation_table=zstate.onnx.torch_translations(), or a "
+                "model of torch.nn's layers, as zstate.torch.restore(model) makes it"
+            )
             given = "an operator that ONNX does not have"
             raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
     return _OPERATORS[operation.name](*tensors, encode(descriptor, training), backend)  # type: ignore[no-any-return]
