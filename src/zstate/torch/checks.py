@@ -110,8 +110,9 @@ def two_states(module: torch.nn.Module, hx: Any) -> tuple[Tensor | None, Tensor 
     """h and c from the argument of an LSTM: not from a tensor, though it can be taken apart."""
     if hx is None:
         return None, None
-    if not isinstance(hx, tuple | list) or len(hx) != 2:
-        given = f"{len(hx)} of them" if isinstance(hx, tuple | list) else describe(hx)
+    is_pair = isinstance(hx, tuple) or isinstance(hx, list)  # noqa: SIM101, for torch.compile of 2.6
+    if not is_pair or len(hx) != 2:
+        given = f"{len(hx)} of them" if is_pair else describe(hx)
         raise DTypeError(_refusal(module, "hx", "two tensors (h_0, c_0)", given))
     return hx[0], hx[1]
 

@@ -59,7 +59,8 @@ def _scan(
         initial = (None, *initial[1:])
     tensors = operation_inputs(module.operation, source, weights, initial, mask)
     results: tuple[Tensor, ...] = sequences.run(module.operation, tensors, module.one_direction)
-    results = results[: len(initial)]
+    # Not a slice: torch.compile of 2.6 cannot slice a named tuple.
+    results = tuple([results[k] for k in range(len(initial))])
     if projection is not None:
         return linear(results[0], projection), *results[1:]
     return results
