@@ -53,7 +53,7 @@ def test_random_calls(pytestconfig: pytest.Config) -> None:
         d = random_calls.draw(rng, SIZES, ["small", "small", "one step"][number % 3])
         forward, gradient = random_calls._BOUNDS[d.dtype]
         inputs = random_calls.make_inputs(rng, d)
-        jitted = number % 20 == 0  # compiling takes its time
+        jitted = number % 8 != 0  # as a whole it compiles faster than operation by operation
         if d.lengths:
             check_lengths(d, inputs, forward)
             continue
@@ -75,7 +75,7 @@ def check_lengths(d: Draw, inputs: dict[str, Any], bound: float) -> None:
     """NaN in the padding must not reach any result."""
     wanted = on_reference(d, d.operation, inputs)
     whole = inputs | {"source": padded(d, inputs["source"])}
-    results = call(d, d.operation, whole, False, lengths=np.array(d.lengths))
+    results = call(d, d.operation, whole, True, lengths=np.array(d.lengths))
     assert results.keys() == wanted.keys()
     for name, value in results.items():
         expected = np.nan_to_num(padded(d, wanted[name]))
