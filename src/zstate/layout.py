@@ -46,6 +46,11 @@ SHAPES: dict[str, str] = {
     "cell_gradient": "N DH",
 }
 
+# Where the batch lies in the inputs of the forward operations that have one.
+BATCH_AXIS = {
+    name: SHAPES[name].split().index("N") for name in ("source", "init_state", "init_cell", "mask")
+}
+
 # Further shapes that mean the same tensor: the first form that fits by rank counts.
 _OTHER_FORMS: dict[str, tuple[str, ...]] = {
     "peephole": ("DGH",),

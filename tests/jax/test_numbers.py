@@ -14,6 +14,7 @@ import zstate as zs
 import zstate.jax as zj
 from tests.native import random_calls
 from tests.native.random_calls import Draw, on_reference
+from zstate.backends import native
 from zstate.operations import OPERATIONS
 
 # Most of the time goes into compiling: `make soak` makes many more.
@@ -112,6 +113,17 @@ def test_named_backends(backend: str) -> None:
         pytest.skip("built without the XLA handlers")
     x, R = jnp.ones((2, 1, 3)), jnp.eye(3) * 0.5
     np.testing.assert_allclose(zj.single_gate_rnn(x, R, backend=backend).state[-1], 1.5)
+
+
+def test_a_cell_that_the_engine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Composed of JAX's operations; the engine by name refuses it in words."""
+    monkeypatch.setattr(native, "CELLS", ("rnn",))
+    x, R = jnp.full((2, 1, 12), 0.3), jnp.full((12, 3), 0.2)
+    wanted = zs.lstm(np.asarray(x), np.asarray(R), backend="reference").state
+    np.testing.assert_allclose(zj.lstm(x, R).state, wanted, rtol=1e-13)
+    if zj.unavailable() is None:
+        with pytest.raises(zs.BackendError, match="it has no cell 'lstm'"):
+            zj.lstm(x, R, backend="native")
 
 
 def test_refusals_come_while_tracing_in_the_same_words() -> None:

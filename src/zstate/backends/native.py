@@ -44,7 +44,7 @@ except ImportError as error:  # built without a C++ compiler, or run from the so
 name = "native"
 device = "cpu"
 takes_bits = True  # of bfloat16
-_CELLS = ("rnn", "lstm", "gru")
+CELLS = ("rnn", "lstm", "gru")  # in the order of kCells in csrc/engine/engine.h
 
 
 def unavailable() -> str | None:
@@ -54,7 +54,7 @@ def unavailable() -> str | None:
 
 def refuses(layout: Layout) -> str | None:
     """Why the backend cannot serve such a call: it serves every call of the cells that it has."""
-    return lacks(layout, _CELLS)
+    return lacks(layout, CELLS)
 
 
 class Planned:

@@ -7,7 +7,7 @@ from ..layout import Layout
 
 
 def lacks(layout: Layout, cells: tuple[str, ...]) -> str | None:
-    """Why an engine with these cells, and the activations of csrc/activations.h, cannot serve."""
+    """Why an engine with these cells, and csrc/equations/activations.h, cannot serve a call."""
     cell = layout.cell_kind
     if cell.short not in cells:
         return f"it has no cell {cell.short!r}; it has {', '.join(cells)}"

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     slope: Callable[[Namespace, Value], Value]
     bounded: bool  # whether its values lie between two numbers
     smooth: bool  # whether it has a derivative everywhere
-    compiled: bool = False  # whether csrc/activations.h has it, for the CPU and for CUDA
+    compiled: bool = False  # whether csrc/equations/activations.h has it, for the CPU and for CUDA
 
     def on(self, xp: Namespace) -> Function:
         """The activation on the arrays of one library."""

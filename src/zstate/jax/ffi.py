@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,13 +19,11 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ..backends import native
 from ..layout import Layout
-
-if TYPE_CHECKING:
-    from .primitives import Signature
+from .signature import Signature, result_types
 
 _LIBRARY = Path(__file__).parent.parent / "libzstate_xla.so"
-_CELLS = ("rnn", "lstm", "gru")  # in the engine's order
 _TARGETS = {False: "zstate_forward", True: "zstate_gradient"}  # by whether it is a gradient
 
 
@@ -35,7 +33,7 @@ def unavailable() -> str | None:
     try:
         library = ctypes.CDLL(str(_LIBRARY))
     except OSError as error:
-        return f"the package was built without its XLA handlers , which need jax then ({error})"
+        return f"the package was built without its XLA handlers, which need jax then ({error})"
     for target in _TARGETS.values():
         jax.ffi.register_ffi_target(
             target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu"
@@ -43,8 +41,9 @@ def unavailable() -> str | None:
     return None
 
 
-def is_available() -> bool:
-    return unavailable() is None
+def refuses(layout: Layout) -> str | None:
+    """Why the engine cannot serve such a call from JAX, or None."""
+    return unavailable() or native.refuses(layout)
 
 
 def call(signature: Signature, values: Sequence[Any], partitioned: bool) -> list[Any]:
@@ -56,8 +55,6 @@ def call(signature: Signature, values: Sequence[Any], partitioned: bool) -> list
 
 
 def _run(signature: Signature, values: Sequence[Any]) -> list[Any]:
-    from .primitives import result_types
-
     layout = signature.layout(values)
     operation = layout.operation
     results = jax.ffi.ffi_call(
@@ -77,7 +74,7 @@ def _problem(layout: Layout) -> list[int]:
     """The numbers that read_problem() in csrc/xla/handlers.cpp reads, in its order."""
     descriptor, cell = layout.descriptor, layout.cell_kind
     return [
-        _CELLS.index(cell.short),
+        native.CELLS.index(cell.short),
         len(cell.gates),
         *layout.size,
         layout.directions,

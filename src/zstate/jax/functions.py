@@ -14,11 +14,12 @@ from .. import functional
 from .. import operations as ops
 from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ..errors import BackendError, DTypeError, refusal
-from ..layout import check_descriptor, describe
+from ..layout import Layout, check_descriptor, describe
 from ..operations import AnyResult, GRUResult, LSTMResult, Operation, RNNResult
 from . import ffi
 from .lengths import check_lengths, run_with_lengths
-from .primitives import Signature, forward_p, gradient_p
+from .primitives import forward_p, gradient_p
+from .signature import Signature
 from .versions import vary_alike
 
 P = ParamSpec("P")
@@ -35,12 +36,15 @@ def run(
 ) -> AnyResult:
     """Check a call while it is traced, and bind it."""
     descriptor = check_descriptor(operation, descriptor)
-    composed = _is_composed(operation, backend)
     given = {
         name: _as_value(operation, name, value)
         for name, value in zip(operation.inputs, tensors, strict=True)
         if value is not None
     }
+
+    values = list(given.values())
+    layout = Signature(operation.name, descriptor, tuple(given)).layout(values)
+    composed = _is_composed(layout, backend)
 
     def bind(given: dict[str, Value], descriptor: AnyDescriptor) -> dict[str, Value]:
         signature = Signature(operation.name, descriptor, tuple(given), composed)
@@ -52,7 +56,6 @@ def run(
     if lengths is None:
         results = bind(given, descriptor)
     else:
-        layout = Signature(operation.name, descriptor, tuple(given)).layout(list(given.values()))
         lengths = check_lengths(operation, lengths, *layout.size[:2])
         results = run_with_lengths(bind, given, descriptor, lengths)
     return operation.result(*map(results.get, operation.result._fields))
@@ -64,16 +67,18 @@ def _as_value(operation: Operation, name: str, value: Any) -> Value:
     raise DTypeError(refusal(operation.name, name, "a jax or NumPy array", describe(value)))
 
 
-def _is_composed(operation: Operation, backend: str | None) -> bool:
+def _is_composed(layout: Layout, backend: str | None) -> bool:
     """Whether a call is composed of JAX operations rather than one call of an engine."""
     if backend is None:
         return False
     if backend == "reference":
         return True
-    reason = ffi.unavailable() if backend == "native" else "zstate.jax has no such backend"
+    reason = ffi.refuses(layout) if backend == "native" else "zstate.jax has no such backend"
     if reason is None:
         return False
-    raise BackendError(f"[{operation.name}] backend {backend!r} cannot serve this call: {reason}")
+    raise BackendError(
+        f"[{layout.operation.name}] backend {backend!r} cannot serve this call: {reason}"
+    )
 
 
 def single_gate_rnn(

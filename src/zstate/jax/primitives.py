@@ -12,7 +12,6 @@ Three primitives, each with the call's signature as its one static parameter:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -22,49 +21,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from .. import pipeline
-from ..descriptors import AnyDescriptor
-from ..layout import Layout, TensorInfo, check
-from ..operations import OPERATIONS, Operation
+from ..layout import BATCH_AXIS, Layout
+from ..operations import OPERATIONS
 from . import ffi
+from .signature import Signature, Value, result_types
 from .versions import array_type, lower_with_devices, lowers_for_several
-
-Value = Any  # a jax array or a tracer
-
-
-@dataclass(frozen=True)
-class Signature:
-    """A call without its values: equal signatures share their compiled programs."""
-
-    name: str  # of the operation
-    descriptor: AnyDescriptor
-    inputs: tuple[str, ...]  # those passed, in the operation's order
-    composed: bool = False  # of plain JAX operations, on any device
-
-    @property
-    def operation(self) -> Operation:
-        return OPERATIONS[self.name]
-
-    def layout(self, values: Sequence[Value]) -> Layout:
-        """Checks the values' shapes and types."""
-        infos = {
-            name: TensorInfo(tuple(value.shape), value.dtype.name)
-            for name, value in zip(self.inputs, values, strict=True)
-        }
-        return check(self.operation, infos, self.descriptor)
-
-    def trained(self) -> Signature:
-        """The same forward operation with all its results."""
-        return replace(self, descriptor=replace(self.descriptor, training=True))
-
-
-def result_types(signature: Signature, values: Sequence[Value]) -> list[jax.ShapeDtypeStruct]:
-    layout = signature.layout(values)
-    given = dict(zip(signature.inputs, values, strict=True))
-    gradient = layout.operation.is_gradient
-    return [
-        jax.ShapeDtypeStruct(given[name].shape if gradient else layout.shape(name), values[0].dtype)
-        for name in layout.result_names()
-    ]
 
 
 def _compose(layout: Layout, values: Sequence[Value]) -> list[Value]:
@@ -82,8 +43,9 @@ def _lower_on_cpu(ctx: Any, *operands: Any, signature: Signature) -> Any:
     """One call of the engine, per device where there are several."""
 
     def function(*values: Value) -> list[Value]:
-        if signature.composed or not ffi.is_available():
-            return _compose(signature.layout(values), values)
+        layout = signature.layout(values)
+        if signature.composed or ffi.refuses(layout) is not None:
+            return _compose(layout, values)
         return ffi.call(signature, values, lowers_for_several(ctx))
 
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
@@ -180,15 +142,13 @@ def _composed_jvp(function: Callable[..., Callable[..., Any]]) -> Callable[..., 
 
 # ---- one more batch axis ----
 
-_BATCH_AXIS = {"source": 1, "init_state": 0, "init_cell": 0, "mask": 1}
-
 
 def _batch_forward(
     values: Sequence[Value], axes: Sequence[int | None], *, signature: Signature
 ) -> tuple[list[Value], list[int]]:
     """Shared weights: the new axis becomes part of N. Otherwise, one call per member."""
     batched = {name for name, axis in zip(signature.inputs, axes, strict=True) if axis is not None}
-    if not batched <= _BATCH_AXIS.keys():
+    if not batched <= BATCH_AXIS.keys():
         return _batch_in_turn(forward_p, values, axes, signature=signature)
     size = _axis_size(values, axes)
     member = [
@@ -197,7 +157,7 @@ def _batch_forward(
     layout = signature.layout(member)
     folded = []
     for name, value, axis in zip(signature.inputs, values, axes, strict=True):
-        at = _BATCH_AXIS.get(name)
+        at = BATCH_AXIS.get(name)
         if at is None:
             folded.append(value)
             continue

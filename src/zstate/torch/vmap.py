@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from ..descriptors import AnyDescriptor
+from ..layout import BATCH_AXIS
 from ..operations import Operation
 from .dispatch import Results, Tensors
-
-# The inputs of the forward operations that have a batch axis, and where it is.
-_BATCH_AXIS = {"source": 1, "init_state": 0, "init_cell": 0, "mask": 1}
 
 Axes = tuple[int | None, ...]
 
@@ -40,7 +38,7 @@ def batched_call(
     ]
     batched = [axis is not None for axis in axes]
     names = [name for name, there in zip(operation.inputs, batched, strict=True) if there]
-    if not operation.is_gradient and set(names) <= set(_BATCH_AXIS):
+    if not operation.is_gradient and set(names) <= set(BATCH_AXIS):
         directions = 2 if descriptor.bidirectional else 1
         results = call(*_folded(operation, moved, batched, size, directions))
         return tuple(_unfolded(result, size) for result in results), tuple(
@@ -72,7 +70,7 @@ def _folded(
     steps, batch = source.shape[-3:-1]
     inputs = []
     for name, (tensor, there) in named.items():
-        axis = _BATCH_AXIS.get(name)
+        axis = BATCH_AXIS.get(name)
         if tensor is None or axis is None:
             inputs.append(tensor)
             continue
