@@ -10,6 +10,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 MAKEFLAGS += --jobs=2
 unexport MAKEFLAGS  # for no one but this make: ninja would look for pipes that it was not given
 
+# A commit draws its random cases from its own number: every commit tries others, and each can be run again.
+SEED := $(shell printf %d 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 0))
+
 .PHONY: run test tests soak test-gpu lint sanitize docs docs-screenshots wheels clean
 
 run: $(VENV)/.run
@@ -18,7 +21,7 @@ run: $(VENV)/.run
 test: sanitize tests
 
 tests: lint
-	$(PYTEST) --cov --cov-report=term
+	ZSTATE_TEST_SEED=$${ZSTATE_TEST_SEED:-$(SEED)} $(PYTEST) --cov --cov-report=term
 
 # The engine with the address and undefined-behaviour sanitizers, over random calls. One instruction set, the widest of
 # this machine: such a build takes its time.
@@ -29,13 +32,13 @@ sanitize: $(VENV)/.dev
 		-DPython_EXECUTABLE=$(abspath $(BIN)/python) -DZSTATE_SANITIZE=ON -DZSTATE_ISAS=$(SANITIZED)
 	$(BIN)/cmake --build build/sanitize > /dev/null
 	LD_PRELOAD=$$($${CXX:-g++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/native/sanitize.py build/sanitize/_native*.so $(SANITIZE_SECONDS)
+		UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/native/sanitize.py build/sanitize/_native*.so $(SANITIZE_SECONDS) $(SEED)
 
 # The random tests at length, with fresh seeds that are printed: `make soak SECONDS=3600` gives each part an hour.
 SECONDS := 600
 soak: $(VENV)/.dev
 	$(BIN)/python tests/native/random_calls.py --calls 1000000000 --seconds $(SECONDS)
-	$(MAKE) sanitize SANITIZE_SECONDS=$(SECONDS)
+	$(MAKE) sanitize SANITIZE_SECONDS=$(SECONDS) SEED=
 	ZSTATE_SOAK=25 timeout $(SECONDS) $(PYTEST) tests/jax tests/graph tests/core tests/numbers tests/torch/test_routes.py || test $$? -eq 124
 
 # On a machine with an NVIDIA GPU; the Python there must have torch and cuda-core. Most of the time goes into compiling

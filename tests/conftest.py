@@ -46,6 +46,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: ZSTATE_TEST_SEED={config.option.hypothesis_seed}"
 
 
+@pytest.fixture(autouse=True)
+def seeded(pytestconfig: pytest.Config) -> None:
+    """Tensors that a test draws without a seed of its own come from the run's."""
+    torch.manual_seed(int(pytestconfig.option.hypothesis_seed))
+
+
 @pytest.fixture(params=[] if native.unavailable() else native._native.supported_isas())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set that this machine and build have, in use while the test runs."""
