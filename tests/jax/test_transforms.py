@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -96,27 +97,41 @@ def plain_scan(cell: str, descriptor: Any) -> Any:
     return function
 
 
+def with_mask(function: Any, mask: Any) -> Any:
+    """As a function of the other inputs, whose gradients the engine has; the mask's is composed."""
+    return lambda values: function({**values, "mask": mask})
+
+
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradients_are_those_of_a_plain_scan(cell: str, both: bool) -> None:
     values, descriptor = make(cell, both)
-    wanted = jax.grad(plain_scan(cell, descriptor))(values)
-    for function in (jax.grad(loss(cell, descriptor)), jax.jit(jax.grad(loss(cell, descriptor)))):
-        found = function(values)
-        for name in values:
-            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12, atol=1e-12)
+    wanted = jax.jit(jax.grad(plain_scan(cell, descriptor)))(values)
+    function = loss(cell, descriptor)
+    if not both:
+        assert_close(jax.jit(jax.grad(function))(values), wanted)
+    mask = values.pop("mask")
+    function = jax.grad(with_mask(function, mask))
+    assert_close(jax.jit(function)(values), wanted)
+    assert_close(function(values), wanted)
+
+
+def assert_close(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name, value in found.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-12, atol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_derivatives_forwards_and_of_second_order(cell: str) -> None:
     values, descriptor = make(cell)
-    order = 2 if cell == "gru" or os.environ.get("ZSTATE_SOAK") else 1  # test_hessian has the rest
-    check_grads(loss(cell, descriptor), (values,), order=order, modes=["fwd", "rev"], rtol=1e-6)
+    order = 2 if os.environ.get("ZSTATE_SOAK") else 1  # test_hessian has the rest
+    function, plain = jax.jit(loss(cell, descriptor)), jax.jit(plain_scan(cell, descriptor))
+    check_grads(function, (values,), order=order, modes=["fwd", "rev"], rtol=1e-6)
     tangent = {name: jnp.ones_like(value) for name, value in values.items()}
-    wanted = jax.jvp(plain_scan(cell, descriptor), (values,), (tangent,))
-    found = jax.jvp(loss(cell, descriptor), (values,), (tangent,))
+    wanted = jax.jvp(plain, (values,), (tangent,))
+    found = jax.jvp(function, (values,), (tangent,))
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
-    linear = jax.linearize(loss(cell, descriptor), values)[1]
+    linear = jax.linearize(function, values)[1]
     np.testing.assert_allclose(linear(tangent), wanted[1], rtol=1e-12)
 
 
@@ -128,36 +143,60 @@ def test_hessian(cell: str) -> None:
         return lambda R: function({**values, "recurrent_weight": R})
 
     R = values["recurrent_weight"]
-    wanted = jax.hessian(of_weight(plain_scan(cell, descriptor)))(R)
+    wanted = jax.jit(jax.hessian(of_weight(plain_scan(cell, descriptor))))(R)
     function = of_weight(loss(cell, descriptor))
     ways = [jax.hessian, lambda f: jax.jacrev(jax.jacrev(f))]
     for way in ways if cell == "lstm" else ways[:1]:
-        found = way(function)(R)
+        found = jax.jit(way(function))(R)
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_vmap_over_any_inputs_is_a_loop(cell: str) -> None:
+def test_hessian_by_differences(cell: str) -> None:
+    """All second derivatives by h0 and the bias, against differences of the first."""
+    values, descriptor = make(cell, batch=1)
+    names = ("bias", "init_state")
+
+    def of(vector: Any) -> Any:
+        bias, state = jnp.split(vector, [values["bias"].size])
+        changed = {"bias": bias, "init_state": state[None]}
+        return loss(cell, descriptor)({**values, **changed})
+
+    at = jnp.concatenate([values[name].ravel() for name in names])
+    gradient, step = jax.jit(jax.vmap(jax.grad(of))), 1e-3 * jnp.eye(at.size)
+    weights = {1: 2 / 3, -1: -2 / 3, 2: -1 / 12, -2: 1 / 12}
+    wanted = sum(weight * gradient(at + k * step) for k, weight in weights.items()) / 1e-3
+    found = jax.jit(jax.hessian(of))(at)
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+    np.testing.assert_allclose(found, found.T, atol=1e-13)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_vmap_over_any_inputs_is_a_loop(cell: str, pytestconfig: pytest.Config) -> None:
     values, descriptor = make(cell)
-    function = loss(cell, descriptor)
-    one = jax.jit(jax.value_and_grad(function))
-    chosen = [{"source", "init_state"}, {"mask"}, {"recurrent_weight"}, set(values)]
-    if os.environ.get("ZSTATE_SOAK"):
-        chosen += [{name} for name in values]
-    for batched in chosen:
+    chosen = [*combinations(values, 1), *combinations(values, 2)]
+    if not os.environ.get("ZSTATE_SOAK"):  # a few of them, others at every commit
+        rng = np.random.default_rng(int(pytestconfig.option.hypothesis_seed))
+        chosen = [chosen[k] for k in rng.choice(len(chosen), 4, replace=False)]
+
+    def gradients(values: dict[str, Any]) -> Any:
+        others = {name: value for name, value in values.items() if name != "mask"}
+        function = with_mask(loss(cell, descriptor), values["mask"])
+        return jax.value_and_grad(function)(others)
+
+    one = jax.jit(gradients)
+    for batched in [*chosen, tuple(values)]:
         several = {
             name: jnp.stack([value, value * 1.5], axis=1) if name in batched else value
             for name, value in values.items()
         }
         axes = {name: 1 if name in batched else None for name in values}
-        both = jax.value_and_grad(function)
-        found, gradients = jax.jit(jax.vmap(both, in_axes=(axes,)))(several)
+        found, found_gradients = jax.jit(jax.vmap(gradients, in_axes=(axes,)))(several)
         for k in range(2):
             own = {n: v[:, k] if n in batched else v for n, v in several.items()}
-            value, alone = one(own)
-            np.testing.assert_allclose(found[k], value, rtol=1e-12)
-            for name in values:
-                np.testing.assert_allclose(gradients[name][k], alone[name], rtol=1e-10, atol=1e-12)
+            wanted, alone = one(own)
+            np.testing.assert_allclose(found[k], wanted, rtol=1e-12, err_msg=str(batched))
+            assert_close({name: each[k] for name, each in found_gradients.items()}, alone)
 
 
 def test_inside_scan_and_checkpoint() -> None:
@@ -177,18 +216,51 @@ def test_inside_scan_and_checkpoint() -> None:
     check_grads(repeated, (scale,), order=1, modes=["rev"], rtol=1e-6)
 
 
-def test_donated_and_exported() -> None:
+@pytest.mark.parametrize("cell", CELLS)
+def test_checkpoint_saves_nothing_and_changes_nothing(cell: str) -> None:
+    values, descriptor = make(cell)
+    del values["mask"]  # its gradient is composed of other operations
+    function = loss(cell, descriptor)
+    wanted = jax.jit(jax.grad(function))(values)
+    again = jax.jit(jax.grad(jax.checkpoint(function)))
+    for name, value in again(values).items():
+        np.testing.assert_array_equal(value, wanted[name])
+    nothing = jax.checkpoint_policies.nothing_saveable
+    text = str(jax.make_jaxpr(jax.grad(jax.checkpoint(function, policy=nothing)))(values))
+    assert text.count("zstate_forward[") == 2  # once more on the way back
+
+
+def test_donated_buffers() -> None:
+    """A step of training that gives its weights away gets the right ones back."""
     values, descriptor = make("lstm")
-    function = loss("lstm", descriptor)
-    wanted = function(values)
+    function = with_mask(loss("lstm", descriptor), values.pop("mask"))
+
+    def step(values: Any) -> Any:
+        gradients = jax.grad(function)(values)
+        return {name: value - 0.1 * gradients[name] for name, value in values.items()}
+
+    wanted = jax.jit(step)(values)
     copies = {name: value + 0 for name, value in values.items()}
-    np.testing.assert_allclose(jax.jit(function, donate_argnums=0)(copies), wanted, rtol=1e-12)
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("zstate_forward")]
-    exported = jax.export.export(jax.jit(function), disabled_checks=allowed)(values)
+    found = jax.jit(step, donate_argnums=0)(copies)
+    assert copies["recurrent_weight"].is_deleted()
+    for name in values:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-13, atol=1e-15)
+
+
+def test_exported_and_compiled_ahead_of_time() -> None:
+    values, descriptor = make("lstm")
+    function = with_mask(loss("lstm", descriptor), values.pop("mask"))
+    function = jax.jit(jax.value_and_grad(function))
+    wanted = function(values)
+    targets = ("zstate_forward", "zstate_gradient")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
+    exported = jax.export.export(function, disabled_checks=allowed)(values)
     again = jax.export.deserialize(exported.serialize())
-    np.testing.assert_allclose(again.call(values), wanted, rtol=1e-12)
-    compiled = jax.jit(function).lower(values).compile()
-    np.testing.assert_allclose(compiled(values), wanted, rtol=1e-12)
+    compiled = function.lower(values).compile()
+    for found in (again.call(values), compiled(values)):
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-12)
+        for name in values:
+            np.testing.assert_allclose(found[1][name], wanted[1][name], rtol=1e-12, atol=1e-14)
 
 
 def test_equal_descriptors_compile_once() -> None:
@@ -209,9 +281,11 @@ def test_equal_descriptors_compile_once() -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 def test_other_float_types_keep_theirs(dtype: Any) -> None:
     values, descriptor = make("gru")
+    del values["mask"]
+    function = jax.jit(jax.grad(lambda v: loss("gru", descriptor)(v).astype(jnp.float32)))
     cast = {name: value.astype(dtype) for name, value in values.items()}
-    gradients = jax.grad(lambda v: loss("gru", descriptor)(v).astype(jnp.float32))(cast)
-    exact = jax.grad(loss("gru", descriptor))({n: v.astype(jnp.float64) for n, v in cast.items()})
+    gradients = function(cast)
+    exact = function({name: value.astype(jnp.float64) for name, value in cast.items()})
     bound = {jnp.float32: 1e-5, jnp.float16: 1e-2, jnp.bfloat16: 8e-2}[dtype]
     for name, value in gradients.items():
         assert value.dtype == dtype
