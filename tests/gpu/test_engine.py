@@ -167,7 +167,7 @@ def descriptor_directions(descriptor: AnyDescriptor) -> int:
 
 
 def chip() -> Chip:
-    return launch.chip_of(torch.device("cuda", torch.cuda.current_device()))
+    return launch.chip_of(torch.cuda.current_device())
 
 
 def inputs(case: verify.Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
