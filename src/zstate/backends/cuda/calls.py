@@ -6,14 +6,16 @@ which order. ``engine`` does it with torch, ``zstate.jax`` as part of a compiled
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...layout import Layout
 from .arguments import MASK, Argument, Arguments, Shape
-from .launch import Kernel
 from .options import Options
 from .placement import Scan
 from .products import Matrix, Product
+
+if TYPE_CHECKING:
+    from .launch import Kernel
 
 
 class Sizes(NamedTuple):

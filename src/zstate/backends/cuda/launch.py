@@ -199,8 +199,9 @@ class Kernel:
                 )
             )
         groups, at_once = placement.tile_groups(scan.batch), placement.groups // scan.directions
-        self._launches = [
-            (first, self._launch(min(at_once, groups - first) * scan.directions))
+        # The first group of every launch, and the launch's blocks.
+        self.launches = [
+            (first, min(at_once, groups - first) * scan.directions * placement.blocks)
             for first in range(0, groups, at_once)
         ]
         self.exchange_words = 0  # per step, 32 bits each
@@ -208,11 +209,11 @@ class Kernel:
             row = sum(phase.gates_in for phase in scan.phases) * placement.padded * scan.value_bytes
             self.exchange_words = placement.groups * placement.tiles * placement.rows * row // 4
 
-    def _launch(self, groups: int) -> Launch:
+    def _launch(self, blocks: int) -> Launch:
         placement = self.placement
         return Launch(
             self._function,
-            groups * placement.blocks,
+            blocks,
             placement.threads,
             placement.shared,
             len(FIELDS),
@@ -248,7 +249,7 @@ class Kernel:
 
     def active_clusters(self) -> int:
         """How many clusters fit on the chip at once."""
-        config = self._launch(1).config(stream=0)
+        config = self._launch(self.placement.blocks).config(stream=0)
         return int(checked(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
     def resources(self) -> tuple[int, int]:
@@ -279,7 +280,8 @@ class Kernel:
     def launched(self, arguments: Arguments, steps: int, fields: dict[str, Argument]) -> Launched:
         """The launches of a call, once all numbers have their places."""
         pick = itemgetter(*map(arguments.place, fields.values()))
-        launches, exchange_words = self._launches, steps * self.exchange_words
+        launches = [(first, self._launch(blocks)) for first, blocks in self.launches]
+        exchange_words = steps * self.exchange_words
         fill = self._filler(exchange_words) if exchange_words else None
         pieces = exchange_words // 4
 
