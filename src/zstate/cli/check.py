@@ -2,6 +2,7 @@
 
 Prints the configuration first, then one line per backend, cell and type. The oracle is the
 reference backend in float64; central differences verify its gradients first (rows "differences").
+--through jax checks the operations inside jitted JAX programs instead, on JAX's default device.
 Exits with status 1 if an error exceeds its bound.
 """
 
@@ -11,11 +12,13 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 
 from ..backends import BACKENDS, available
 from ..config import as_text, show_config
+from ..errors import OptionError, refusal
 from ..verify import CASES, FLOAT_TYPES, Case, gradient_error, worst_error
 from . import at_least_zero
 
@@ -44,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which backends to check, and with which numbers."""
     parser.add_argument("--backend", choices=list(BACKENDS), help="check this backend only")
     parser.add_argument(
+        "--through",
+        choices=("numpy", "jax"),
+        default="numpy",
+        help="check the backends on arrays, or zstate.jax in jitted programs",
+    )
+    parser.add_argument(
         "--seed",
         type=at_least_zero(int),
         metavar="N",
@@ -56,6 +65,9 @@ def run(options: argparse.Namespace) -> int:
     seed = options.seed
     if seed is None:
         seed = int(np.random.default_rng().integers(2**31))
+    if options.through == "jax" and (options.backend or find_spec("jax") is None):
+        got = f"--backend {options.backend}" if options.backend else "no jax: pip install jax"
+        raise OptionError(refusal("check", "--through jax", "jax, and no backend", got))
     config = show_config(mode="dicts")  # imports torch: the CUDA backend works on its tensors
     print(f"{as_text(config)}\nseed: --seed {seed}\n")
     names = [backend.name for backend in available()]
@@ -65,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"{options.backend} backend unavailable: {reason}")
             return 1
         names = [options.backend]
+    if options.through == "jax":
+        names = ["jax"]
     print("worst relative error over all results and gradients")
     _print_columns("backend", "cell", "type", "cases", "error", "bound", "", "worst case")
     rows = list(_rows(names, seed))
