@@ -165,10 +165,11 @@ def _product(product: Product, tensors: dict[str, Value]) -> Value:
     shapes = product.shapes()
     left = _window(tensors, product.left, *shapes["left"])
     right = _window(tensors, product.right, *shapes["right"])
-    along = _KINDS[product.kind]
-    found = jax.lax.dot_general(left, right, (((along[0],), (along[1],)), ((), ())))
+    along = (((_KINDS[product.kind][0],), (_KINDS[product.kind][1],)), ((), ()))
     if product.bias is None:
-        return found
+        return jax.lax.dot_general(left, right, along)
+    # Rounded once, behind the bias; XLA would round the product and the sum.
+    found = jax.lax.dot_general(left, right, along, preferred_element_type=jnp.float32)
     begin = product.bias.begin
     return found + tensors[product.bias.name].reshape(-1)[begin : begin + product.n]
 
