@@ -86,6 +86,7 @@ def _problem(layout: Layout) -> list[int]:
         int(descriptor.reverse),
         int(getattr(descriptor, "reset_after", False)),
         int(getattr(descriptor, "flip_z", False)),
+        int(layout.peephole_on_new_cell),
         int("input_weight" in layout.present),
         *_padded(layout.slots, 4),
         *_padded([int(kind) for kind in descriptor.activations], 5),

@@ -362,6 +362,7 @@ def options_of(layout: Layout, shapes: dict[str, Shape], mask_pairs: bool) -> Op
         mask="mask" in present,
         mask_pairs=mask_pairs,
         peephole="peephole" in present,
+        peephole_on_new_cell=layout.peephole_on_new_cell,
         bias2="secondary_bias" in present,
         state="init_state" in present,
         cell="init_cell" in present,
