@@ -81,7 +81,18 @@ def _with_activation(kind: type[AnyDescriptor], first: Activation) -> Case:
 
 CASES: dict[str, list[Case]] = {
     "single_gate_rnn": _cases(RNNDescriptor, {}),
-    "lstm": _cases(LSTMDescriptor, {"forget gate last": {"forget_gate_last": True}}),
+    "lstm": _cases(
+        LSTMDescriptor,
+        {
+            "forget gate last": {"forget_gate_last": True},
+            "peephole on new cell": {"peephole_on_new_cell": True},
+            "both, both ways": {
+                "forget_gate_last": True,
+                "peephole_on_new_cell": True,
+                "bidirectional": True,
+            },
+        },
+    ),
     "gru": _cases(
         GRUDescriptor,
         {
