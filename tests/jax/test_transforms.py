@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
@@ -14,7 +18,11 @@ from jax.test_util import check_grads
 
 import zstate as zs
 import zstate.jax as zj
+from zstate.jax import ffi
 
+needs_handlers = pytest.mark.skipif(
+    zj.unavailable() is not None, reason="built without the XLA handlers"
+)
 T, N, I, H = 5, 3, 4, 6
 CELLS = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
 NAMES = ("source", "recurrent_weight", "input_weight", "bias", "init_state", "mask")
@@ -283,6 +291,37 @@ def test_equal_descriptors_compile_once() -> None:
     for _ in range(3):
         jitted(x, R, zs.LSTMDescriptor(forget_gate_last=True))
     assert traces == 1
+    jitted(x, R, zs.LSTMDescriptor(forget_gate_last=False))
+    assert traces == 2
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The programs that XLA compiles meanwhile."""
+    found: list[str] = []
+
+    def listen(event: str, duration: float, **more: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_call_without_jit_compiles_once() -> None:
+    """Plain calls and their gradients: for equal descriptors there is one program each."""
+    x, R = jnp.full((2, 1, 12), 0.3), jnp.full((12, 3), 0.1)
+
+    def call(descriptor: Any) -> Any:
+        return jax.grad(lambda R: zj.lstm(x, R, descriptor=descriptor).state.sum())(R)
+
+    with compilations() as first:
+        call(zs.LSTMDescriptor(forget_gate_last=True))
+    with compilations() as again:
+        for _ in range(2):
+            call(zs.LSTMDescriptor(forget_gate_last=True))
+    assert len(first) >= 2 and not again
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
@@ -300,10 +339,40 @@ def test_other_float_types_keep_theirs(dtype: Any) -> None:
         assert error <= bound * jnp.abs(exact[name]).max(), name
 
 
+@needs_handlers
+def test_no_copies_in_a_step_of_training() -> None:
+    """The compiled program is two calls of the engine on its own arguments and results."""
+    values, descriptor = make("lstm")
+    del values["mask"]
+
+    def function(values: Any, dy: Any) -> Any:
+        state = zj.lstm(**values, descriptor=replace(descriptor, produce_cell=False)).state
+        return (state * dy).sum()
+
+    dy = jnp.ones((T, N, H))
+    compiled = jax.jit(jax.grad(function)).lower(values, dy).compile()
+    text = compiled.as_text()
+    calls = [line for line in text.splitlines() if "custom-call(" in line]
+    assert len(calls) == 2
+    for line in calls:  # on the source as it came in
+        assert re.search(r"custom-call\(%values__source__[.\d]*,", line)
+    assert not re.search(r"= \S+ (copy|transpose|dynamic-slice|pad)\(", text)
+    # All that is kept for the way back: h, c and z, and some bytes for alignment and tables.
+    saved = 8 * T * N * (H + H + 4 * H)
+    assert compiled.memory_analysis().temp_size_in_bytes <= saved + 1024
+
+
+@needs_handlers
 def test_no_copy_of_the_source() -> None:
     """The compiled program needs no room beyond its arguments and results."""
-    if zj.unavailable() is not None:
-        pytest.skip("built without the XLA handlers")
     x, R = jnp.ones((64, 16, 128)), jnp.ones((128, 128)) * 0.01
     compiled = jax.jit(lambda x, R: zj.single_gate_rnn(x, R).state).lower(x, R).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < x.nbytes // 2
+    assert compiled.memory_analysis().temp_size_in_bytes < 1024
+
+
+@needs_handlers
+def test_settings_reach_the_engine_in_the_handlers() -> None:
+    library, before = ffi._load(), zs.get_num_threads()
+    for number in (3, before):
+        zs.set_num_threads(number)
+        assert library.zstate_get_num_threads() == number
