@@ -6,6 +6,9 @@ Options × types × jit × which gradients × lengths.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +21,9 @@ import zstate as zs
 import zstate.jax as zj
 from tests.native import random_calls
 from tests.native.random_calls import Draw, on_reference
+from zstate import verify
 from zstate.backends import native
+from zstate.cli import check
 from zstate.operations import OPERATIONS
 
 # Most of the time goes into compiling: `make soak` makes many more.
@@ -138,6 +143,19 @@ def check_derivatives(
     compare(d, found, {name: wanted[name] for name in moved}, bound)
 
 
+@pytest.mark.parametrize("cell", verify.CASES)
+def test_the_cases_of_zstate_check(cell: str, pytestconfig: pytest.Config) -> None:
+    """All options, jitted; in one float type each, another at the next commit."""
+    seed = int(pytestconfig.option.hypothesis_seed)
+    for number, case in enumerate(verify.CASES[cell]):
+        kinds = verify.FLOAT_TYPES[:]
+        if not os.environ.get("ZSTATE_SOAK"):
+            kinds = [kinds[(seed + number) % len(kinds)]]
+        for kind in kinds:
+            error = verify.worst_error(case, "jax", kind, seed % 1000)
+            assert error <= check._BOUNDS[kind], (case.title, kind)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("batch", [0, 2])
 def test_empty_sizes(steps: int, batch: int) -> None:
@@ -223,3 +241,55 @@ def test_last_states(both: bool) -> None:
         np.testing.assert_allclose(found[n, :4], alone[-1, :4], rtol=1e-12)
         if both:
             np.testing.assert_allclose(found[n, 4:], alone[0, 4:], rtol=1e-12)
+
+
+def test_calls_from_several_threads() -> None:
+    """The engine's team serves one of them at a time, and the others compute alone."""
+    rng = np.random.default_rng(1)
+    R = jnp.asarray(rng.standard_normal((256, 64)) * 0.1)
+    sources = [jnp.asarray(rng.standard_normal((20, 8, 256))) for _ in range(4)]
+    function = jax.jit(jax.value_and_grad(lambda x: (zj.lstm(x, R).state ** 2).sum()))
+    wanted = [jax.tree.map(np.asarray, function(x)) for x in sources]
+
+    def repeat(number: int) -> None:
+        for _ in range(10):
+            value, gradient = function(sources[number])
+            assert value == wanted[number][0]
+            np.testing.assert_array_equal(gradient, wanted[number][1])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(repeat, range(4)))
+
+
+WITHOUT_HANDLERS = """
+import ctypes, warnings
+right = ctypes.CDLL
+def missing(path, *rest, **more):
+    if path and "zstate_xla" in path:
+        raise OSError("no such file")
+    return right(path, *rest, **more)
+ctypes.CDLL = missing
+import jax, jax.numpy as jnp, numpy as np, zstate as zs
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    import zstate.jax as zj
+assert [each.category for each in found] == [zs.SlowBackendWarning], found
+assert "built without its XLA handlers" in str(found[0].message)
+assert "no such file" in zj.unavailable()
+x, R = np.full((2, 1, 12), 0.3, "f4"), np.full((12, 3), 0.2, "f4")
+found = jax.jit(lambda x, R: zj.lstm(x, R).state)(x, R)
+np.testing.assert_allclose(found, zs.lstm(x, R).state, rtol=1e-6)
+try:
+    zj.lstm(jnp.asarray(x), R, backend="native")
+except zs.BackendError as error:
+    assert "built without its XLA handlers" in str(error)
+else:
+    raise AssertionError("no refusal")
+"""
+
+
+def test_without_the_handlers_it_warns_and_computes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_HANDLERS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
