@@ -44,7 +44,10 @@ class Children:
     def run(self, call: Call) -> Outcome:
         """The outcome of a call, also if it ends the child."""
         if self._process is None:
-            self._start()
+            try:
+                self._start()
+            except BackendError as error:
+                return Outcome("crashed", f"no new child: {error}")
         answer, text = self._ask(call)
         if answer is not None:
             outcome: Outcome = answer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import Any, TypeAlias
 
@@ -41,7 +42,7 @@ class _Refused:
 REFUSED = _Refused()  # the value of a reading by which the framework raises an exception
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Probe:
     """A call on one cell, and the readings of one switch with their values, zstate's first."""
 
@@ -85,34 +86,37 @@ def run_probes(probes: Iterable[Probe], runner: Runner, seed: int) -> Iterator[F
     """The findings of the probes, in their order."""
     known = {cell: zstate_reading(cell) for cell in CELLS}
     for probe in probes:
-        call, wanted = draw(probe, seed, known[probe.cell])
-        finding = judge(probe, call, runner.run(call), known[probe.cell], wanted)
+        call = draw(probe, seed)
+        finding = judge(probe, call, runner.run(call), known[probe.cell])
         if probe.carried and finding.reading is not None:
             known[probe.cell][probe.switch] = probe.readings[finding.reading]
         yield finding
 
 
-def draw(probe: Probe, seed: int, known: Reading) -> tuple[Call, dict[str, Seen]]:
-    """Inputs for which the readings lie apart, and what each reading gives for them."""
+@lru_cache
+def draw(probe: Probe, seed: int) -> Call:
+    """Inputs for which the readings lie apart; the seed alone decides which."""
     rng = np.random.default_rng([seed, zlib.crc32(probe.name.encode())])
+    known = zstate_reading(probe.cell)
     for _ in range(100):
         call = probe.make(rng)
-        wanted = {}
-        for label, value in probe.readings.items():
-            if value is not REFUSED:
-                reading = {**known, probe.switch: value}
-                seen = _seen(probe, call, reading, *answer(call, reading))
-                assert seen is not None
-                wanted[label] = seen
-        pairs = combinations(wanted.values(), 2)
+        pairs = combinations([seen for _, seen in _wanted(probe, call, known)], 2)
         if all(_distance(probe, a, b) > APART for a, b in pairs):
-            return call, wanted
+            return call
     raise AssertionError(f"{probe.name}: readings that no inputs tell apart")
 
 
-def judge(
-    probe: Probe, call: Call, outcome: Outcome, known: Reading, wanted: Mapping[str, Seen]
-) -> Finding:
+def _wanted(probe: Probe, call: Call, known: Reading) -> Iterator[tuple[str, Seen]]:
+    """What each reading gives for a call, zstate's first."""
+    for label, value in probe.readings.items():
+        if value is not REFUSED:
+            reading = {**known, probe.switch: value}
+            seen = _seen(probe, call, reading, *answer(call, reading))
+            assert seen is not None
+            yield label, seen
+
+
+def judge(probe: Probe, call: Call, outcome: Outcome, known: Reading) -> Finding:
     """Which reading of the probe an outcome agrees with, the others being as known."""
     if outcome.status == "refused" and probe.readings[probe.ours] is REFUSED:
         return Finding(probe, "agrees", probe.ours, outcome.text)
@@ -122,12 +126,14 @@ def judge(
     found = _seen(probe, call, known, outcome.forward, outcome.gradients)
     if found is None:
         return Finding(probe, "unavailable", None, f"it is not among the results: {shapes}")
-    errors = {label: _distance(probe, found, seen) for label, seen in wanted.items()}
-    near = min(errors, key=lambda label: errors[label])
-    if errors[near] <= BOUND:
-        verdict = "agrees" if near == probe.ours else "differs"
-        return Finding(probe, verdict, near, error=errors[near])
+    errors = {}
+    for label, seen in _wanted(probe, call, known):
+        errors[label] = _distance(probe, found, seen)
+        if errors[label] <= BOUND:
+            verdict = "agrees" if label == probe.ours else "differs"
+            return Finding(probe, verdict, label, error=errors[label])
     text = f"no reading agrees; results {shapes}"
+    near = min(errors, key=lambda label: errors[label])
     if np.isfinite(errors[near]):
         text += f"; nearest: {near}, relative error {errors[near]:.1e}"
     if probe.decision == "hard sigmoid" and "input_weight" not in call.tensors:
