@@ -36,10 +36,15 @@ _DATA_TYPES = {
 }
 DTYPES = tuple(_DATA_TYPES)
 
+# The selectors of each operation, with the names of their tensors after source.
+_OVERLOADS: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+for _selector, _operation, _names in selectors():
+    _OVERLOADS.setdefault(_operation, []).append((_selector, _names))
+
 Status = Literal["ran", "refused", "unavailable", "crashed", "timed out"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """A forward operation and, if ``incoming`` has a source_gradient, its gradient operation.
 
@@ -204,7 +209,7 @@ def result_names(call: Call) -> tuple[str, ...]:
 
 def _method(graph: Any, operation: str, given: Mapping[str, Any], full: bool) -> Any:
     """What calls the chosen overload with tensors by name."""
-    rows = [(name, keywords) for name, called, keywords in selectors() if called == operation]
+    rows = _OVERLOADS[operation]
     wanted = (set(given) & set(OPERATIONS[operation].inputs)) - {"source"}
     fitting = [row for row in rows if wanted <= set(row[1])]
     selector, keywords = (max if full else min)(fitting, key=lambda row: len(row[1]))

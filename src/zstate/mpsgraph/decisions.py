@@ -158,31 +158,6 @@ def _own_of_rnn(add: Callable[..., None]) -> None:
         values={"source": np.linspace(-4, 4, 32).reshape(1, 8, 4)},
     )
     add(
-        "relu at 0",
-        "What is the derivative of relu at 0?",
-        "relu_kink",
-        {"0": 0.0, "1": 1.0, "1/2": 0.5},
-        "gradients",
-        options={"activation": Activation.RELU},
-        sizes=(1, 3, 1, 1),
-        inputs="",
-        incoming="source_gradient",
-        values={"source": np.array([-1.0, 0.0, 1.0]).reshape(1, 3, 1)},
-    )
-    kinks = np.array([-3, -2.5, -2, -1, -0.7, 0.3, 1, 2, 2.5, 3])
-    add(
-        "hard sigmoid at its kinks",
-        "What is the derivative of the hard sigmoid where its output is exactly 0 or 1?",
-        "hard_sigmoid_kink",
-        {"0": 0.0, "its slope": 1.0},
-        "gradients",
-        options=_HARD,
-        sizes=(1, 10, 1, 1),
-        inputs="",
-        incoming="source_gradient",
-        values={"source": kinks.reshape(1, 10, 1)},
-    )
-    add(
         "zState",
         "What does zState hold?",
         "zstate",
@@ -335,7 +310,7 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         "What does zState hold in o's place with resetAfter?",
         "reset_after_zstate",
         {
-            "o, activated": "o",
+            "o, as without it": "o",
             "the recurrent term before the reset": "unreset",
             "the recurrent term after the reset": "s",
         },
@@ -348,7 +323,7 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         "secondaryBias without resetAfter",
         "What does secondaryBias do without resetAfter?",
         "lone_secondary_bias",
-        {"refused with an exception": REFUSED, "nothing": None, "it is added": "added"},
+        {"refused with an exception": REFUSED, "nothing": "nowhere", "it is added": "outside"},
         inputs=secondary,
         sizes=_ONE_STEP,
         carried=False,
@@ -538,7 +513,7 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
     published = OPERATIONS[f"{cell}_gradients"].result._fields
     every = " ".join(published[2:])
     after = {"reset_after": True} if cell == GRU else {}
-    few = (2, 2, 2, 2)
+    few = (2, 2, 1, 2)
     add(
         *("gradients", "Which gradients come, in which order?", "gradient_order"),
         {"as listed": published, **{label: tuple(s.split()) for label, s in _SLOTS[cell].items()}},
@@ -611,6 +586,34 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
     )
 
 
+def _kinks(add: Callable[..., None]) -> None:
+    add(
+        "relu at 0",
+        "What is the derivative of relu at 0?",
+        "relu_kink",
+        {"0": 0.0, "1": 1.0, "1/2": 0.5},
+        "gradients",
+        options={"activation": Activation.RELU},
+        sizes=(1, 3, 1, 1),
+        inputs="",
+        incoming="source_gradient",
+        values={"source": np.array([-1.0, 0.0, 1.0]).reshape(1, 3, 1)},
+    )
+    kinks = np.array([-3, -2.5, -2, -1, -0.7, 0.3, 1, 2, 2.5, 3])
+    add(
+        "hard sigmoid at its kinks",
+        "What is the derivative of the hard sigmoid where its output is exactly 0 or 1?",
+        "hard_sigmoid_kink",
+        {"0": 0.0, "its slope": 1.0},
+        "gradients",
+        options=_HARD,
+        sizes=(1, 10, 1, 1),
+        inputs="",
+        incoming="source_gradient",
+        values={"source": kinks.reshape(1, 10, 1)},
+    )
+
+
 def _limits(add: Callable[..., None]) -> None:
     """What may end the process; nothing follows from it for other probes, so it comes last."""
     refused = {"refused with an exception": REFUSED}
@@ -657,6 +660,8 @@ def _probes() -> Iterator[Probe]:
         if cell == LSTM:
             _peepholes_both_ways(family.add)
         _gradients(cell, family.add)
+        if cell == RNN:
+            _kinks(family.add)
         yield from family.made
     family = _Family(LSTM)
     _limits(family.add)

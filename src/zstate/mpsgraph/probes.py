@@ -155,8 +155,8 @@ def _seen(
         return (*forward, *gradients)
     if probe.looks_at in ("forward", "shapes"):
         return forward
-    place = outputs(call, reading).index(probe.looks_at)
-    return (forward[place],) if place < len(forward) else None
+    named = dict(zip(outputs(call, reading), forward, strict=False))
+    return (named[probe.looks_at],) if probe.looks_at in named else None
 
 
 def _distance(probe: Probe, found: Seen, wanted: Seen) -> float:

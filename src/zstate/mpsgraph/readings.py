@@ -63,7 +63,7 @@ def zstate_reading(cell: str) -> dict[str, Any]:
         "flipped_blend": "z renews",
         "reset_after": "after",
         "secondary_bias": "inside",
-        "lone_secondary_bias": None,
+        "lone_secondary_bias": "nowhere",
         "peephole_cell": "old",
         "peephole_order": other,
         "peephole_both": "by direction",
@@ -179,7 +179,7 @@ def _loss(
             else:
                 total = total + (gradient[-1] * last).sum()
         elif reading[name] != "ignored":
-            seen = last if reading[name] == "last" else every[0]
+            seen = last if reading[name] == "last" else every[:1].sum(axis=0)
             total = total + (gradient.reshape(last.shape) * seen).sum()
     return total
 
@@ -469,14 +469,13 @@ def _gru_step(
     z = _activate(options["update_gate_activation"], inner["z"], reading)
     r = _activate(options["reset_gate_activation"], inner["r"], reading)
     b2 = 0 if view.b2 is None else view.b2
+    where = reading["secondary_bias" if options.get("reset_after") else "lone_secondary_bias"]
     if options.get("reset_after") and reading["reset_after"] == "after":
-        where = reading["secondary_bias"]
         unreset = term["o"] + (b2 if where == "inside" else 0)
         s = unreset * r + (b2 if where == "outside" else 0)
     else:
         unreset = s = _by_gate(_recurrent(reading, view, h * r, m), view.order)["o"]
-        if options.get("reset_after") or reading["lone_secondary_bias"] == "added":
-            s = s + b2
+        s = s + (0 if where == "nowhere" else b2)
     inner["o"] = inner["o"] + s
     o = _activate(options["output_gate_activation"], inner["o"], reading)
     keeps = reading["flipped_blend" if options.get("flip_z") else "blend"] == "z keeps"
