@@ -33,11 +33,7 @@ SOAK = os.environ.get("ZSTATE_SOAK")
 ALONE = [
     "the other flipZ",
     "zState in another order",
-    "hard sigmoid x/6",
-    "mask of two axes is for steps",
     "reverse in input order",
-    "peephole: c[t-1], but o looks at c[t]",
-    "reverse half first, both in input order",
     "LSTM: training returns h, zState",
 ]
 BY_NAME = {probe.name: probe for probe in PROBES}
@@ -73,7 +69,7 @@ def told(modules: Any) -> Expected:
     }
 
 
-@pytest.mark.parametrize("seed", range(40 if SOAK else 2))
+@pytest.mark.parametrize("seed", range(40 if SOAK else 1))
 def test_the_facade_agrees(seed: int) -> None:
     found = findings(pyobjc, seed)
     assert len(found) == len(PROBES)
@@ -84,10 +80,11 @@ def test_an_independent_loop_agrees() -> None:
     assert told(module()) == {}
 
 
-@pytest.mark.parametrize(("names", "variation", "expected"), together())
-def test_other_readings_are_told(
-    names: tuple[str, ...], variation: Variation, expected: Expected
-) -> None:
+@pytest.mark.parametrize(
+    ("variation", "expected"),
+    [pytest.param(made, found, id="; ".join(names)) for names, made, found in together()],
+)
+def test_other_readings_are_told(variation: Variation, expected: Expected) -> None:
     assert told(module(variation)) == expected
 
 

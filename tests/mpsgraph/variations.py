@@ -552,7 +552,7 @@ def mask_in_processing_order_both(cell: str, options: Options, tensors: Tensors)
     return changed(tensors, {"mask"}, turn)
 
 
-STEP = "the step processed as number t"
+STEP = "processing step t"
 add(
     "mask in processing order, reverse",
     Variation(mask=mask_in_processing_order),
@@ -577,7 +577,7 @@ def only_whole_masks(cell: str, options: Options, tensors: Tensors) -> Tensors:
 add(
     "small masks are ignored",
     Variation(mask=only_whole_masks),
-    *(every(f"mask of shape {shape}", "ignored") for shape in ("[1,N,H]", "[T,1,1]", "[H]")),
+    *(every(f"mask of shape {shape}", "it is ignored") for shape in ("[1,N,H]", "[T,1,1]", "[H]")),
 )
 
 
@@ -754,13 +754,13 @@ def incoming_flipped(cell: str, options: Options, incoming: Tensors) -> Tensors:
 
 
 for label, made in {
-    "sourceGradient like h, source's in processing order": Variation(
+    "sourceGradient like h, source's gradient in processing order": Variation(
         gradients=source_in_processing_order
     ),
-    "sourceGradient the other way round than h, source's like source": Variation(
+    "sourceGradient opposite to h, source's gradient like source": Variation(
         incoming=incoming_flipped
     ),
-    "sourceGradient the other way round than h, source's in processing order": Variation(
+    "sourceGradient opposite to h, source's gradient in processing order": Variation(
         gradients=source_in_processing_order, incoming=incoming_flipped
     ),
 }.items():
@@ -812,7 +812,7 @@ def dropping(name: str) -> Callable[..., Tensors]:
 
 
 FORMS = ("[N,H]", "[1,N,H]")
-FIRST, IGNORED = "added at the first processed step", "ignored"
+FIRST, IGNORED = "it is added at the first processed step", "it is ignored"
 for title, variation, label, finding in (
     ("first", Variation(incoming=state_gradient_first), "stateGradient", FIRST),
     ("first", Variation(incoming=cell_gradient_first), "cellGradient", FIRST),

@@ -60,7 +60,7 @@ def _check(children: Children, seed: int, show: Callable[[str], None]) -> Report
     for number, (case, dtype) in enumerate(jobs):
         show(f"case {number + 1} of {len(jobs)}")
         results += run_case(case, children, dtype, seed, without)
-    return Report(children.facts, seed, findings, results)
+    return Report(children.facts, seed, findings, results, without)
 
 
 def _types() -> Iterable[str]:

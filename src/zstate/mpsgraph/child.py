@@ -20,6 +20,8 @@ from typing import IO, Any
 from ..errors import BackendError
 from .calling import Call, Framework, Outcome
 
+_START = 60.0  # seconds that a child has for its imports
+
 
 class Children:
     """Performs calls on the modules of these names, one child after the other.
@@ -48,15 +50,13 @@ class Children:
                 self._start()
             except BackendError as error:
                 return Outcome("crashed", f"no new child: {error}")
-        answer, text = self._ask(call)
+        answer, text = self._ask(call, self._timeout)
         if answer is not None:
             outcome: Outcome = answer
             return outcome
-        return Outcome("timed out" if text is None else "crashed", text or self._limit)
-
-    @property
-    def _limit(self) -> str:
-        return f"no answer within {self._timeout:g} s"
+        if text is None:
+            return Outcome("timed out", f"no answer within {self._timeout:g} s")
+        return Outcome("crashed", text)
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
@@ -65,14 +65,14 @@ class Children:
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
-        facts, text = self._ask(None)
+        facts, text = self._ask(None, max(self._timeout, _START))
         if not isinstance(facts, dict):
-            why = facts if facts is not None else text or self._limit
+            why = facts if facts is not None else text or "it does not start"
             self._end()
             raise BackendError(f"[check] {', '.join(self._modules)}: {why}")
         self.facts = facts
 
-    def _ask(self, question: Call | None) -> tuple[Any, str | None]:
+    def _ask(self, question: Call | None, seconds: float) -> tuple[Any, str | None]:
         """The child's answer, or None and how the child ended (None: it was too slow)."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
@@ -84,7 +84,7 @@ class Children:
             late.set()
             process.kill()
 
-        timer = threading.Timer(self._timeout, stop)
+        timer = threading.Timer(seconds, stop)
         timer.start()
         try:
             pickle.dump(question, process.stdin)

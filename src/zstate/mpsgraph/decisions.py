@@ -183,7 +183,11 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
     )
     last = {"forget_gate_last": True}
     add(
-        *("gate order, forgetGateLast", "And with forgetGateLast?", "other_order"),
+        *(
+            "gate order, forgetGateLast",
+            "In which order does forgetGateLast put them?",
+            "other_order",
+        ),
         *(_orders(LSTM, "izfo"), "state", "the 23 other orders"),
         options=last,
         sizes=_ONE_STEP,
@@ -201,7 +205,7 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
         sizes=_ONE_STEP,
     )
     add(
-        *("zState, forgetGateLast", "And with forgetGateLast?", "other_zstate"),
+        *("zState, forgetGateLast", "What does zState hold with forgetGateLast?", "other_zstate"),
         *(_zstates(LSTM, "izfo"), "training_state", many),
         options=last,
         sizes=_ONE_STEP,
@@ -229,7 +233,10 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
         sizes=_ONE_STEP,
     )
     add(
-        *("peephole, forgetGateLast", "In which order does the peephole have the gates then?"),
+        *(
+            "peephole, forgetGateLast",
+            "In which order does the peephole have the gates with forgetGateLast?",
+        ),
         *("peephole_order", _orders(LSTM, "izfo"), "state", "the 23 other orders"),
         options=last,
         inputs=peephole,
@@ -240,13 +247,17 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
 def _own_of_gru(add: Callable[..., None]) -> None:
     keeps, renews = "z·h[t-1] + (1-z)·o", "(1-z)·h[t-1] + z·o"
     add(
-        *("flipZ = NO", "How does the GRU blend? (Two pages disagree.)", "blend"),
+        *("flipZ = NO", "How does the GRU blend without flipZ?", "blend"),
         {keeps: "z keeps", renews: "z renews"},
         sizes=_ONE_STEP,
         equal=_WEIGHTS,
     )
     add(
-        *("flipZ = YES", "And with flipZ?", "flipped_blend"),
+        *(
+            "flipZ = YES",
+            "How does the GRU blend with flipZ? (Two pages disagree.)",
+            "flipped_blend",
+        ),
         {renews: "z renews", keeps: "z keeps"},
         options={"flip_z": True},
         sizes=_ONE_STEP,
@@ -259,7 +270,11 @@ def _own_of_gru(add: Callable[..., None]) -> None:
     )
     first = {"reset_gate_first": True}
     add(
-        *("gate order, resetGateFirst", "And with resetGateFirst?", "other_order"),
+        *(
+            "gate order, resetGateFirst",
+            "In which order does resetGateFirst put them?",
+            "other_order",
+        ),
         *(_orders(GRU, "rzo"), "state", "the 5 other orders"),
         options=first,
         sizes=_ONE_STEP,
@@ -277,7 +292,7 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         sizes=_ONE_STEP,
     )
     add(
-        *("zState, resetGateFirst", "And with resetGateFirst?", "other_zstate"),
+        *("zState, resetGateFirst", "What does zState hold with resetGateFirst?", "other_zstate"),
         *(_zstates(GRU, "rzo"), "training_state", many),
         options=first,
         sizes=_ONE_STEP,
@@ -369,7 +384,7 @@ def _masks(cell: str, add: Callable[..., None]) -> None:
         inputs=masked,
         sizes=_ONE_STEP,
     )
-    steps = {"input step t": "input", "the step processed as number t": "processing"}
+    steps = {"input step t": "input", "processing step t": "processing"}
     add(
         *("mask, reverse", "Which step does mask[t] belong to with reverse?"),
         *("mask_time_reverse", steps),
@@ -377,12 +392,12 @@ def _masks(cell: str, add: Callable[..., None]) -> None:
         inputs=masked,
     )
     add(
-        *("mask, bidirectional", "And in the reverse half of two directions?"),
+        *("mask, bidirectional", "Which step does mask[t] belong to in the reverse half?"),
         *("mask_time_both", steps),
         options={"bidirectional": True},
         inputs=masked,
     )
-    used = {"broadcast": True, "ignored": False}
+    used = {"it broadcasts": True, "it is ignored": False}
     for shape, numbers in (("[1,N,H]", (1, 5, 3)), ("[T,1,1]", (4, 1, 1)), ("[H]", (3,))):
         add(
             *(f"mask of shape {shape}", f"What does a mask of shape {shape} do?"),
@@ -537,10 +552,10 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
         "In which order are the per-step gradients with reverse?",
         "reverse_gradients",
         {
-            "sourceGradient like h, source's like source": (False, False),
-            "sourceGradient like h, source's in processing order": (False, True),
-            "sourceGradient the other way round than h, source's like source": (True, False),
-            "sourceGradient the other way round than h, source's in processing order": (True, True),
+            "sourceGradient like h, source's gradient like source": (False, False),
+            "sourceGradient like h, source's gradient in processing order": (False, True),
+            "sourceGradient opposite to h, source's gradient like source": (True, False),
+            "sourceGradient opposite to h, source's gradient in processing order": (True, True),
         },
         "gradients",
         options={"reverse": True},
@@ -549,9 +564,9 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
         sizes=few,
     )
     places = {
-        "added at the last processed step": "last",
-        "added at the first processed step": "first",
-        "ignored": "ignored",
+        "it is added at the last processed step": "last",
+        "it is added at the first processed step": "first",
+        "it is ignored": "ignored",
     }
     state: dict[str, Any] = {"inputs": "input_weight init_state init_cell", "sizes": few}
     names = {"state_gradient": "stateGradient"} | (
@@ -577,7 +592,11 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
             **state,
         )
     add(
-        *("stateGradient, bidirectional", "At which step is stateGradient added?", "both_last"),
+        *(
+            "stateGradient, bidirectional",
+            "Where is stateGradient added with two directions?",
+            "both_last",
+        ),
         {"each half at the last step of its direction": "own", "both halves at T-1": "last row"},
         "gradients",
         options={"bidirectional": True},
@@ -621,7 +640,10 @@ def _limits(add: Callable[..., None]) -> None:
     labels = {"recurrent_weight": "R", "input_weight": "W", "init_state": "initState"}
     for name, shape in bad.items():
         add(
-            *(f"{labels[name]} of a wrong shape", "What does a bad shape do? (Transposed.)"),
+            *(
+                f"{labels[name]} of a wrong shape",
+                f"What does {labels[name]} of a bad shape (transposed) do?",
+            ),
             *("transposed", {**refused, "it is taken as its transpose": (name,)}),
             inputs="input_weight init_state init_cell",
             shapes={name: shape},

@@ -27,6 +27,7 @@ class Report:
     seed: int
     findings: list[Finding]
     cases: list[CaseResult]
+    without: frozenset[str] = frozenset()  # inputs that no case has, after what probes found
 
     @property
     def verdicts(self) -> Counter[str]:
@@ -49,6 +50,11 @@ class Report:
         return "" if self.facts["modules"] == ", ".join(APPLE) else _NOT_APPLE
 
     @property
+    def cases_note(self) -> str:
+        names = ", ".join(sorted(self.without))
+        return f"Without {names}: see the probes of its shape [N,H]." if names else ""
+
+    @property
     def all_facts(self) -> dict[str, str]:
         return {"zstate": __version__, **self.facts, "seed": f"--seed {self.seed}"}
 
@@ -61,6 +67,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "facts": report.facts,
         "note": report.note,
         "bounds": {**BOUNDS, "probes": BOUND},
+        "without": sorted(report.without),
         "summary": dict(report.verdicts),
         "probes": [
             {
@@ -101,6 +108,7 @@ def _case_rows(cases: Iterable[CaseResult]) -> Iterator[tuple[str, ...]]:
         )
 
 
+_CASES = "The cases of `zstate check`, against the oracle in float64."
 _CASE_COLUMNS = ("cell", "type", "part", "agree", "worst error", "bound", "other cases")
 _PROBE_COLUMNS = ("probe", "verdict", "zstate", "found")
 
@@ -125,7 +133,7 @@ def as_markdown(report: Report) -> str:
         f"A reading agrees if its relative error is at most {BOUND:.0e}.",
         _table(_PROBE_COLUMNS, rows),
         "## Cases",
-        "The cases of `zstate check`, against the oracle in float64.",
+        " ".join(filter(None, [_CASES, report.cases_note])),
         _table(_CASE_COLUMNS, _case_rows(report.cases)),
     ]
     if texts:
@@ -181,6 +189,8 @@ def print_report(report: Report, console: Console) -> None:
     for line in _case_rows(report.cases):
         cases.add_row(*(escape(text) for text in line), style=_style(line[-1] and "differs"))
     console.print(probes, cases, sep="\n")
+    if report.without:
+        console.print(report.cases_note, markup=False)
     console.print(report.summary, highlight=False)
 
 
