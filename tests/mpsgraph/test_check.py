@@ -26,6 +26,7 @@ from zstate.mpsgraph.probes import Finding, draw
 from zstate.mpsgraph.report import Report, as_json, as_markdown, decisions_table, print_report
 
 ROOT = Path(__file__).parents[2]
+ABORTED = "exit status 3" if os.name == "nt" else "SIGABRT"
 BY_NAME = {probe.name: probe for probe in PROBES}
 
 
@@ -85,7 +86,7 @@ def test_a_framework_that_crashes_hangs_and_lacks(
     report = json.loads(data.read_text())
     verdicts = {each["name"]: (each["verdict"], each["text"]) for each in report["probes"]}
     assert verdicts == {
-        names[0]: ("crashed", "SIGABRT: MPSGraph.mm: failed assertion 'a shape'"),
+        names[0]: ("crashed", f"{ABORTED}: MPSGraph.mm: failed assertion 'a shape'"),
         names[1]: ("timed out", "no answer within 3 s"),
         names[2]: ("unavailable", "there is no MPSGraphGRUDescriptor"),
         "RNN: zState": ("agrees", ""),
@@ -97,8 +98,41 @@ def test_a_framework_that_crashes_hangs_and_lacks(
         ("gru", "unavailable"),
     }
     text = page.read_text()
-    assert "| LSTM: R of a wrong shape | crashed | refused with an exception | SIGABRT: " in text
+    assert "| LSTM: R of a wrong shape | crashed | refused with an exception | " in text
     assert "timed out: 1" in text and "crashed: 1" in text
+
+
+def test_a_framework_with_another_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variation, expected = VARIATIONS["the other flipZ"]
+
+    class InThisProcess:
+        def __init__(self, *_: Any) -> None:
+            self.facts = {"modules": "stand_in"}
+            self.run = Framework([module(variation)]).run
+
+        def __enter__(self) -> InThisProcess:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    few(monkeypatch, [*expected, "GRU: gate order"], 1)
+    monkeypatch.setattr(check_mpsgraph, "Children", InThisProcess)
+    data, page = tmp_path / "report.json", tmp_path / "report.md"
+    files = ["--json", str(data), "--markdown", str(page)]
+    assert cli.main(["check", "--mpsgraph", "--seed", "1", *files]) == 1
+    probes = json.loads(data.read_text())["probes"]
+    found = {each["name"]: each["reading"] for each in probes if each["verdict"] == "differs"}
+    assert found == expected
+    printed = capsys.readouterr().out
+    for name, label in expected.items():
+        for text in (printed, page.read_text().replace("\\", "")):
+            line = next(line for line in text.splitlines() if name in line)
+            cells = [cell.strip() for cell in re.split(r"[|│]", line)[1:-1]]
+            assert cells == [name, "differs", BY_NAME[name].ours, label]
+    assert re.search(r"GRU +│ float32 +│ forward +│ 0 of 1 ", printed)
 
 
 @pytest.mark.parametrize("words", [[], ["--module", "no.such"]])

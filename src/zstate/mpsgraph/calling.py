@@ -90,9 +90,8 @@ class Framework:
             raise UnavailableError("no Metal device")
         self.device_name = str(metal.name())
         self._device = self.find("MPSGraphDevice").deviceWithMTLDevice_(metal)
-        # Some constants have their top bit set, and may come as negative numbers.
         self._types = {
-            self.find(constant) & 0xFFFFFFFF: name
+            self.find(constant): name
             for name, constant in _DATA_TYPES.items()
             if self._has(constant)
         }
@@ -182,7 +181,7 @@ class Framework:
 
     def _array(self, data: Any) -> Array:
         shape = [int(size) for size in data.shape()]
-        dtype = float_dtype(self._types[data.dataType() & 0xFFFFFFFF])
+        dtype = float_dtype(self._types[data.dataType()])
         buffer = bytearray(math.prod(shape) * dtype.itemsize)
         if buffer:
             data.mpsndarray().readBytes_strideBytes_(buffer, None)

@@ -49,8 +49,10 @@ class CaseResult:
 
 def left_out(findings: list[Finding]) -> frozenset[str]:
     """Inputs of no published shape that the framework did not take as zstate does."""
-    decisions = {"stateGradient of shape [N,H]": "state_gradient"}
-    decisions["cellGradient of shape [N,H]"] = "cell_gradient"
+    decisions = {
+        "stateGradient of shape [N,H]": "state_gradient",
+        "cellGradient of shape [N,H]": "cell_gradient",
+    }
     return frozenset(
         decisions[each.probe.decision]
         for each in findings
@@ -95,8 +97,8 @@ def _result(
     if shapes != [array.shape for array in wanted]:
         return "differs", None, f"results of shapes {shapes}, expected {[a.shape for a in wanted]}"
     error = float(np.max([relative_error(a, b) for a, b in zip(found, wanted, strict=True)]))
-    if np.isnan(error):
-        return "differs", None, "not a number"
+    if not np.isfinite(error):
+        return "differs", None, "results that are not finite"
     return ("agrees" if error <= bound else "differs"), error, ""
 
 
