@@ -60,7 +60,7 @@ def test_the_facade_agrees_in_everything(
         for cell, every in mpsgraph_cases().items()
         for dtype in ("float32", "float16", "bfloat16")
         for case in every
-        for part in ("forward", "gradients")
+        for part in ("forward", "zState", "gradients")
     }
     found = report["cases"]
     assert {(each["cell"], each["dtype"], each["title"], each["part"]) for each in found} == cases
@@ -197,9 +197,11 @@ def test_cases_that_differ() -> None:
     assert {each.verdict for each in found.values()} == {"differs"}
     assert found["forward"].error > 1e-2 and found["gradients"].error > 1e-2
     found = results(VARIATIONS["stateGradient first"][0], "defaults", "gru")
-    assert [each.verdict for each in found.values()] == ["agrees", "differs"]
+    assert [each.verdict for each in found.values()] == ["agrees", "agrees", "differs"]
+    found = results(VARIATIONS["zState in another order"][0], "defaults", "lstm")
+    assert [each.verdict for each in found.values()] == ["agrees", "differs", "agrees"]
     found = results(VARIATIONS["a gradient for nil"][0], "no initial state", "lstm")
-    assert [each.verdict for each in found.values()] == ["agrees", "differs"]
+    assert [each.verdict for each in found.values()] == ["agrees", "agrees", "differs"]
     assert "results of shapes" in found["gradients"].text
 
 

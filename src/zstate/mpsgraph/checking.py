@@ -1,8 +1,8 @@
 """The cases of ``zstate check`` on a framework, against the oracle in float64.
 
-Forward results and gradients are judged apart. The oracle's gradient operation reads the
-framework's forward results where they agree: what a 16-bit type loses between the two operations
-is the type's doing.
+Forward results, zState and gradients are judged apart: what zState holds is the framework's own
+affair. The oracle's gradient operation reads the framework's forward results where they agree: what
+a 16-bit type loses between the two operations is the type's doing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .probes import Finding
 # Relative error of a whole tensor. The arithmetic is the framework's own: in the 16-bit types it
 # may round every step.
 BOUNDS = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-PARTS = ("forward", "gradients")
+PARTS = ("forward", "zState", "gradients")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def left_out(findings: list[Finding]) -> frozenset[str]:
 def run_case(
     case: Case, runner: Runner, dtype: str, seed: int, without: Collection[str] = ()
 ) -> Iterator[CaseResult]:
-    """The two parts of a case. If the two operations do not run together, forward runs alone."""
+    """The parts of a case. If the two operations do not run together, forward runs alone."""
     case = replace(case, every_cell=False)  # a gradient for every c is an extension of zstate's
     name = cell_name(case.descriptor)
     storage = float_dtype(dtype)
@@ -78,13 +78,18 @@ def run_case(
     exact = {key: array.astype(np.float64) for key, array in inputs.items()}
     wanted = run_forward(case, exact, "reference")
     results = dict(zip(wanted, outcome.forward, strict=False))
-    forward = _result(outcome, list(wanted.values()), outcome.forward, BOUNDS[dtype])
-    yield CaseResult(name, dtype, case.title, "forward", *forward)
-    there = results if forward[0] == "agrees" else wanted
+    first = len(wanted) - 1  # zState comes last
+    values = list(wanted.values())
+    judged = [
+        _result(outcome, values[:first], outcome.forward[:first], BOUNDS[dtype]),
+        _result(outcome, values[first:], outcome.forward[first:], BOUNDS[dtype]),
+    ]
+    there = results if {verdict for verdict, *_ in judged} == {"agrees"} else wanted
     rounded = {key: array.astype(storage).astype(np.float64) for key, array in there.items()}
     back = list(run_backward(case, exact, rounded, "reference").values())
-    gradients = _result(together, back, together.gradients, BOUNDS[dtype])
-    yield CaseResult(name, dtype, case.title, "gradients", *gradients)
+    judged.append(_result(together, back, together.gradients, BOUNDS[dtype]))
+    for part, result in zip(PARTS, judged, strict=True):
+        yield CaseResult(name, dtype, case.title, part, *result)
 
 
 def _result(

@@ -95,7 +95,7 @@ def zstate_reading(cell: str) -> dict[str, Any]:
 class Answer(NamedTuple):
     """Results in the order in which a framework gives them; None matches anything."""
 
-    forward: tuple[Array, ...]
+    forward: tuple[Array | None, ...]
     gradients: tuple[Array | None, ...]
 
 
@@ -114,7 +114,11 @@ def answer(call: Call, reading: Reading) -> Answer:
     options = {**_DEFAULTS[call.cell], **call.options}
     tensors = {name: array.astype(np.float64) for name, array in call.tensors.items()}
     found = _forward(call.cell, options, tensors, reading)
-    there = tuple(getattr(found, name) for name in outputs(call, reading))
+    unknown = _saved_reading(call.cell, options, reading) is None
+    there = tuple(
+        None if unknown and name == "training_state" else getattr(found, name)
+        for name in outputs(call, reading)
+    )
     if "source_gradient" not in call.incoming:
         return Answer(there, ())
     incoming = {name: array.astype(np.float64) for name, array in call.incoming.items()}
@@ -384,15 +388,27 @@ def _recurrent(reading: Reading, view: _View, h: Array, m: Array) -> Array:
     return term * np.tile(m, view.R.shape[0] // view.R.shape[1]) if place == "after R" else term
 
 
+def _saved_reading(
+    cell: str, options: Mapping[str, Any], reading: Reading
+) -> tuple[str, str] | None:
+    """Whether zState holds activated gates, and their order; None if that is not known."""
+    if options.get("reset_after") and reading["reset_after_zstate"] is None:
+        return None
+    found: tuple[str, str] | None
+    found = reading["other_zstate" if options.get(_OTHER_ORDER[cell]) else "zstate"]
+    return found
+
+
 def _saved(
+    cell: str,
+    options: Mapping[str, Any],
     reading: Reading,
-    switch: str,
     activated: Mapping[str, Array],
     inner: Mapping[str, Array],
 ) -> Array:
-    kind, saved_order = reading[switch]
+    kind, order = _saved_reading(cell, options, reading) or ("activated", "".join(activated))
     values = activated if kind == "activated" else inner
-    return np.concatenate([values[gate] for gate in saved_order], axis=-1)
+    return np.concatenate([values[gate] for gate in order], axis=-1)
 
 
 def _rnn_step(
@@ -408,7 +424,7 @@ def _rnn_step(
     new = _activate(options["activation"], inner, reading)
     if reading["mask_place"] == "output":
         new = new * m
-    return new, c, _saved(reading, "zstate", {"z": new}, {"z": inner})
+    return new, c, _saved("single_gate_rnn", options, reading, {"z": new}, {"z": inner})
 
 
 # Gates that do not look at the old cell.
@@ -448,8 +464,7 @@ def _lstm_step(
     new = gates["o"] * _activate(options["activation"], new_c, reading)
     if reading["mask_place"] == "output":
         new = new * m
-    switch = "other_zstate" if options.get("forget_gate_last") else "zstate"
-    return new, new_c, _saved(reading, switch, gates, inner)
+    return new, new_c, _saved("lstm", options, reading, gates, inner)
 
 
 def _gru_step(
@@ -482,10 +497,9 @@ def _gru_step(
     new = z * h + (1 - z) * o if keeps else (1 - z) * h + z * o
     if reading["mask_place"] == "output":
         new = new * m
-    last = {"o": o, "unreset": unreset, "s": s}[reading["reset_after_zstate"]]
+    last = {"unreset": unreset, "s": s}.get(reading["reset_after_zstate"], o)
     gates = {"z": z, "r": r, "o": last if options.get("reset_after") else o}
-    switch = "other_zstate" if options.get("reset_gate_first") else "zstate"
-    return new, c, _saved(reading, switch, gates, inner)
+    return new, c, _saved("gru", options, reading, gates, inner)
 
 
 _STEPS: dict[str, Callable[..., tuple[Array, Array, Array]]] = {
