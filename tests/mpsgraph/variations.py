@@ -1,7 +1,8 @@
 """Other readings of Apple's pages, each as a stand-in, and the probes that must tell it.
 
 ``VARIATIONS`` maps a name to the variation and to what probes find: the label of a reading by the
-probe's name. Every other probe must agree.
+probe's name, or "unavailable" where the variation leaves nothing to tell apart. Every other probe
+must agree.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from zstate import pyobjc
 from zstate.mpsgraph.decisions import PROBES
 
 Expected = dict[str, str]
+NOTHING = "unavailable"
 VARIATIONS: dict[str, tuple[Variation, Expected]] = {}
 
 
@@ -152,6 +154,7 @@ add(
         "LSTM: zState, forgetGateLast": "pre-activations, order i z f o",
         "GRU: zState": "pre-activations, order z r o",
         "GRU: zState, resetGateFirst": "pre-activations, order r z o",
+        "GRU: zState, resetAfter": NOTHING,
     },
 )
 add(
@@ -324,7 +327,7 @@ add("b2 nowhere", Variation(tensors=b2_nowhere), {"GRU: secondaryBias": "nowhere
 add(
     "resetAfter resets before",
     Variation(steps={"gru": reset_before}),
-    {"GRU: resetAfter": "(h[t-1]·r·m)Ro^T"},
+    {"GRU: resetAfter": "(h[t-1]·r·m)Ro^T", "GRU: secondaryBias": NOTHING},
 )
 add(
     "b2 without resetAfter is ignored",
@@ -632,7 +635,8 @@ for label, change in {
     "forward half first, the reverse one in processing order": lambda a, b: (a, b.flip(0)),
     "reverse half first, in processing order": lambda a, b: (b.flip(0), a),
 }.items():
-    add(label, Variation(forward=halves(change)), every("bidirectional", label))
+    last = every("stateGradient, bidirectional", NOTHING) if label.startswith("forward") else {}
+    add(label, Variation(forward=halves(change)), every("bidirectional", label), last)
 
 
 def swapped(names: set[str]) -> Callable[..., Tensors]:
@@ -815,16 +819,14 @@ FORMS = ("[N,H]", "[1,N,H]")
 FIRST, IGNORED = "it is added at the first processed step", "it is ignored"
 for title, variation, label, finding in (
     ("first", Variation(incoming=state_gradient_first), "stateGradient", FIRST),
+    ("ignored", Variation(incoming=dropping("state_gradient")), "stateGradient", IGNORED),
     ("first", Variation(incoming=cell_gradient_first), "cellGradient", FIRST),
     ("ignored", Variation(incoming=dropping("cell_gradient")), "cellGradient", IGNORED),
 ):
     found = [every(f"{label} of shape {form}", finding) for form in FORMS]
+    if label == "stateGradient":
+        found.append(every("stateGradient, bidirectional", NOTHING))
     add(f"{label} {title}", variation, *found)
-add(
-    "stateGradient ignored",
-    Variation(incoming=dropping("state_gradient")),
-    *(every(f"stateGradient of shape {form}", IGNORED) for form in FORMS),
-)
 add(
     "cellGradient's last row",
     Variation(incoming=last_row_of_cells),
@@ -881,7 +883,6 @@ NOT_EMPTY = Variation(tensors=nothing_empty)
 APART = {
     frozenset({"weights in another order", "forgetGateLast does nothing"}),
     frozenset({"weights in another order", "resetGateFirst does nothing"}),
-    frozenset({"b2 outside the reset", "resetAfter resets before"}),
     frozenset({"zState in another order", "forgetGateLast does nothing"}),
     frozenset({"zState in another order", "resetGateFirst does nothing"}),
     frozenset({"zState before the activations", "zState with the term before the reset"}),

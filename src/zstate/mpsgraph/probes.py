@@ -128,16 +128,18 @@ def judge(probe: Probe, call: Call, outcome: Outcome, known: Reading) -> Finding
     found = _seen(probe, call, known, outcome.forward, outcome.gradients)
     if found is None:
         return Finding(probe, "unavailable", None, f"it is not among the results: {shapes}")
-    errors = {}
-    for label, seen in _wanted(probe, call, known):
-        if all(part is None for part in seen):
-            return Finding(probe, "unavailable", None, "what zState holds is not known")
-        errors[label] = _distance(probe, found, seen)
-        if errors[label] <= BOUND:
-            verdict = "agrees" if label == probe.ours else "differs"
-            return Finding(probe, verdict, label, error=errors[label])
-    text = f"no reading agrees; results {shapes}"
+    wanted = dict(_wanted(probe, call, known))
+    if any(all(part is None for part in seen) for seen in wanted.values()):
+        return Finding(probe, "unavailable", None, "what zState holds is not known")
+    errors = {label: _distance(probe, found, seen) for label, seen in wanted.items()}
     near = min(errors, key=lambda label: errors[label])
+    same = [label for label in errors if errors[label] <= BOUND]
+    if len(same) > 1:  # by what was found before
+        return Finding(probe, "unavailable", None, f"cannot be told apart: {'; '.join(same)}")
+    if same:
+        verdict = "agrees" if near == probe.ours else "differs"
+        return Finding(probe, verdict, near, error=errors[near])
+    text = f"no reading agrees; results {shapes}"
     if np.isfinite(errors[near]):
         text += f"; nearest: {near}, relative error {errors[near]:.1e}"
     if probe.decision == "hard sigmoid" and "input_weight" not in call.tensors:

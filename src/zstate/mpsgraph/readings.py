@@ -5,7 +5,9 @@ zstate's own computations is used: a probe compares a framework with these numbe
 complex-step derivatives of the forward pass (exact to rounding), so that no reading needs a
 backward pass of its own.
 
-Letters: T time, N batch, I input features, H hidden units, G gates, D directions.
+Letters: T time, N batch, I input features, H hidden units, G gates, D directions. Any tensor may
+have a further axis in front, along which its entries are moved one by one; axes are therefore
+counted from the end.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ def answer(call: Call, reading: Reading) -> Answer:
         if name in tensors:
             gradient = _derivative(loss, tensors, name)
             if name == "source" and options.get("reverse") and reading["reverse_gradients"][1]:
-                gradient = gradient[::-1]
+                gradient = _flipped(gradient)
             back.append(gradient)
         elif reading["gradient_slots"] == "listed":
             back.append(None)
@@ -151,12 +153,11 @@ def outputs(call: Call, reading: Reading) -> tuple[str, ...]:
 def _derivative(
     loss: Callable[[Mapping[str, Array]], Any], tensors: Mapping[str, Array], name: str
 ) -> Array:
-    found = np.empty_like(tensors[name])
-    for index in np.ndindex(found.shape):
-        moved = tensors[name].astype(np.complex128)
-        moved[index] += 1j * _STEP
-        found[index] = loss({**tensors, name: moved}).imag / _STEP
-    return found
+    """The derivative by every entry of a tensor, from one pass with as many moved copies of it."""
+    tensor = tensors[name]
+    moves = 1j * _STEP * np.eye(tensor.size).reshape(tensor.size, *tensor.shape)
+    slopes = np.imag(loss({**tensors, name: tensor + moves})) / _STEP
+    return np.broadcast_to(slopes, tensor.size).reshape(tensor.shape)
 
 
 def _loss(
@@ -165,11 +166,11 @@ def _loss(
     """What the incoming gradients are the gradients of."""
     outputs = incoming["source_gradient"]
     if options.get("reverse") and reading["reverse_gradients"][0]:
-        outputs = outputs[::-1]
-    total = (outputs * found.state).sum()
+        outputs = _flipped(outputs)
+    total = _total(outputs, found.state)
     last_state, last_cell = found.last_state, found.last_cell
     if options.get("bidirectional") and reading["both_last"] == "last row":
-        last_state, last_cell = found.state[-1], found.cell[-1]
+        last_state, last_cell = found.state[..., -1, :, :], found.cell[..., -1, :, :]
     for name, every, last in (
         ("state_gradient", found.state, last_state),
         ("cell_gradient", found.cell, last_cell),
@@ -177,15 +178,26 @@ def _loss(
         if name not in incoming:
             continue
         gradient = incoming[name]
-        if gradient.ndim == 3 and gradient.shape[0] == len(every) != 1:
+        if gradient.ndim == 3 and gradient.shape[0] == every.shape[-3] != 1:
             if reading["every_cell_gradient"] == "every":
-                total = total + (gradient * every).sum()
+                total = total + _total(gradient, every)
             else:
-                total = total + (gradient[-1] * last).sum()
+                total = total + _total(gradient[-1], last)
         elif reading[name] != "ignored":
-            seen = last if reading[name] == "last" else every[:1].sum(axis=0)
-            total = total + (gradient.reshape(last.shape) * seen).sum()
+            seen = last if reading[name] == "last" else every[..., :1, :, :].sum(axis=-3)
+            total = total + _total(gradient.reshape(last.shape[-2:]), seen)
     return total
+
+
+def _total(gradient: Array, values: Array) -> Any:
+    """The sum of products over the gradient's axes."""
+    return (gradient * values).sum(axis=tuple(range(-gradient.ndim, 0)))
+
+
+def _flipped(steps: Array) -> Array:
+    """[…,T,N,H] in the other order of time."""
+    turned: Array = steps[..., ::-1, :, :]
+    return turned
 
 
 def _forward(
@@ -197,25 +209,25 @@ def _forward(
         if not backwards or reading["reverse_outputs"] == "processing":
             return found
         if reading["reverse_outputs"] == "h in input order":
-            return found._replace(state=found.state[::-1])
+            return found._replace(state=_flipped(found.state))
         return found._replace(
-            state=found.state[::-1],
-            cell=found.cell[::-1],
-            training_state=found.training_state[::-1],
+            state=_flipped(found.state),
+            cell=_flipped(found.cell),
+            training_state=_flipped(found.training_state),
         )
     forth = _scan(cell, options, tensors, reading, 0, False)
     back = _scan(cell, options, tensors, reading, 1, True)
     reverse_first, in_processing_order = reading["both_outputs"]
     steps = [
-        (a, b if in_processing_order else b[::-1]) for a, b in zip(forth[:3], back[:3], strict=True)
+        (a, b if in_processing_order else _flipped(b))
+        for a, b in zip(forth[:3], back[:3], strict=True)
     ]
     if reverse_first:
         steps = [(b, a) for a, b in steps]
     every = [np.concatenate(pair, axis=-1) for pair in steps]
     if reading["both_zstate"] == "by gate":
-        every[2] = np.stack([_blocks(cell, half) for half in steps[2]], axis=3).reshape(
-            every[2].shape
-        )
+        pairs = np.stack([_blocks(cell, half) for half in steps[2]], axis=-2)
+        every[2] = pairs.reshape(every[2].shape)
     last = [np.concatenate(pair, axis=-1) for pair in zip(forth[3:], back[3:], strict=True)]
     return _Forward(*every, *last)
 
@@ -231,8 +243,8 @@ class _View(NamedTuple):
 
     projected: Array  # [T,N,GH], the bias included
     R: Array  # [GH,H]
-    p: Array  # [GH]
-    b2: Array | None  # [H]
+    p: Array  # [1,GH]
+    b2: Array | None  # [1,H]
     mask: Array  # [T,N,H]
     order: str
     peephole_order: str
@@ -251,18 +263,23 @@ def _scan(
     both = bool(options.get("bidirectional"))
     mask_time = reading["mask_time_both" if both else "mask_time_reverse"]
     states, cells, saved = [], [], []
-    times = range(len(view.projected))
+    times = range(view.projected.shape[-3])
     for number, t in enumerate(reversed(times) if backwards else times):
         m = view.mask[t if mask_time == "input" else number]
-        h, c, z = _STEPS[cell](options, reading, view, view.projected[t], h, c, m)
+        h, c, z = _STEPS[cell](options, reading, view, view.projected[..., t, :, :], h, c, m)
         states.append(h)
         cells.append(c)
         saved.append(z)
     if not states:
-        gh, width = view.R.shape
-        none = np.zeros((0, len(h), width))
-        return _Forward(none, none, np.zeros((0, len(h), gh)), h, c)
-    return _Forward(np.stack(states), np.stack(cells), np.stack(saved), h, c)
+        gh, width = view.R.shape[-2:]
+        batch = view.projected.shape[-2]
+        none = np.zeros((0, batch, width))
+        return _Forward(none, none, np.zeros((0, batch, gh)), h, c)
+
+    def stacked(steps: list[Array]) -> Array:
+        return np.stack(np.broadcast_arrays(*steps), axis=-3)
+
+    return _Forward(stacked(states), stacked(cells), stacked(saved), h, c)
 
 
 def _view(
@@ -277,35 +294,33 @@ def _view(
     weights = reading["both_weights"]
     at = 1 - d if weights == "reverse first" else d
     R = tensors["recurrent_weight"]
-    R = R[at] if both else R
+    R = R[..., at, :, :] if both else R
     width = R.shape[-1]
 
-    def rows(name: str) -> Array:
-        """The rows of a direction of W, b or, along the last axis, a projected source."""
-        whole = tensors[name]
+    def part(whole: Array) -> Array:
+        """A direction's part of the last axis, which has all gates of both."""
         if not both:
             return whole
-        if name == "source":
-            whole = np.moveaxis(whole, -1, 0)
+        ahead = whole.shape[:-1]
         if weights == "by gate":
-            parts = whole.reshape(gates, 2, width, *whole.shape[1:])[:, d]
+            mine = whole.reshape(*ahead, gates, 2, width)[..., d, :]
         else:
-            parts = whole.reshape(2, gates, width, *whole.shape[1:])[at]
-        parts = parts.reshape(gates * width, *whole.shape[1:])
-        return np.moveaxis(parts, 0, -1) if name == "source" else parts
+            mine = whole.reshape(*ahead, 2, gates, width)[..., at, :, :]
+        return mine.reshape(*ahead, gates * width)
 
     if "input_weight" in tensors:
-        projected = tensors["source"] @ rows("input_weight").T
+        W = part(_turned(tensors["input_weight"]))  # [I,GH]
+        projected = tensors["source"] @ W[..., None, :, :]
     else:
-        projected = rows("source")
+        projected = part(tensors["source"])
     if "bias" in tensors:
-        projected = projected + rows("bias")
-    steps, batch = projected.shape[:2]
+        projected = projected + part(tensors["bias"])[..., None, None, :]
+    steps, batch = projected.shape[-3:-1]
     start = width * (1 - d if both and reading["both_initial"] else d)
     columns = slice(start, start + width)
     zeros = np.zeros((batch, width))
-    h = tensors["init_state"][:, columns] if "init_state" in tensors else zeros
-    c = tensors["init_cell"][:, columns] if "init_cell" in tensors else zeros
+    h = tensors["init_state"][..., columns] if "init_state" in tensors else zeros
+    c = tensors["init_cell"][..., columns] if "init_cell" in tensors else zeros
     if reading["initial"] == "exchanged":
         h, c = c, h
     other = bool(options.get(_OTHER_ORDER[cell]))
@@ -315,7 +330,7 @@ def _view(
         projected=projected,
         R=R,
         p=_peephole(tensors, reading, both, d, gates * width),
-        b2=b2[d * width : (d + 1) * width] if b2 is not None else None,
+        b2=b2[..., None, d * width : (d + 1) * width] if b2 is not None else None,
         mask=_mask(
             tensors, reading, (steps, batch, 2 * width if both else width), d * width, width
         ),
@@ -329,15 +344,23 @@ def _peephole(
     tensors: Mapping[str, Array], reading: Reading, both: bool, d: int, size: int
 ) -> Array:
     if "peephole" not in tensors:
-        return np.zeros(size)
+        return np.zeros((1, size))
     whole = tensors["peephole"]
-    if not both:
-        return whole
-    how = reading["peephole_flat" if whole.ndim == 1 else "peephole_both"]
-    if how == "by gate":
-        return whole.reshape(4, 2, size // 4)[:, d].reshape(size)
-    rows: Array = whole.reshape(2, size)[1 - d if how == "reverse first" else d]
-    return rows
+    if both:
+        flat = whole.shape[-1] != size
+        ahead = whole.shape[: -1 if flat else -2]
+        how = reading["peephole_flat" if flat else "peephole_both"]
+        if how == "by gate":
+            whole = whole.reshape(*ahead, 4, 2, size // 4)[..., d, :].reshape(*ahead, size)
+        else:
+            at = 1 - d if how == "reverse first" else d
+            whole = whole.reshape(*ahead, 2, size)[..., at, :]
+    return whole[..., None, :]
+
+
+def _turned(matrix: Array) -> Array:
+    """The transpose of the last two axes."""
+    return np.swapaxes(matrix, -1, -2)
 
 
 def _mask(
@@ -384,8 +407,8 @@ def _by_gate(stacked: Array, order: str) -> dict[str, Array]:
 def _recurrent(reading: Reading, view: _View, h: Array, m: Array) -> Array:
     """The recurrent term [N,GH] with the mask in its place."""
     place = reading["mask_place"]
-    term: Array = (h * m if place not in ("after R", "output") else h) @ view.R.T
-    return term * np.tile(m, view.R.shape[0] // view.R.shape[1]) if place == "after R" else term
+    term: Array = (h * m if place not in ("after R", "output") else h) @ _turned(view.R)
+    return term * np.tile(m, view.R.shape[-2] // view.R.shape[-1]) if place == "after R" else term
 
 
 def _saved_reading(
@@ -408,7 +431,7 @@ def _saved(
 ) -> Array:
     kind, order = _saved_reading(cell, options, reading) or ("activated", "".join(activated))
     values = activated if kind == "activated" else inner
-    return np.concatenate([values[gate] for gate in order], axis=-1)
+    return np.concatenate(np.broadcast_arrays(*(values[gate] for gate in order)), axis=-1)
 
 
 def _rnn_step(
