@@ -150,7 +150,7 @@ def measure(times: Path, limit: int, each: int) -> None:
 
     from zstate.backends.cuda.launch import chip_of
 
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = torch.cuda.current_device()
     chip, rng, rows = chip_of(device), random.Random(0), []
     for scan in scans(limit):
         every = placements(scan, chip)
@@ -185,7 +185,7 @@ def step_time(scan: Scan, placement: Placement, device: Any) -> float | None:
         want_left=scan.backward,
         sum_bias=scan.backward,
     )
-    enter(device.index)
+    enter(device)
     kernel = Kernel(scan, options, placement, device)
     if not kernel.fits():
         return None
@@ -197,8 +197,9 @@ def run_time(kernel: Any, steps: int) -> float:
     """Microseconds of one launch of so many steps: the best of several."""
     import torch
 
-    from zstate.backends.cuda.arguments import Arguments, Memory
-    from zstate.backends.cuda.launch import FIELDS, current_stream
+    from zstate.backends.cuda.arguments import Arguments
+    from zstate.backends.cuda.launch import FIELDS
+    from zstate.backends.cuda.prepared import current_stream
 
     scan, placement, device = kernel.scan, kernel.placement, kernel.device
     dtype = {"bfloat16": torch.bfloat16}.get(scan.type, torch.float32)
@@ -213,20 +214,20 @@ def run_time(kernel: Any, steps: int) -> float:
         for name, count in shapes.items()
     }
     arguments = Arguments(list(tensors), [])
-    fields = {name: arguments.address(name) for name in tensors}
-    fields["sum_stride"] = arguments.constant(width)
-    step = kernel.step(arguments, steps, fields)
+    addresses = {name: arguments.address(name) for name in tensors}
+    addresses["sum_stride"] = arguments.constant(width)
+    fields = kernel.fields(arguments, steps, addresses)
     scratch = torch.empty(arguments.scratch_bytes or 1, dtype=torch.uint8, device=device)
-    run = step()
+    run = kernel.launched(arguments, steps, fields)
     numbers = [tensor.data_ptr() for tensor in tensors.values()]
     numbers += [scratch.data_ptr() + piece.begin for piece in arguments.pieces.values()]
     numbers += list(arguments.constants)
-    memory = Memory(numbers, list(tensors.values()), scratch, None, current_stream(device.index))
+    stream = current_stream(device)
     best = float("inf")
     for _ in range(7):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        run(memory)
+        run(numbers, stream)
         end.record()
         end.synchronize()
         best = min(best, start.elapsed_time(end) * 1e3)

@@ -32,7 +32,7 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 DIRECTIONS = ("forward", "reverse", "bidirectional", "bidirectional_reverse")
 FLAGS: dict[str, tuple[str, ...]] = {
     "rnn": (),
-    "lstm": ("forget_gate_last",),
+    "lstm": ("forget_gate_last", "peephole_on_new_cell"),
     "gru": ("reset_gate_first", "reset_after", "flip_z"),
 }
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {

@@ -123,15 +123,20 @@ def lstm_step(
         "z": options["cell_gate_activation"],
         "o": options["output_gate_activation"],
     }
-    gates = {}
-    for k, name in enumerate(gate_order("lstm", options)):
+    order = gate_order("lstm", options)
+
+    def gate(name: str, seen: Tensor) -> Tensor:
+        k = order.index(name)
         rows = slice(k * size, (k + 1) * size)
         total = (h * view["m"][step]) @ view["R"][rows].T
-        total = total + input_term(view, step, rows) + view["b"][rows] + view["p"][rows] * c
-        gates[name] = activate(kinds[name], total, trace)
+        total = total + input_term(view, step, rows) + view["b"][rows] + view["p"][rows] * seen
+        return activate(kinds[name], total, trace)
+
+    gates = {name: gate(name, c) for name in "ifz"}
     new_c = gates["f"] * c + gates["i"] * gates["z"]
+    gates["o"] = gate("o", new_c if options["peephole_on_new_cell"] else c)
     new_h = gates["o"] * activate(options["activation"], new_c, trace)
-    return new_h, new_c, torch.cat(list(gates.values()), dim=1)
+    return new_h, new_c, torch.cat([gates[name] for name in order], dim=1)
 
 
 def gru_step(

@@ -29,8 +29,9 @@ struct Backward {
   static constexpr int L = Simd<Real>::lanes;
   static constexpr bool kTakesInput = false;
   // Which differ from cell to cell, as do the kBands of their gates:
-  static constexpr int kRecomputed = -1;  // the gate whose recurrent term the gradient needs by itself
-  static constexpr int kReset = -1;       // the gate that resets
+  static constexpr int kRecomputed = -1;   // the gate whose recurrent term the gradient needs by itself
+  static constexpr int kReset = -1;        // the gate that resets
+  static constexpr int kSeesNewCell = -1;  // the gate whose peephole looks at c[s], not at c[s-1]
 
   const Problem& problem;
   i64 H, Hp;

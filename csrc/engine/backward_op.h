@@ -341,7 +341,8 @@ struct BackwardOp {
     }
   }
 
-  // dp = sum of dgates·c[t-1]; every member owns some units.
+  // dp = sum of dgates·c[t-1], or of dgates·c[t] where a gate sees the new cell; every member owns some
+  // units.
   void contract_peephole(const Team& team, int d) {
     const Range mine = share(team, ceil_div(H, L));
     for (i64 i = mine.begin; i < mine.end; ++i) {
@@ -350,8 +351,12 @@ struct BackwardOp {
       Vec<R> sum[4] = {};
       for (i64 s = 0; s < p.T; ++s)
         for (i64 n = 0; n < batch_at(p, d, s); ++n) {
-          const Vec<R> c = cell.c_before(d, s, n, u, lanes);
-          for (int k = 0; k < 4; ++k) sum[k] += c * Io<R>::load_n(cell.dgates[d].at(s, n) + k * H + u, lanes);
+          const Vec<R> before = cell.c_before(d, s, n, u, lanes);
+          Vec<R> seen[4] = {before, before, before, before};
+          if constexpr (Cell::kSeesNewCell >= 0)
+            seen[p.slots[Cell::kSeesNewCell]] = Io<S>::load_n(cell.c[d].at(s, n) + u, lanes);
+          for (int k = 0; k < 4; ++k)
+            sum[k] += seen[k] * Io<R>::load_n(cell.dgates[d].at(s, n) + k * H + u, lanes);
         }
       for (int k = 0; k < 4; ++k) Io<R>::store_n(dp + d * GH + k * H + u, sum[k], lanes);
     }

@@ -39,7 +39,8 @@ void with_cell(const Problem& p, const Run& run) {
     case zstate::Cell::kRnn:
       return with_activations<S, Rnn>(p, run);
     case zstate::Cell::kLstm:
-      return with_activations<S, Lstm>(p, run);
+      return p.peephole_on_new_cell ? with_activations<S, Lstm<true>>(p, run)
+                                    : with_activations<S, Lstm<false>>(p, run);
     case zstate::Cell::kGru:
       return p.reset_after ? with_activations<S, Gru<true>>(p, run) : with_activations<S, Gru<false>>(p, run);
   }

@@ -32,6 +32,7 @@ struct Problem {
   std::int64_t T = 0, N = 0, I = 0, H = 1, D = 1;
   std::int64_t G = 1;
   bool reverse = false, reset_after = false, flip_z = false, has_input_weight = true;
+  bool peephole_on_new_cell = false;     // the output gate's; only where there is a peephole
   int slots[kMostGates] = {0, 1, 2, 3};  // where canonical gate k lies along the G axis
   int activations[kMostActivations] = {};
 

@@ -29,11 +29,14 @@ template <class Acts, class V>
 ZS_DEVICE V lstm_output(const Acts& acts, V o, V c) {
   return o * activate(acts.kind(4), c);
 }
+// new_cell_peephole: o's, where it looks at c rather than at c_prev; a[3] is without it then.
 template <class Acts, class V>
-ZS_DEVICE LstmState<V> lstm_forward(const Acts& acts, const V a[4], V c_prev) {
+ZS_DEVICE LstmState<V> lstm_forward(const Acts& acts, const V a[4], V c_prev,
+                                    const V* new_cell_peephole = nullptr) {
   LstmState<V> next;
-  for (int k = 0; k < 4; ++k) next.gate[k] = activate(acts.kind(k), a[k]);
+  for (int k = 0; k < (new_cell_peephole ? 3 : 4); ++k) next.gate[k] = activate(acts.kind(k), a[k]);
   next.c = next.gate[1] * c_prev + next.gate[0] * next.gate[2];
+  if (new_cell_peephole) next.gate[3] = activate(acts.kind(3), a[3] + *new_cell_peephole * next.c);
   next.h = lstm_output(acts, next.gate[3], next.c);
   return next;
 }
@@ -45,9 +48,11 @@ struct LstmGradient {
 };
 // dc is the gradient that reaches c[t] from later steps and from outside, without the path through h[t].
 template <class Acts, class V>
-ZS_DEVICE LstmGradient<V> lstm_backward(const Acts& acts, const V gate[4], V c, V c_prev, V dh, V dc) {
+ZS_DEVICE LstmGradient<V> lstm_backward(const Acts& acts, const V gate[4], V c, V c_prev, V dh, V dc,
+                                        const V* new_cell_peephole = nullptr) {
   const V g = activate(acts.kind(4), c);
-  const V dc_all = dc + dh * gate[3] * d_activate(acts.kind(4), g);
+  V dc_all = dc + dh * gate[3] * d_activate(acts.kind(4), g);
+  if (new_cell_peephole) dc_all = dc_all + dh * g * d_activate(acts.kind(3), gate[3]) * *new_cell_peephole;
   const V dgate[4] = {dc_all * gate[2], dc_all * c_prev, dc_all * gate[0], dh * g};
   LstmGradient<V> out;
   for (int k = 0; k < 4; ++k) out.da[k] = dgate[k] * d_activate(acts.kind(k), gate[k]);

@@ -1,13 +1,14 @@
 // The Python module `zstate._native`.
 //
-// Plan(*, cell, type, T, N, I, H, D, reverse, gate_slots, activations, reset_after, flip_z, has_input_weight,
-//      gradient, dtype, inputs, results, result, batch_sizes=[])
+// Plan(*, cell, type, T, N, I, H, D, reverse, gate_slots, activations, reset_after, flip_z,
+//      peephole_on_new_cell, has_input_weight, gradient, dtype, inputs, results, result, batch_sizes=[])
 //   cell              "rnn", "lstm" or "gru"
 //   type              "float32", "float64", "float16" or "bfloat16"
 //   D                 1 or 2 directions; reverse counts only with D == 1
 //   gate_slots        position of canonical gate k along the G axis (LSTM i,f,z,o; GRU z,r,o; RNN (0,)); the
 //                     GRU's o must be last
 //   activations       RNN (act,), LSTM (i, f, z, o, cell), GRU (z, r, o), as numbers 0..4
+//   peephole_on_new_cell  the output gate's peephole looks at c[t]; only where a peephole is given
 //   has_input_weight  False: source is [T,N,D·G·H], already projected
 //   gradient          which of the two operations
 //   dtype             NumPy's type of every array
@@ -136,8 +137,8 @@ std::vector<NamedShape> shapes(const Named& named) {
 
 void make_plan(Plan* place, const std::string& cell, const std::string& type, i64 T, i64 N, i64 I, i64 H,
                i64 D, bool reverse, const std::vector<int>& gate_slots, const std::vector<int>& activations,
-               bool reset_after, bool flip_z, bool has_input_weight, bool gradient, nb::object dtype,
-               const Named& inputs, const Named& results, nb::object result,
+               bool reset_after, bool flip_z, bool peephole_on_new_cell, bool has_input_weight, bool gradient,
+               nb::object dtype, const Named& inputs, const Named& results, nb::object result,
                const std::vector<i64>& batch_sizes) {
   Signature s;
   Problem& p = s.problem;
@@ -146,6 +147,7 @@ void make_plan(Plan* place, const std::string& cell, const std::string& type, i6
   p.G = info(p.cell).gates;
   p.T = T, p.N = N, p.I = I, p.H = H, p.D = D;
   p.reverse = reverse, p.reset_after = reset_after, p.flip_z = flip_z, p.has_input_weight = has_input_weight;
+  p.peephole_on_new_cell = peephole_on_new_cell;
   set_slots(p, gate_slots);
   set_activations(p, activations);
   s.gradient = gradient;
@@ -204,9 +206,9 @@ NB_MODULE(_native, m) {
   nb::class_<Plan>(m, "Plan")
       .def("__init__", &zstate::make_plan, nb::kw_only(), nb::arg("cell"), nb::arg("type"), nb::arg("T"),
            nb::arg("N"), nb::arg("I"), nb::arg("H"), nb::arg("D"), nb::arg("reverse"), nb::arg("gate_slots"),
-           nb::arg("activations"), nb::arg("reset_after"), nb::arg("flip_z"), nb::arg("has_input_weight"),
-           nb::arg("gradient"), nb::arg("dtype"), nb::arg("inputs"), nb::arg("results"), nb::arg("result"),
-           nb::arg("batch_sizes") = std::vector<std::int64_t>{})
+           nb::arg("activations"), nb::arg("reset_after"), nb::arg("flip_z"), nb::arg("peephole_on_new_cell"),
+           nb::arg("has_input_weight"), nb::arg("gradient"), nb::arg("dtype"), nb::arg("inputs"),
+           nb::arg("results"), nb::arg("result"), nb::arg("batch_sizes") = std::vector<std::int64_t>{})
       .def("run", &Plan::run);
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
@@ -218,7 +220,7 @@ NB_MODULE(_native, m) {
   m.def("adam", &zstate::adam);
   m.def("take_rows", &zstate::take_rows);
   m.def("add_rows", &zstate::add_rows);
-  m.attr("interface") = 8;  // grows with every change that backends/native.py must know of
+  m.attr("interface") = 9;  // grows with every change that backends/native.py must know of
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);

@@ -38,6 +38,7 @@ namespace zstate {
   X(directions_in_turn)                 \
   X(usual_activations)                  \
   X(any_activations)                    \
+  X(peephole_on_new_cell)               \
   X(reset_before)                       \
   X(reset_after)                        \
   /* products */                        \

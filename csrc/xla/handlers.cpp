@@ -40,12 +40,13 @@ bool read_type(ffi::DataType type, Type& to) {
 
 // The numbers that _problem() in src/zstate/jax/ffi.py writes.
 bool read_problem(ffi::Span<const i64> numbers, Problem& p) {
-  constexpr std::size_t count = 11 + kMostGates + kMostActivations;
+  constexpr std::size_t count = 12 + kMostGates + kMostActivations;
   if (numbers.size() != count) return false;
   const i64* at = numbers.begin();
   p.cell = static_cast<Cell>(*at++), p.G = *at++;
   p.T = *at++, p.N = *at++, p.I = *at++, p.H = *at++, p.D = *at++;
-  p.reverse = *at++ != 0, p.reset_after = *at++ != 0, p.flip_z = *at++ != 0, p.has_input_weight = *at++ != 0;
+  p.reverse = *at++ != 0, p.reset_after = *at++ != 0, p.flip_z = *at++ != 0;
+  p.peephole_on_new_cell = *at++ != 0, p.has_input_weight = *at++ != 0;
   for (int& slot : p.slots) slot = static_cast<int>(*at++);
   for (int& activation : p.activations) activation = static_cast<int>(*at++);
   return true;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, overload
@@ -10,6 +11,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from .backends import BACKENDS, native
+from .backends.slow import SlowBackendWarning
 from .errors import OptionError, refusal
 
 
@@ -21,8 +23,8 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     """Print the configuration of this installation, or return it as a dict with ``mode="dicts"``.
 
     Version, Python, NumPy and system; the backends, and why one is unavailable; the native
-    engine's instruction set, threads and build; torch and the CUDA devices it sees.
-    Imports torch, if it is installed.
+    engine's instruction set, threads and build; torch and the CUDA devices it sees; jax, and
+    whether its programs can call the engine. Imports torch and jax, if they are installed.
 
     Example:
         >>> show_config(mode="dicts")["backends"]["reference"]["available"]
@@ -61,7 +63,7 @@ def _plain(value: Any) -> str:
 def _config() -> dict[str, Any]:
     from . import __version__  # not set yet while the package is imported
 
-    torch = _torch()
+    torch, jax = _torch(), _jax()
     reasons = {name: backend.unavailable() for name, backend in BACKENDS.items()}
     return {
         "zstate": __version__,
@@ -74,6 +76,7 @@ def _config() -> dict[str, Any]:
         },
         "native engine": _native(),
         "torch": torch,
+        "jax": jax,
     }
 
 
@@ -106,4 +109,20 @@ def _torch() -> dict[str, Any] | str:
         "version": torch.__version__,
         "built for CUDA": torch.version.cuda or "no",
         "CUDA devices": devices or "none",
+    }
+
+
+def _jax() -> dict[str, Any] | str:
+    if find_spec("jax") is None:
+        return "not installed"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SlowBackendWarning)
+            reason = import_module("zstate.jax").unavailable()
+        version = import_module("jax").__version__
+    except Exception as error:
+        return f"installed, but cannot be used: {error}"
+    return {
+        "version": version,
+        "XLA handlers": "available" if reason is None else f"unavailable: {reason}",
     }

@@ -68,6 +68,7 @@ class Descriptor:
 
     # One slot per canonical gate, then, for the LSTM, the activation of the cell's output.
     activation_fields: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()  # the options that MPSGraph does not have
 
     def __new__(cls: type[_D], *args: Any, **options: Any) -> _D:
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -135,6 +136,9 @@ class SingleGateRNNDescriptor(Descriptor):
 class LSTMDescriptor(Descriptor):
     """Options of the LSTM; ``activation`` is the one on c[t].
 
+    With ``peephole_on_new_cell``, which MPSGraph does not have, the peephole of the output gate
+    looks at c[t] as in ONNX and TensorFlow; the others look at c[t-1] in any case.
+
     >>> LSTMDescriptor(forget_gate_last=True).forget_gate_last
     True
     """
@@ -149,6 +153,7 @@ class LSTMDescriptor(Descriptor):
     cell_gate_activation: _ActivationField = _TANH
     output_gate_activation: _ActivationField = _SIGMOID
     activation: _ActivationField = _TANH
+    peephole_on_new_cell: bool = False
 
     activation_fields = (
         "input_gate_activation",
@@ -157,6 +162,7 @@ class LSTMDescriptor(Descriptor):
         "output_gate_activation",
         "activation",
     )
+    extensions = ("peephole_on_new_cell",)
     __hash__ = Descriptor.__hash__
 
 

@@ -159,7 +159,7 @@ def lstm(
         init_state: h[-1] [N,D·H].
         init_cell: c[-1] [N,D·H].
         mask: m, anything that broadcasts to [T,N,D·H].
-        peephole: p [4H], bidirectional [2,4H] or [8H].
+        peephole: p [4H], bidirectional [2,4H] or [8H]; with peephole_on_new_cell o sees c[t].
         descriptor: the options; None means the defaults.
         backend: None for the fastest, or a backend's name.
 

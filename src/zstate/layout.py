@@ -147,6 +147,13 @@ class Layout:
         order = self.cell_kind.gate_order(self.descriptor)
         return tuple(order.index(gate) for gate in self.cell_kind.gates)
 
+    @property
+    def peephole_on_new_cell(self) -> bool:
+        """Whether the output gate of this call has a peephole that looks at c[t]."""
+        return "peephole" in self.present and getattr(
+            self.descriptor, "peephole_on_new_cell", False
+        )
+
     @cached_property
     def size(self) -> tuple[int, int, int, int]:
         """T, N, I, H of a call whose shapes are all known."""

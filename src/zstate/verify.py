@@ -81,7 +81,18 @@ def _with_activation(kind: type[AnyDescriptor], first: Activation) -> Case:
 
 CASES: dict[str, list[Case]] = {
     "single_gate_rnn": _cases(RNNDescriptor, {}),
-    "lstm": _cases(LSTMDescriptor, {"forget gate last": {"forget_gate_last": True}}),
+    "lstm": _cases(
+        LSTMDescriptor,
+        {
+            "forget gate last": {"forget_gate_last": True},
+            "peephole on new cell": {"peephole_on_new_cell": True},
+            "both, both ways": {
+                "forget_gate_last": True,
+                "peephole_on_new_cell": True,
+                "bidirectional": True,
+            },
+        },
+    ),
     "gru": _cases(
         GRUDescriptor,
         {
@@ -156,11 +167,26 @@ def _call(
     operation: Operation, inputs: dict[str, Array], descriptor: AnyDescriptor, backend: str
 ) -> AnyResult:
     tensors = tuple(inputs.get(name) for name in operation.inputs)
+    if backend == "jax":
+        return _call_on_jax(operation, tensors, descriptor)
     if BACKENDS[backend].device == "cpu":
         return functional.run(operation, tensors, descriptor, backend)
     moved = tuple(None if tensor is None else _to_gpu(tensor) for tensor in tensors)
     result = functional.run(operation, moved, descriptor, backend)
     return operation.result(*(None if each is None else _from_gpu(each) for each in result))
+
+
+def _call_on_jax(
+    operation: Operation, tensors: tuple[Array | None, ...], descriptor: AnyDescriptor
+) -> AnyResult:
+    """One compiled program on JAX's default device; its products are not rounded to TF32."""
+    import jax
+
+    from .jax.functions import run
+
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        result = jax.jit(lambda *given: run(operation, given, descriptor, None))(*tensors)
+    return operation.result(*(None if each is None else np.asarray(each) for each in result))
 
 
 def _to_gpu(array: Array) -> Any:
@@ -186,6 +212,8 @@ def relative_error(found: Array, wanted: Array) -> float:
 
 def worst_error(case: Case, backend: str, dtype: str, seed: int) -> float:
     """A backend in one float type against the oracle in float64 on the same rounded inputs.
+
+    "jax" stands for whatever serves zstate.jax on JAX's default device.
 
     The gradient operation is compared on the same rounded forward results as well: what a 16-bit
     type loses between the two operations is the type's doing, not the backend's.

@@ -55,13 +55,75 @@ def test_every_contender_computes_the_same(row: Row, training: bool) -> None:
         call = contenders.CONTENDERS[name](row, data, training, 1)
         if call is None:
             continue
-        results = call()
+        results = contenders.in_order(call())
         assert len(results) == len(wanted)
         for result, right in zip(results, wanted, strict=True):
             error = relative_error(contenders.as_array(row, result, right.shape), right)
             assert error < 1e-5, name
         took_part.append(name)
     assert {"zstate", "torch"} <= set(took_part)
+
+
+@pytest.mark.parametrize("row", [SMALL[0], SMALL[2], SMALL[4]], ids=lambda row: row.title)
+def test_every_contender_on_jax_computes_the_same(row: Row) -> None:
+    pytest.importorskip("jax")
+    data = make_data(row, 0)
+    wanted = contenders.oracle(row, data, True)
+    makers = contenders.makers("jax", contenders.chosen_peers(None, "jax"))
+    assert {"zstate", "scan"} <= makers.keys()
+    for name, maker in makers.items():
+        for training in (False, True):
+            call = maker(row, data, training, 1)
+            if name == "cudnn":
+                assert call is None  # only on a GPU
+                continue
+            assert call is not None
+            results = contenders.in_order(call())
+            assert len(results) == (len(wanted) if training else 1)
+            for result, right in zip(results, wanted, strict=False):
+                assert relative_error(np.asarray(result), right) < 1e-5, name
+
+
+def test_jax_in_every_type_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    from zstate.bench import jax_layers
+
+    assert jax_layers.gpu_unavailable() is not None or jax.devices("gpu")
+    found = jax.devices("cpu")
+    monkeypatch.setattr(jax_layers.jax, "devices", lambda kind=None: found)
+    assert jax_layers.gpu_unavailable() is None and jax_layers.machine()["jax"] == jax.__version__
+    rows, peers, short = [replace(SMALL[2], states=False)], ["scan", "cudnn"], Protocol(0.0, 0, 1)
+
+    def measured() -> list[report.Measured]:
+        return list(jax_layers.measure_all(rows, ["bfloat16"], [False, True], peers, short, 0))
+
+    first = measured()
+    assert [(each.type, each.training) for each in first] == [
+        ("bfloat16", False),
+        ("bfloat16", True),
+    ]
+    assert all(set(each.timings) == {"zstate", "scan"} for each in first)
+    right = jax_layers.ours
+
+    def wrong(row: Row, data: Any, backend: str | None = None) -> Any:
+        layer = right(row, data, backend)
+        return layer if backend else replace(layer, run=lambda *given: 1.1 * layer.run(*given))
+
+    monkeypatch.setattr(jax_layers, "ours", wrong)
+    for each in measured():
+        assert not each.timings and each.errors["zstate"] > 0.09
+
+
+def test_bench_through_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax")
+    quick = ["--block", "0.01", "--rounds", "1", "--no-growth", "--json", str(tmp_path / "b.json")]
+    row = ["--through", "jax", "--only", "rnn 1x1x64", "--peers", "scan"]
+    assert cli.main(["bench", *row, *quick]) == 0
+    assert "float32 training, times each peer: scan" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "b.json").read_text())["rows"]
+    assert [sorted(row["ms"]) for row in rows] == [["scan", "zstate"]] * 2
+    assert cli.main(["bench", "--through", "jax", "--peers", "torch"]) == 2
+    assert "some of scan, flax, nnx, cudnn, got 'torch'" in capsys.readouterr().err
 
 
 def test_a_wrong_contender_is_not_timed(
@@ -160,7 +222,7 @@ def test_states_are_left_out_where_a_row_has_none() -> None:
     for name in ("zstate", "torch"):
         call = contenders.CONTENDERS[name](row, data, True, 1)
         assert call is not None
-        results = call()
+        results = contenders.in_order(call())
         assert len(results) == len(wanted) == 5  # h, and gradients of x, R, W and b
         for result, right in zip(results, wanted, strict=True):
             error = relative_error(contenders.as_array(row, result, right.shape), right)
@@ -264,6 +326,7 @@ def test_options_are_checked_before_anything_is_measured(
         ("jax", ["--peers", "jax"], "--peers: jax is not installed: pip install jax"),
         ("onnx", ["--peers", "onnxruntime"], "onnxruntime is not installed: pip install onnx"),
         ("torch", ["--through", "torch"], "--through torch: torch is missing: pip install 'zst"),
+        ("jax", ["--through", "jax"], "--through jax: jax is missing: pip install 'zstate[jax]'"),
     ],
 )
 def test_missing_packages_are_named_first(

@@ -213,6 +213,30 @@ def without(module: str, words: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_check_through_jax(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jax")
+    from zstate.jax import functions
+
+    few = {"gru": verify.CASES["gru"][:1]}
+    monkeypatch.setattr("zstate.cli.check.CASES", few)
+    assert cli.main(["check", "--through", "jax", "--seed", "4"]) == 0
+    assert "5 passed, 0 failed" in (printed := capsys.readouterr().out)  # differences, four types
+    assert "  XLA handlers: " in printed and "jax         gru  float64 " in printed
+    right = functions.run
+
+    def wrong(*arguments: Any) -> Any:
+        result = right(*arguments)
+        return result._replace(**{result._fields[0]: result[0] * 1.001})
+
+    monkeypatch.setattr(functions, "run", wrong)
+    assert cli.main(["check", "--through", "jax", "--seed", "4"]) == 1
+    assert "3 passed, 2 failed" in capsys.readouterr().out  # 16-bit types have wider bounds
+    assert cli.main(["check", "--through", "jax", "--backend", "native"]) == 2
+    assert "expected jax, and no backend, got --backend native" in capsys.readouterr().err
+
+
 def test_check_names_the_instruction_set(capsys: pytest.CaptureFixture[str]) -> None:
     native = pytest.importorskip("zstate._native")
     assert cli.main(["check", "--backend", "reference", "--seed", "4"]) == 0

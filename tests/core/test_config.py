@@ -43,6 +43,15 @@ def test_show_config_as_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
         zs.show_config(mode="json")  # type: ignore[call-overload]
 
 
+def test_show_config_names_jax() -> None:
+    jax = pytest.importorskip("jax")
+    import zstate.jax as zj
+
+    found = zs.show_config(mode="dicts")["jax"]
+    assert found["version"] == jax.__version__
+    assert (found["XLA handlers"] == "available") == (zj.unavailable() is None)
+
+
 def test_without_torch_and_with_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> None:
         raise OSError("libcudart.so is missing")
@@ -50,8 +59,10 @@ def test_without_torch_and_with_a_broken_one(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("zstate.config.import_module", broken)
     found = zs.show_config(mode="dicts")["torch"]
     assert found == "installed, but cannot be used: libcudart.so is missing"
+    assert zs.show_config(mode="dicts")["jax"].startswith("installed, but cannot be used: lib")
     monkeypatch.setattr("zstate.config.find_spec", lambda name: None)
-    assert zs.show_config(mode="dicts")["torch"] == "not installed"
+    found = zs.show_config(mode="dicts")
+    assert found["torch"] == found["jax"] == "not installed"
 
 
 CALLS = """

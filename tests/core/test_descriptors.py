@@ -31,6 +31,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "cell_gate_activation": A.TANH,
         "output_gate_activation": A.SIGMOID,
         "activation": A.TANH,
+        "peephole_on_new_cell": False,
     },
     zs.GRUDescriptor: {
         "reverse": False,

@@ -35,7 +35,7 @@ CELLS = {
 SIZES = [(9, 3), (128, 1), (256, 16), (512, 64), (1024, 40), (2048, 32)]
 
 
-def everything(cell: str, backward: bool, reset_after: bool) -> Options:
+def everything(cell: str, backward: bool, reset_after: bool, new_cell: bool = False) -> Options:
     """All inputs of a call at once."""
     slots, activations = CELLS[cell]
     lstm, after = cell == "lstm", cell == "gru" and reset_after
@@ -46,6 +46,7 @@ def everything(cell: str, backward: bool, reset_after: bool) -> Options:
         mask=True,
         mask_pairs=reset_after,
         peephole=lstm,
+        peephole_on_new_cell=new_cell,
         bias2=after,
         state=True,
         cell=lstm,
@@ -118,3 +119,18 @@ def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:
     asked = Scan("gru", backward, False, "bfloat16", 72, 37, 2)
     plan = next(plan for plan in placements(asked, CHIPS["sm_90"]) if plan.mode == mode)
     assert build("sm_90", asked, everything("gru", backward, False), plan)
+
+
+@pytest.mark.parametrize(("kind", "hidden", "batch"), [("bfloat16", 72, 37), ("float32", 128, 1)])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_peephole_on_the_new_cell_compiles(
+    backward: bool, kind: str, hidden: int, batch: int
+) -> None:
+    """Both values of the option compile, to different code."""
+    asked = Scan("lstm", backward, False, kind, hidden, batch, 2)
+    plan = placements(asked, CHIPS["sm_90"])[0]
+    new, old = (
+        build("sm_90", asked, everything("lstm", backward, False, new_cell), plan)
+        for new_cell in (True, False)
+    )
+    assert new != old

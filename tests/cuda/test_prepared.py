@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -15,9 +14,11 @@ from tests.gpu.checked import Call
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, verify
 from zstate.backends import cuda
 from zstate.backends.cuda import engine, prepared
-from zstate.backends.cuda.arguments import MASK, Argument, Arguments, Memory, Step
+from zstate.backends.cuda.arguments import MASK, Argument, Arguments
+from zstate.backends.cuda.calls import WRITTEN
 from zstate.backends.cuda.placement import GRID, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
+from zstate.backends.cuda.prepared import Memory, Step, tensor_of
 from zstate.descriptors import AnyDescriptor
 from zstate.layout import bind
 from zstate.operations import OPERATIONS
@@ -30,31 +31,34 @@ class PretendedScan:
     """Keeps what it was asked to read and write, and fills what it would have written."""
 
     def __init__(self, scan: Scan, placement: Placement) -> None:
-        self.scan, self.placement, self.device = scan, placement, torch.device("cpu")
+        self.scan, self.placement, self.device = scan, placement, 0
         self.read: dict[str, torch.Tensor] = {}  # before it wrote anything
         self.seen: dict[str, torch.Tensor] = {}
         self.addresses: dict[str, int] = {}
 
-    def step(
+    def fields(
         self, arguments: Arguments, steps: int, addresses: dict[str, Argument]
-    ) -> Callable[[], Step]:
+    ) -> dict[str, Argument]:
         assert steps == T
-        written = ("d_gates", "left", "left_reset", "state", "cell", "saved")
+        return addresses
 
+    def launched(self, arguments: Arguments, steps: int, fields: dict[str, Argument]) -> Step:
         def run(memory: Memory) -> None:
-            tensors = {f: asked[0] for f, asked in addresses.items() if not isinstance(asked, int)}
+            tensors = {f: asked[0] for f, asked in fields.items() if not isinstance(asked, int)}
             tensors = {f: name for f, name in tensors.items() if name not in MASK}
-            self.read = {f: arguments.tensor(memory, name).clone() for f, name in tensors.items()}
-            for name in {n for f, n in tensors.items() if f in written or f.endswith("_sum")}:
-                if name not in arguments.inputs:
-                    tensor = arguments.tensor(memory, name)
-                    tensor.copy_(torch.randn(tensor.shape))
-            self.seen = {f: arguments.tensor(memory, name).clone() for f, name in tensors.items()}
-            self.addresses = {
-                f: memory.numbers[arguments.place(asked)] for f, asked in addresses.items()
-            }
+            self.read = self.copies(arguments, memory, tensors)
+            for name in {n for f, n in tensors.items() if f in WRITTEN[self.scan.backward]}:
+                tensor = tensor_of(arguments, memory, name)
+                tensor.copy_(torch.randn(tensor.shape))
+            self.seen = self.copies(arguments, memory, tensors)
+            self.addresses = {f: memory.numbers[arguments.place(a)] for f, a in fields.items()}
 
-        return lambda: run
+        return run
+
+    def copies(
+        self, arguments: Arguments, memory: Memory, tensors: dict[str, str]
+    ) -> dict[str, torch.Tensor]:
+        return {f: tensor_of(arguments, memory, name).clone() for f, name in tensors.items()}
 
 
 @pytest.fixture
@@ -67,6 +71,7 @@ def scan(monkeypatch: pytest.MonkeyPatch) -> list[PretendedScan]:
         return made[-1]
 
     monkeypatch.setattr(engine, "kernel_of", kernel_of)
+    monkeypatch.setattr(engine, "_launching", lambda step: step)  # it is given the whole memory
     monkeypatch.setattr(engine, "chip_of", lambda device: CHIP)
     monkeypatch.setattr(engine, "are_small", lambda *_: False)
     monkeypatch.setattr(engine, "enter", lambda index: None)

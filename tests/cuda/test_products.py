@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zstate.backends.cuda.arguments import Arguments, Memory
-from zstate.backends.cuda.products import KINDS, Matrix, Product, are_small, by_torch, jobs
+from zstate.backends.cuda.arguments import Arguments
+from zstate.backends.cuda.engine import by_torch
+from zstate.backends.cuda.prepared import Memory
+from zstate.backends.cuda.products import KINDS, Matrix, Product, are_small, jobs
 
 
 def contraction(T: int, N: int, H: int, gates: int = 4) -> list[Product]:

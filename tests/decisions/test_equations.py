@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 import zstate as zs
-from tests.cases import all_inputs, assert_close, full, make_tensors, run_forward
+from tests.cases import (
+    BACKENDS,
+    all_inputs,
+    assert_close,
+    full,
+    make_cotangents,
+    make_tensors,
+    run_forward,
+    run_gradients,
+)
 from tests.decisions.common import assert_same, cells, one, sigmoid
 
 
@@ -45,6 +54,41 @@ def test_all_peepholes_look_at_the_previous_cell() -> None:
     assert_close(result.training_state, np.array([[[i, f, z, o]]]))
     assert_close(result.cell, one(c1))
     assert_close(result.state, one(o * math.tanh(c1)))
+
+
+def test_the_output_peephole_looks_at_the_new_cell_where_told_to() -> None:
+    """And only it: i, f and z stay on c[t-1]; by hand, gradients included."""
+    c0, peephole = 0.7, np.array([0.3, -0.5, 0.9, -1.1])
+    descriptor = zs.LSTMDescriptor(training=True, peephole_on_new_cell=True)
+    inputs = {"init_cell": one(c0, 1, 1), "peephole": peephole, "descriptor": descriptor}
+    x, R, dy = np.zeros((1, 1, 4)), np.zeros((4, 1)), 1.7
+    result = zs.lstm(x, R, **inputs)
+    i, f = (sigmoid(peephole[k] * c0) for k in (0, 1))
+    z = math.tanh(peephole[2] * c0)
+    c1 = f * c0 + i * z
+    o = sigmoid(peephole[3] * c1)
+    assert_close(result.training_state, np.array([[[i, f, z, o]]]))
+    assert_close(result.cell, one(c1))
+    assert_close(result.state, one(o * math.tanh(c1)))
+    found = zs.lstm_gradients(x, R, one(dy), result.training_state, result.cell, **inputs)
+    da_o = dy * math.tanh(c1) * o * (1 - o)
+    dc = dy * o * (1 - math.tanh(c1) ** 2) + da_o * peephole[3]
+    da = [dc * z * i * (1 - i), dc * c0 * f * (1 - f), dc * i * (1 - z * z)]
+    assert_close(found.peephole, np.array([*(each * c0 for each in da), da_o * c1]))
+    assert_close(found.init_cell, one(dc * f + np.dot(da, peephole[:3]), 1, 1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_a_peephole_it_does_not_matter_which_cell_it_looks_at(backend: str) -> None:
+    case = full("lstm", inputs=all_inputs("lstm", "peephole"))
+    other = replace(case, flags=frozenset({"peephole_on_new_cell"}))
+    tensors, cotangents = make_tensors(case), make_cotangents(case)
+    old, new = (run_forward(each, tensors, backend, training=True) for each in (case, other))
+    assert_same(old, new)
+    assert_same(
+        run_gradients(case, tensors, cotangents, old, backend),
+        run_gradients(other, tensors, cotangents, new, backend),
+    )
 
 
 @pytest.mark.parametrize("gate", range(4))

@@ -51,6 +51,7 @@ class _Direction:
         self.slope = [_SLOPE[kind] for kind in descriptor.activations]
         self.reset_after = getattr(descriptor, "reset_after", False)
         self.flip_z = getattr(descriptor, "flip_z", False)
+        self.sees_new_cell = getattr(descriptor, "peephole_on_new_cell", False)
         backwards = index == 1 if self.D == 2 else descriptor.reverse
         steps = range(self.T)
         self.in_order = list(reversed(steps) if backwards else steps)
@@ -133,12 +134,11 @@ def _step(
     before = [x[k] + hm @ d.R[k].t() for k in range(d.G)]
     if d.kind == "single_gate_rnn":
         return d.apply[0](before[0]), c, before
-    if d.p is not None:
-        before = [value + p * c for value, p in zip(before, d.p, strict=True)]
-    gates = [apply(value) for apply, value in zip(d.apply, before, strict=False)]
-    i, f, z, o = gates
-    c = f * c + i * z
-    return o * d.apply[4](c), c, gates
+    p = d.p or [d.zero] * 4
+    i, f, z = (d.apply[k](before[k] + p[k] * c) for k in range(3))
+    new_c = f * c + i * z
+    o = d.apply[3](before[3] + p[3] * (new_c if d.sees_new_cell else c))
+    return o * d.apply[4](new_c), new_c, [i, f, z, o]
 
 
 def backward(call: Call) -> dict[str, Tensor]:
@@ -224,15 +224,20 @@ def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) 
                 dc = dc + every[t][:, d.window]
             i, f, z, o = values
             g = d.apply[4](cell(s))
+            da_o = dh * g * d.slope[3](o)
             dc = dc + dh * o * d.slope[4](g)
-            after = (dc * z, dc * cell(s - 1), dc * i, dh * g)
-            own = [da * d.slope[k](values[k]) for k, da in enumerate(after)]
+            if d.p is not None and d.sees_new_cell:
+                dc = dc + da_o * d.p[3]
+            after = (dc * z, dc * cell(s - 1), dc * i)
+            own = [*(da * d.slope[k](values[k]) for k, da in enumerate(after)), da_o]
             dc = dc * f
-            if d.p is not None:
-                for k in range(4):
-                    dc = dc + own[k] * d.p[k]
-                    sums = found["peephole"].view(d.D, 4, d.H)[d.index, d.slots[k]]
+            for k in range(4 if d.p is not None else 0):
+                sums = found["peephole"].view(d.D, 4, d.H)[d.index, d.slots[k]]
+                if k == 3 and d.sees_new_cell:
+                    sums += (own[k] * cell(s)).sum(0)
+                else:
                     sums += (own[k] * cell(s - 1)).sum(0)
+                    dc = dc + own[k] * d.p[k]
             into = own
             dh = d.masked(sum((own[k] @ d.R[k] for k in range(1, 4)), own[0] @ d.R[0]), s)
         else:

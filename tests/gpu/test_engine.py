@@ -62,9 +62,12 @@ def test_option(cell: str, case: verify.Case, dtype: str) -> None:
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "float16"])
-@pytest.mark.parametrize("cell", list(verify.CASES))
+@pytest.mark.parametrize(
+    ("cell", "title"),
+    [*((cell, "bidirectional") for cell in verify.CASES), ("lstm", "both, both ways")],
+)
 def test_way_over_the_chip(
-    cell: str, dtype: str, mode: int, monkeypatch: pytest.MonkeyPatch
+    cell: str, title: str, dtype: str, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
 
@@ -73,7 +76,7 @@ def test_way_over_the_chip(
         return taken[-1]
 
     monkeypatch.setattr(launch, "ACCEPTS", accepts)
-    case = next(case for case in verify.CASES[cell] if case.title == "bidirectional")
+    case = next(case for case in verify.CASES[cell] if case.title == title)
     try:
         check(replace(case, sizes=(9, 37, 20, 72)), dtype)
     except BackendError as error:
@@ -122,6 +125,9 @@ def test_at_random(seed: int) -> None:
     options = {"bidirectional": rng.random() < 0.5, "reverse": rng.random() < 0.5}
     if case.descriptor.__class__.__name__ == "GRUDescriptor":
         options |= {name: rng.random() < 0.5 for name in ("reset_after", "flip_z")}
+    if case.descriptor.__class__.__name__ == "LSTMDescriptor":
+        names = ("forget_gate_last", "peephole_on_new_cell")
+        options |= {name: rng.random() < 0.5 for name in names}
     descriptor = replace(case.descriptor, **kinds, **options)
     left_out = frozenset(name for name in OPTIONAL if rng.random() < 0.3) | case.without
     masks = [(size[0], size[1], 1), (1, size[1], hidden * descriptor_directions(descriptor)), (1,)]
@@ -151,6 +157,8 @@ def test_at_random_in_whole_pieces(seed: int) -> None:
     descriptor = replace(case.descriptor, **kinds, bidirectional=rng.random() < 0.5)
     if case.descriptor.__class__.__name__ == "GRUDescriptor":
         descriptor = replace(descriptor, reset_after=rng.random() < 0.5)
+    if case.descriptor.__class__.__name__ == "LSTMDescriptor":
+        descriptor = replace(descriptor, peephole_on_new_cell=rng.random() < 0.5)
     sizes = (*size, rng.choice([8, 40, 64, 136, 256]))
     kind = rng.choice(["tf32", "bfloat16", "float16"])
     check(replace(case, descriptor=descriptor, without=left_out, sizes=sizes, extra={}), kind, seed)
@@ -167,7 +175,7 @@ def descriptor_directions(descriptor: AnyDescriptor) -> int:
 
 
 def chip() -> Chip:
-    return launch.chip_of(torch.device("cuda", torch.cuda.current_device()))
+    return launch.chip_of(torch.cuda.current_device())
 
 
 def inputs(case: verify.Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:

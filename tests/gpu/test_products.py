@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from zstate.backends.cuda import launch
-from zstate.backends.cuda.arguments import Arguments, Memory
-from zstate.backends.cuda.products import Matrix, Product, by_torch
+from zstate.backends.cuda.arguments import Arguments
+from zstate.backends.cuda.engine import by_torch
+from zstate.backends.cuda.prepared import Memory, current_stream
+from zstate.backends.cuda.products import Matrix, Product
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32}
 # Of the result, and of what is added up in between: one rounding each.
@@ -18,16 +20,17 @@ SIZES = [(1, 8, 8), (64, 64, 64), (65, 72, 80), (200, 136, 304), (7, 8, 1000), (
 def frame_of(arguments: Arguments, tensors: dict[str, torch.Tensor]) -> Memory:
     numbers = [tensor.data_ptr() for tensor in tensors.values()]
     numbers += [numbers[arguments.place((name, 0))] + begin for name, begin in arguments.inside]
-    stream = launch.current_stream(torch.cuda.current_device())
+    stream = current_stream(torch.cuda.current_device())
     return Memory(numbers + list(arguments.constants), list(tensors.values()), None, None, stream)
 
 
 def run(products: list[Product], tensors: dict[str, torch.Tensor], kind: str) -> None:
     """In one launch."""
     arguments = Arguments(list(tensors), [])
-    device = torch.device("cuda", torch.cuda.current_device())
     assert all(product.in_pieces(4 if kind == "tf32" else 8) for product in products)
-    launch.launched_products(products, arguments, kind, device)()(frame_of(arguments, tensors))
+    run = launch.launched_products(products, arguments, kind, torch.cuda.current_device())()
+    memory = frame_of(arguments, tensors)
+    run(memory.numbers, memory.stream)
 
 
 def matrices(kind: str, size: tuple[int, int, int], dtype: torch.dtype) -> dict[str, torch.Tensor]:

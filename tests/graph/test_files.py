@@ -75,6 +75,22 @@ def test_a_graph_comes_back_with_the_state_of_its_variables(tmp_path: Path) -> N
         np.testing.assert_array_equal(loaded.variables()[name], value)
 
 
+def test_an_option_beyond_mpsgraph_comes_back(tmp_path: Path) -> None:
+    g = zs.Graph()
+    rng = np.random.default_rng(5)
+    x = g.placeholder(shape=(None, 2, 8), dtype="float64", name="x")
+    R, p = g.constant(rng.normal(size=(8, 2))), g.constant(rng.normal(size=8))
+    d = zs.LSTMDescriptor(peephole_on_new_cell=True)
+    (h,) = g.lstm(x, recurrent_weight=R, peephole=p, descriptor=d, name="layer")
+    assert "LSTMDescriptor(peephole_on_new_cell)" in str(g)
+    g.save(tmp_path / "g.safetensors")
+    loaded = zs.Graph.load(tmp_path / "g.safetensors")
+    assert str(loaded) == str(g)
+    fed, again = rng.normal(size=(3, 2, 8)), by_name(loaded, h.name)
+    found = loaded.run({by_name(loaded, "x"): fed}, [again])[again]
+    np.testing.assert_array_equal(found, g.run({x: fed}, [h])[h])
+
+
 def test_a_program_comes_back_on_its_own(tmp_path: Path) -> None:
     g, at = model()
     program = g.compile({at["tokens"]: ((3, 2), "int32")}, [at["loss"]], operations=effects(g))

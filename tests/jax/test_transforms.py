@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -19,7 +20,9 @@ CELLS = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
 NAMES = ("source", "recurrent_weight", "input_weight", "bias", "init_state", "mask")
 
 
-def make(cell: str, both: bool = False, batch: int = N) -> tuple[dict[str, Any], Any]:
+def make(
+    cell: str, both: bool = False, batch: int = N, **options: bool
+) -> tuple[dict[str, Any], Any]:
     rng, G, D = np.random.default_rng(3), CELLS[cell], 1 + both
     shapes = {
         "source": (T, batch, I),
@@ -38,7 +41,7 @@ def make(cell: str, both: bool = False, batch: int = N) -> tuple[dict[str, Any],
         "single_gate_rnn": zs.SingleGateRNNDescriptor(
             bidirectional=both, activation=zs.Activation.TANH
         ),
-        "lstm": zs.LSTMDescriptor(bidirectional=both, produce_cell=True),
+        "lstm": zs.LSTMDescriptor(bidirectional=both, produce_cell=True, **options),
         "gru": zs.GRUDescriptor(bidirectional=both, reset_after=True),
     }[cell]
     return values, descriptor
@@ -74,9 +77,11 @@ def plain_scan(cell: str, descriptor: Any) -> Any:
             if cell == "single_gate_rnn":
                 h = jnp.tanh(x[:, 0] + u[:, 0])
             elif cell == "lstm":
-                a = x + u + v["peephole"].reshape(-1, 4, H)[d] * c[:, None]
-                c = sigmoid(a[:, 1]) * c + sigmoid(a[:, 0]) * jnp.tanh(a[:, 2])
-                h = sigmoid(a[:, 3]) * jnp.tanh(c)
+                a, p = x + u, v["peephole"].reshape(-1, 4, H)[d]
+                i, f = sigmoid(a[:, 0] + p[0] * c), sigmoid(a[:, 1] + p[1] * c)
+                new_c = f * c + i * jnp.tanh(a[:, 2] + p[2] * c)
+                seen = new_c if descriptor.peephole_on_new_cell else c
+                c, h = new_c, sigmoid(a[:, 3] + p[3] * seen) * jnp.tanh(new_c)
             else:
                 z, r = sigmoid(x[:, 0] + u[:, 0]), sigmoid(x[:, 1] + u[:, 1])
                 o = jnp.tanh(x[:, 2] + (u[:, 2] + v["secondary_bias"][own]) * r)
@@ -96,10 +101,13 @@ def plain_scan(cell: str, descriptor: Any) -> Any:
     return function
 
 
-@pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    ("cell", "both"),
+    [*itertools.product(CELLS, (False, True)), ("lstm, new cell", True)],
+)
 def test_gradients_are_those_of_a_plain_scan(cell: str, both: bool) -> None:
-    values, descriptor = make(cell, both)
+    cell, _, new_cell = cell.partition(", ")
+    values, descriptor = make(cell, both, **{"peephole_on_new_cell": True} if new_cell else {})
     wanted = jax.grad(plain_scan(cell, descriptor))(values)
     for function in (jax.grad(loss(cell, descriptor)), jax.jit(jax.grad(loss(cell, descriptor)))):
         found = function(values)

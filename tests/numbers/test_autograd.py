@@ -28,11 +28,18 @@ from tests.cases import (
     well_conditioned,
 )
 
+DRAWN = "peephole_on_new_cell"  # at random within the product, which is long enough without it
+
+
+def flag_sets(cell: str) -> list[frozenset[str]]:
+    return subsets(flag for flag in FLAGS[cell] if flag != DRAWN)
+
+
 GROUPS = [
     pytest.param(cell, direction, flags, id="-".join([cell, direction, *sorted(flags)]))
     for cell in CELLS
     for direction in DIRECTIONS
-    for flags in subsets(FLAGS[cell])
+    for flags in flag_sets(cell)
 ]
 WEIGHTS = [
     pytest.param(frozenset(s), id="-".join(s) or "neither")
@@ -65,7 +72,7 @@ def product(
         yield Case(
             cell=cell,
             direction=direction,
-            flags=flags,
+            flags=flags | ({DRAWN} if DRAWN in FLAGS[cell] and rng.random() < 0.5 else set()),
             activations=activations[(start + index) % len(activations)],
             inputs=inputs | weights,
             mask_form=rng.choice(MASK_FORMS),
@@ -95,7 +102,7 @@ def test_the_product_is_complete() -> None:
         cell: [
             case
             for direction in DIRECTIONS
-            for flags in subsets(FLAGS[cell])
+            for flags in flag_sets(cell)
             for weights in subsets(("input_weight", "bias"))
             for case in product(cell, direction, flags, weights)
         ]
@@ -105,6 +112,11 @@ def test_the_product_is_complete() -> None:
         "rnn": 4 * 2**4 * 2 * 5,
         "lstm": 4 * 2 * 2**6 * 2 * 3,
         "gru": 4 * 4 * (2**4 + 2**5) * 2,
+    }
+    seen = [case for case in made["lstm"] if "peephole" in case.inputs and DRAWN in case.flags]
+    assert {case.direction for case in seen} == set(DIRECTIONS)
+    assert {case.inputs for case in seen} == {
+        s for s in subsets(OPTIONAL["lstm"]) if "peephole" in s
     }
     for cell, fields in ACTIVATION_FIELDS.items():
         for position in range(len(fields)):

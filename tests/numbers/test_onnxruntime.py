@@ -3,8 +3,8 @@
 ONNX writes the gates of an LSTM in the order i, o, f, c and those of a GRU in the order z, r, h,
 has one activation for all three sigmoid-like gates, and has no mask. Its `reverse` direction
 reports every step at its input time, where zstate reports processing order: the tests flip it.
-Its output-gate peephole looks at the new cell, where zstate's looks at the previous one, as the
-other gates do: with that peephole at zero the two agree.
+Its output-gate peephole looks at the new cell, as zstate's does with ``peephole_on_new_cell``;
+without that option the two agree where that peephole is zero.
 """
 
 from __future__ import annotations
@@ -229,9 +229,9 @@ def test_without_bias_and_initial_states(cell: str, direction: str) -> None:
     check(make_case(cell, kinds, direction, inputs=frozenset({"input_weight"})), kinds)
 
 
-def peephole_case(direction: str, gates_without: str) -> tuple[Case, Arrays]:
+def peephole_case(direction: str, gates_without: str, *flags: str) -> tuple[Case, Arrays]:
     inputs = frozenset({"input_weight", "bias", "init_state", "init_cell", "peephole"})
-    case = make_case("lstm", (3, 2, 2), direction, inputs=inputs)
+    case = make_case("lstm", (3, 2, 2), direction, inputs=inputs, flags=frozenset(flags))
     tensors = make_tensors(case)
     peephole = tensors["peephole"].copy()
     for gate in gates_without:
@@ -245,6 +245,13 @@ def test_peepholes_agree_without_those_of_the_output_and_the_cell_gate(direction
     """i and f look at c[t-1] in both; ONNX has no z peephole, and its o looks at c[t]."""
     case, tensors = peephole_case(direction, "zo")
     assert np.count_nonzero(tensors["peephole"]) == case.D * 2 * case.H
+    check(case, (3, 2, 2), tensors)
+
+
+@directions
+def test_peepholes_on_the_new_cell_agree(direction: str) -> None:
+    case, tensors = peephole_case(direction, "z", "peephole_on_new_cell")
+    assert np.count_nonzero(tensors["peephole"]) == case.D * 3 * case.H
     check(case, (3, 2, 2), tensors)
 
 

@@ -78,6 +78,15 @@ def test_the_refusal_names_the_setter(name: str, attribute: str, setter: str) ->
         setattr(one, attribute, True)
 
 
+def test_there_is_no_option_that_mpsgraph_does_not_have() -> None:
+    descriptor = objects()["MPSGraphLSTMDescriptor"]
+    assert callable(descriptor.setForgetGateLast_)
+    for name in ("peepholeOnNewCell", "setPeepholeOnNewCell_"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(descriptor, name)
+    assert descriptor.frozen() == zs.LSTMDescriptor()
+
+
 @pytest.mark.parametrize(
     ("act", "message"),
     [

@@ -53,6 +53,7 @@ def check_compiled(model: Tagger, backend: str, lengths: Tensor | None) -> None:
     ("kind", "options"),
     [
         ("LSTM", {"bidirectional": True, "peephole": True}),
+        ("LSTM", {"peephole": True, "peephole_on_new_cell": True}),
         ("LSTM", {"proj_size": 2, "bidirectional": False}),
         ("GRU", {"bidirectional": True}),
         ("RNN", {"nonlinearity": "relu"}),

@@ -16,6 +16,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RNN": (zt.RNN, {}),
     "LSTM": (zt.LSTM, {"peephole": True, "return_cells": True}),
     "LSTM, cells unseen": (zt.LSTM, {}),
+    "LSTM, new cell": (zt.LSTM, {"peephole": True, "peephole_on_new_cell": True}),
     "GRU": (zt.GRU, {}),
     "GRU, reset before": (zt.GRU, {"reset_after": False}),
     "no bias": (zt.GRU, {"bias": False}),

@@ -48,6 +48,33 @@ def test_peepholes() -> None:
     assert_same(flat(limited), flat((output, (h_n, c_n), cells)), 1e-6)
 
 
+def test_peepholes_on_the_new_cell() -> None:
+    """A layer and a cell are the operation with that option; the weights do not change."""
+    options = {"peephole": True, "peephole_on_new_cell": True}
+    layer = zt.LSTM(I, H, **options)
+    assert repr(layer) == f"LSTM({I}, {H}, peephole=True, peephole_on_new_cell=True)"
+    x = torch.randn(T, N, I)
+    wanted = zs.lstm(
+        x,
+        layer.weight_hh_l0,
+        input_weight=layer.weight_ih_l0,
+        bias=layer.bias_ih_l0 + layer.bias_hh_l0,
+        peephole=layer.peephole_l0,
+        descriptor=zs.LSTMDescriptor(peephole_on_new_cell=True),
+    ).state
+    assert torch.equal(layer(x)[0], wanted)
+    old = zt.LSTM(I, H, peephole=True)
+    old.load_state_dict(layer.state_dict())
+    assert not torch.allclose(old(x)[0], wanted)
+    cell = zt.LSTMCell(I, H, **options)
+    assert repr(cell) == f"LSTMCell({I}, {H}, peephole=True, peephole_on_new_cell=True)"
+    cell.load_state_dict({k.removesuffix("_l0"): v for k, v in layer.state_dict().items()})
+    state = None
+    for t in range(T):
+        state = cell(x[t], state)
+        torch.testing.assert_close(state[0], wanted[t])
+
+
 @pytest.mark.parametrize("per_step", [False, True])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_recurrent_dropout(kind: str, per_step: bool) -> None:
@@ -119,6 +146,12 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("LSTM", {}, {}),
     ("LSTM", {"peephole": True, "return_cells": True}, {}),
     ("LSTM", {"bidirectional": True, "peephole": True}, {"lengths": torch.tensor([2, 3])}),
+    ("LSTM", {"peephole": True, "peephole_on_new_cell": True, "return_cells": True}, {}),
+    (
+        "LSTM",
+        {"bidirectional": True, "peephole": True, "peephole_on_new_cell": True},
+        {"lengths": torch.tensor([3, 2])},
+    ),
     ("LSTM", {"proj_size": 1, "num_layers": 2}, {}),
     ("LSTM", {"proj_size": 1, "bidirectional": True}, {"lengths": torch.tensor([1, 3])}),
     ("LSTM", {"activations": {"activation": "sigmoid"}, "batch_first": True}, {}),

@@ -71,7 +71,8 @@ def descriptors(cell: str, both: bool) -> list[AnyDescriptor]:
     kind = DESCRIPTORS[FORWARDS[cell].cell.name]
     plain = kind(bidirectional=both)
     if cell == "lstm":
-        return [replace(plain, produce_cell=True), replace(plain, forget_gate_last=True)]
+        new_cell = replace(plain, produce_cell=True, peephole_on_new_cell=True)
+        return [replace(plain, produce_cell=True), replace(plain, forget_gate_last=True), new_cell]
     if cell == "gru":
         return [replace(plain, reset_after=True), replace(plain, reset_gate_first=True)]
     return [plain]

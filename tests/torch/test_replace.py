@@ -58,13 +58,14 @@ def test_replace_says_why_not() -> None:
     assert "parametrized" in report.left and not report.changed
     ours = torch.nn.ModuleList(
         [zt.LSTM(I, H, peephole=True), zt.GRU(I, H, reset_after=False), zt.RNN(I, H),
-         zt.LSTMCell(I, H, peephole=True)]
+         zt.LSTMCell(I, H, peephole=True), zt.LSTM(I, H, peephole_on_new_cell=True)]
     )  # fmt: skip
     _, report = zt.restore(ours)
     assert report.left == {
         "0": "torch.nn has no peephole",
         "1": "torch.nn has no reset_after",
         "3": "torch.nn has no peephole",
+        "4": "torch.nn has no peephole_on_new_cell",
     }
     alone, _ = zt.replace(torch.nn.LSTM(I, H, num_layers=2, proj_size=2, dropout=0.5))
     assert type(alone) is zt.LSTM and alone.dropout == 0.5 and alone.proj_size == 2

@@ -22,7 +22,7 @@ from ..operations import AnyResult, Operation
 from ..types import Array
 from .support import lacks
 
-_INTERFACE = 8  # what this module knows how to call; csrc/python/module.cpp says what it offers
+_INTERFACE = 9  # what this module knows how to call; csrc/python/module.cpp says what it offers
 
 
 def _stale(module: Any) -> str | None:
@@ -185,6 +185,7 @@ def _plan(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...] = ()) 
         activations=tuple(int(activation) for activation in descriptor.activations),
         reset_after=getattr(descriptor, "reset_after", False),
         flip_z=getattr(descriptor, "flip_z", False),
+        peephole_on_new_cell=layout.peephole_on_new_cell,
         has_input_weight="input_weight" in layout.present,
         gradient=operation.is_gradient,
         dtype=values[0].dtype,

@@ -1,7 +1,8 @@
 """The contenders: zstate, and those of PyTorch, ONNX Runtime and JAX that are installed.
 
 Each contender turns a row into a function without arguments that does the whole operation once and
-returns its results, so that they can be checked before anything is timed.
+returns its results (or a function that puts them in order), so that they can be checked before
+anything is timed.
 """
 
 from __future__ import annotations
@@ -216,67 +217,56 @@ def _onnxruntime(
     return lambda: [("onnx", session.run(None, fed)[0])]
 
 
-def _jax(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results] | None:
-    if row.bidirectional:
-        return None  # no layer of its own to compare with
-    import jax
-    import jax.numpy as jnp
+def _on_jax(name: str) -> Maker:
+    """A contender on jax arrays (jax_layers.py), or "zstate"."""
 
-    def split(gates: Any) -> Any:
-        return jnp.split(gates, gates.shape[-1] // row.H, axis=-1)
+    def make(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results] | None:
+        import jax
 
-    def lstm(R: Any, b2: Any, carry: Any, gx: Any) -> Any:
-        h, c = carry
-        i, f, z, o = split(gx + h @ R.T)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(z)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
-        return (h, c), h
+        from . import jax_layers
 
-    def gru(R: Any, b2: Any, carry: Any, gx: Any) -> Any:
-        (h,) = carry
-        (xr, xz, xo), (hr, hz, ho) = split(gx), split(h @ R.T)
-        z = jax.nn.sigmoid(xz + hz)
-        o = jnp.tanh(xo + jax.nn.sigmoid(xr + hr) * (ho + b2))
-        h = z * h + (1 - z) * o
-        return (h,), h
+        arrays = jax_layers.put(data, jax.devices("cpu")[0])
+        layer = {**jax_layers.PEERS, "zstate": jax_layers.ours}[name](row, arrays)
+        return None if layer is None else jax_layers.calls(row, arrays, layer, training)
 
-    def rnn(R: Any, b2: Any, carry: Any, gx: Any) -> Any:
-        h = jnp.tanh(gx + carry[0] @ R.T)
-        return (h,), h
-
-    step = {"LSTM": lstm, "GRU": gru, "RNN": rnn}[row.cell]
-
-    def layer(x: Any, R: Any, W: Any, b: Any, *rest: Any) -> Any:
-        states, b2 = (rest[:1], rest[1]) if row.cell == "GRU" else (rest, None)
-        return jax.lax.scan(lambda carry, gx: step(R, b2, carry, gx), states, x @ W.T + b)[1]
-
-    inputs = [jnp.asarray(value) for value in zstate_inputs(row, data).values()]
-    if not training:
-        compiled = jax.jit(layer)
-        return lambda: [compiled(*inputs).block_until_ready()]
-    dy = jnp.asarray(data.dy)
-
-    def train(*arguments: Any) -> Any:
-        out, pull = jax.vjp(layer, *arguments)
-        return (out, *pull(dy))
-
-    step_once: Any = jax.jit(train)
-    wait: Any = jax.block_until_ready
-    return lambda: list(wait(step_once(*inputs)))
+    return make
 
 
-# zstate by its functions on NumPy arrays, or by its modules on torch tensors.
-THROUGH: dict[str, Maker] = {"numpy": zstate_calls(None), "torch": _modules("zstate.torch")}
+# zstate by its functions on NumPy arrays, by its modules on torch tensors, or on jax arrays.
+THROUGH: dict[str, Maker] = {
+    "numpy": zstate_calls(None),
+    "torch": _modules("zstate.torch"),
+    "jax": _on_jax("zstate"),
+}
 
 CONTENDERS: dict[str, Maker] = {
     "zstate": THROUGH["numpy"],
     "torch": _modules("torch.nn"),
     "onnxruntime": _onnxruntime,
-    "jax": _jax,
+    "jax": _on_jax("scan"),
+}
+
+# What zstate through JAX is compared with: the same scan, and flax's cells in its nn.RNN.
+JAX_PEERS: dict[str, Maker] = {name: _on_jax(name) for name in ("scan", "flax", "nnx", "cudnn")}
+
+_PACKAGES = {
+    "torch": ["torch"],
+    "onnxruntime": ["onnxruntime", "onnx"],
+    "jax": ["jax"],
+    "flax": ["jax", "flax"],
+    "nnx": ["jax", "flax"],
 }
 
 
-_PACKAGES = {"torch": ["torch"], "onnxruntime": ["onnxruntime", "onnx"], "jax": ["jax"]}
+def makers(through: str, peers: list[str]) -> dict[str, Maker]:
+    """zstate by one of its ways, and the peers."""
+    return {"zstate": THROUGH[through], **{name: _peers(through)[name] for name in peers}}
+
+
+def _peers(through: str) -> dict[str, Maker]:
+    if through == "jax":
+        return JAX_PEERS
+    return {name: maker for name, maker in CONTENDERS.items() if name != "zstate"}
 
 
 def installed() -> list[str]:
@@ -289,19 +279,26 @@ def missing(name: str) -> list[str]:
     return [p for p in _PACKAGES.get(name, []) if importlib.util.find_spec(p) is None]
 
 
-def chosen_peers(names: str | None) -> list[str]:
+def chosen_peers(names: str | None, through: str = "numpy") -> list[str]:
     """The peers to time: all that are installed, or those named, which must be installed."""
+    known = _peers(through)
     if names is None:
-        return [name for name in installed() if name != "zstate"]
+        return [name for name in known if not missing(name)]
     chosen = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
     for name in chosen:
-        if name not in _PACKAGES:
-            expected = f"none, or some of {', '.join(_PACKAGES)}"
+        if name not in known:
+            expected = f"none, or some of {', '.join(known)}"
             raise OptionError(refusal("bench", "--peers", expected, repr(name)))
         if missing(name):
             needed = " ".join(missing(name))
             raise OptionError(f"[bench] --peers: {name} is not installed: pip install {needed}")
     return chosen
+
+
+def in_order(results: Any) -> Results:
+    """A contender's results; one that keeps them in another layout returns a function."""
+    found: Results = results() if callable(results) else results
+    return found
 
 
 def as_array(row: Row, result: Any, shape: tuple[int, ...]) -> Array:

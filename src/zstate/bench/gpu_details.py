@@ -117,7 +117,7 @@ def first_call() -> dict[str, float]:
     """Milliseconds until a new configuration is ready: compiled, and from the cache on disk."""
     scan = Scan("lstm", True, False, "bfloat16", 640, 24, 1)
     options = Options((0, 1, 2, 3), (3, 3, 2, 3, 2), want_left=True, sum_bias=True)
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = torch.cuda.current_device()
     before, found = os.environ.get("ZSTATE_CACHE_DIR"), {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ZSTATE_CACHE_DIR"] = folder

@@ -140,6 +140,20 @@ def summary(console: Console, measured: list[Measured]) -> None:
         )
 
 
+def peers(console: Console, measured: list[Measured]) -> None:
+    """The geometric mean against each peer, by float type and mode."""
+    for kind, training in dict.fromkeys((each.type, each.training) for each in measured):
+        own = [each for each in measured if (each.type, each.training) == (kind, training)]
+        names = dict.fromkeys(name for each in own for name in each.timings if name != "zstate")
+        found = []
+        for name in names:
+            both = [t for t in (each.timings for each in own) if {name, "zstate"} <= t.keys()]
+            mean = geometric_mean([t[name].seconds / t["zstate"].seconds for t in both])
+            found.append(f"{name} {mean:.2f} ({len(both)} rows)")
+        mode = "training" if training else "inference"
+        console.print(f"{kind} {mode}, times each peer: {', '.join(found)}", soft_wrap=True)
+
+
 def cpu_machine(sgemm: float, threads: int) -> dict[str, Any]:
     """What the CPU's rows were measured on."""
     return {"processor": _processor(), "threads": threads, "sgemm_gflops": sgemm / 1e9}

@@ -2,7 +2,8 @@
 
 On the CPU, each contender runs alone for a block after a short pause, over several rounds; the
 best median counts. Ratios carry over to other machines; single times do not. --device cuda times
-the CUDA engine against torch.nn, both called directly and replayed as CUDA graphs.
+the CUDA engine against torch.nn, both called directly and replayed as CUDA graphs. --through jax
+times zstate.jax against a plain scan, flax and (on a GPU) cuDNN, all jitted.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--through",
         choices=list(contenders.THROUGH),
         default="numpy",
-        help="time zstate's functions on NumPy arrays (torch tensors on a GPU), or its modules on "
-        "torch tensors",
+        help="time zstate's functions on NumPy arrays (torch tensors on a GPU), its modules on "
+        "torch tensors, or its functions in jitted JAX programs",
     )
     parser.add_argument(
         "--block",
@@ -106,14 +107,17 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     rows = choose(GPU_ROWS if options.device == "cuda" else ROWS, options.only)
-    peers = contenders.chosen_peers(options.peers)
+    if options.through != "numpy" and contenders.missing(options.through):
+        raise OptionError(
+            f"[bench] --through {options.through}: {options.through} is missing: "
+            f"pip install 'zstate[{options.through}]'"
+        )
+    peers = contenders.chosen_peers(options.peers, options.through)
     _check_files(options, peers)
     is_read = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console(width=None if is_read else _WIDE)
     if options.device == "cuda":
-        return _run_on_gpu(console, rows, options)
-    if options.through == "torch" and contenders.missing("torch"):
-        raise OptionError("[bench] --through torch: torch is missing: pip install 'zstate[torch]'")
+        return _run_on_gpu(console, rows, peers, options)
     if not peers:
         why = "was chosen" if options.peers is not None else "is installed"
         console.print(
@@ -121,9 +125,7 @@ def run(options: argparse.Namespace) -> int:
             "pip install onnxruntime onnx, or pip install jax",
             soft_wrap=True,
         )
-    names = ["zstate", *peers]
-    makers = {name: contenders.CONTENDERS[name] for name in names}
-    makers["zstate"] = contenders.THROUGH[options.through]
+    makers = contenders.makers(options.through, peers)
     threads = options.threads or get_num_threads()
     set_num_threads(threads)
     protocol = Protocol(options.block, rounds=options.rounds)
@@ -133,8 +135,10 @@ def run(options: argparse.Namespace) -> int:
     modes = _MODES[options.mode]
     measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed)
     for training in modes:
-        console.print(report.table(measured, names, training, sgemm, console.width))
+        console.print(report.table(measured, list(makers), training, sgemm, console.width))
     report.summary(console, measured)
+    if options.through == "jax":
+        report.peers(console, measured)
     growth = [] if options.no_growth else _growth(console, threads, protocol)
     machine = report.cpu_machine(sgemm, threads)
     return _keep(options, measured, report.as_json(measured, machine, growth=growth))
@@ -177,13 +181,17 @@ def _keep(
     return 1 if wrong else 0
 
 
-def _run_on_gpu(console: Console, rows: list[Row], options: argparse.Namespace) -> int:
+def _run_on_gpu(
+    console: Console, rows: list[Row], peers: list[str], options: argparse.Namespace
+) -> int:
     """The rows of the CUDA engine; 1 if zstate gave a wrong result."""
     kinds = options.types.split(",")
     unknown = [kind for kind in kinds if kind not in _GPU_TYPES]
     if unknown:
         expected = ", ".join(_GPU_TYPES)
         raise OptionError(f"[bench] --types: expected some of {expected}, got {unknown[0]!r}")
+    if options.through == "jax":
+        return _run_on_gpu_through_jax(console, rows, kinds, peers, options)
     if importlib.util.find_spec("torch") is None:
         raise BackendError("[bench] --device cuda: torch is missing: pip install 'zstate[cuda]'")
     from ..bench import gpu
@@ -205,6 +213,32 @@ def _run_on_gpu(console: Console, rows: list[Row], options: argparse.Namespace) 
         further = details(options.seed)
         console.print_json(data=further)
     return _keep(options, measured, report.as_json(measured, gpu.machine(), **further))
+
+
+def _run_on_gpu_through_jax(
+    console: Console,
+    rows: list[Row],
+    kinds: list[str],
+    peers: list[str],
+    options: argparse.Namespace,
+) -> int:
+    """The same rows in jitted JAX programs, without torch."""
+    from ..bench import jax_layers
+
+    reason = jax_layers.gpu_unavailable()
+    if reason is not None:
+        raise BackendError(f"[bench] --device cuda: {reason}")
+    machine = jax_layers.machine()
+    console.print(f"{machine}\nµs per step; float32 means TF32", highlight=False)
+    protocol = Protocol(options.block, rounds=options.rounds)
+    measured = []
+    modes = _MODES[options.mode]
+    for each in jax_layers.measure_all(rows, kinds, modes, peers, protocol, options.seed):
+        measured.append(each)
+        console.print(report.line(each), highlight=False, soft_wrap=True)
+    report.summary(console, measured)
+    report.peers(console, measured)
+    return _keep(options, measured, report.as_json(measured, machine))
 
 
 def _measure_all(
@@ -246,7 +280,7 @@ def _measure(
         call = maker(row, data, training, threads)
         if call is None:
             continue
-        error = _error(row, call(), wanted)
+        error = _error(row, contenders.in_order(call()), wanted)
         found.errors[name] = error
         if error <= _BOUND:
             calls[name] = call

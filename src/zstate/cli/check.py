@@ -2,6 +2,7 @@
 
 Prints the configuration first, then one line per backend, cell and type. The oracle is the
 reference backend in float64; central differences verify its gradients first (rows "differences").
+--through jax checks the operations inside jitted JAX programs instead, on JAX's default device.
 Exits with status 1 if an error exceeds its bound.
 
 With --mpsgraph, check Apple's framework instead, on a Mac with PyObjC: the same cases, and one
@@ -14,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which backends to check, and with which numbers."""
     parser.add_argument("--backend", choices=list(BACKENDS), help="check this backend only")
     parser.add_argument(
+        "--through",
+        choices=("numpy", "jax"),
+        default="numpy",
+        help="check the backends on arrays, or zstate.jax in jitted programs",
+    )
+    parser.add_argument(
         "--seed",
         type=at_least_zero(int),
         metavar="N",
@@ -82,16 +90,19 @@ def run(options: argparse.Namespace) -> int:
     if seed is None:
         seed = int(np.random.default_rng().integers(2**31))
     if options.mpsgraph:
-        if options.backend is not None:
-            raise OptionError(
-                refusal("check", "--backend", "none with --mpsgraph", options.backend)
-            )
+        for name in ("backend", "through"):
+            value = getattr(options, name)
+            if value is not None:
+                raise OptionError(refusal("check", f"--{name}", "none with --mpsgraph", value))
         from . import check_mpsgraph
 
         return check_mpsgraph.run(options, seed, _show_progress)
     for name in ("module", "json", "markdown"):
         if getattr(options, name) is not None:
             raise OptionError(refusal("check", f"--{name}", "--mpsgraph beside it", "none"))
+    if options.through == "jax" and (options.backend or find_spec("jax") is None):
+        got = f"--backend {options.backend}" if options.backend else "no jax: pip install jax"
+        raise OptionError(refusal("check", "--through jax", "jax, and no backend", got))
     config = show_config(mode="dicts")  # imports torch: the CUDA backend works on its tensors
     print(f"{as_text(config)}\nseed: --seed {seed}\n")
     names = [backend.name for backend in available()]
@@ -101,6 +112,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"{options.backend} backend unavailable: {reason}")
             return 1
         names = [options.backend]
+    if options.through == "jax":
+        names = ["jax"]
     print("worst relative error over all results and gradients")
     _print_columns("backend", "cell", "type", "cases", "error", "bound", "", "worst case")
     rows = list(_rows(names, seed))

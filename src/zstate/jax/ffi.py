@@ -1,17 +1,17 @@
-"""The native engine inside XLA programs on the CPU: the handlers of csrc/xla, without Python.
+"""The engines inside XLA programs: the handlers of csrc/xla, without Python, and their mesh.
 
 The handlers lie in a shared library of their own beside the package; they are registered with XLA
-when this module is imported. Under a mesh, a call is split by its batch and by nothing else: each
-device computes its own sequences, and the gradients of weights are added up between them.
+on first use. Under a mesh, a call is split by its batch and by nothing else: each device computes
+its own sequences, and the gradients of weights are added up between them.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -23,22 +23,26 @@ from ..backends import native
 from ..layout import Layout
 from .signature import Signature, result_types
 
+Run: TypeAlias = Callable[[Signature, Sequence[Any]], list[Any]]  # one call of an engine
 _LIBRARY = Path(__file__).parent.parent / "libzstate_xla.so"
 _TARGETS = {False: "zstate_forward", True: "zstate_gradient"}  # by whether it is a gradient
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
+def register(target: str, platform: str) -> str | None:
+    """Let XLA find a handler; why it cannot, or None."""
+    try:
+        handler = getattr(ctypes.CDLL(str(_LIBRARY)), target)
+    except (OSError, AttributeError) as error:
+        return f"the package was built without its XLA handlers, which need jax then ({error})"
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
+    return None
+
+
 def unavailable() -> str | None:
     """Why the native engine cannot be called from JAX, or None."""
-    try:
-        library = ctypes.CDLL(str(_LIBRARY))
-    except OSError as error:
-        return f"the package was built without its XLA handlers, which need jax then ({error})"
-    for target in _TARGETS.values():
-        jax.ffi.register_ffi_target(
-            target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu"
-        )
-    return None
+    reasons = [register(target, "cpu") for target in _TARGETS.values()]
+    return next((reason for reason in reasons if reason), None)
 
 
 def refuses(layout: Layout) -> str | None:
@@ -46,15 +50,16 @@ def refuses(layout: Layout) -> str | None:
     return unavailable() or native.refuses(layout)
 
 
-def call(signature: Signature, values: Sequence[Any], partitioned: bool) -> list[Any]:
-    """One call of the engine; ``partitioned``: one per device, each with its own sequences."""
+def call(run: Run, signature: Signature, values: Sequence[Any], partitioned: bool) -> list[Any]:
+    """One call of an engine; ``partitioned``: one per device, each with its own sequences."""
     if not partitioned:
-        return _run(signature, values)
+        return run(signature, values)
     shapes = tuple((tuple(v.shape), v.dtype.name) for v in values)
-    return list(_partitioned(signature, shapes)(*values))
+    return list(_partitioned(run, signature, shapes)(*values))
 
 
-def _run(signature: Signature, values: Sequence[Any]) -> list[Any]:
+def run(signature: Signature, values: Sequence[Any]) -> list[Any]:
+    """A call of the native engine."""
     layout = signature.layout(values)
     operation = layout.operation
     results = jax.ffi.ffi_call(
@@ -81,6 +86,7 @@ def _problem(layout: Layout) -> list[int]:
         int(descriptor.reverse),
         int(getattr(descriptor, "reset_after", False)),
         int(getattr(descriptor, "flip_z", False)),
+        int(layout.peephole_on_new_cell),
         int("input_weight" in layout.present),
         *_padded(layout.slots, 4),
         *_padded([int(kind) for kind in descriptor.activations], 5),
@@ -95,9 +101,9 @@ def _padded(numbers: Sequence[int], count: int) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def _partitioned(signature: Signature, shapes: tuple[Any, ...]) -> Any:
+def _partitioned(run: Run, signature: Signature, shapes: tuple[Any, ...]) -> Any:
     """The call with a rule for the partitioner: the batch may be split, nothing else."""
-    function = custom_partitioning(lambda *values: tuple(_run(signature, values)))
+    function = custom_partitioning(lambda *values: tuple(run(signature, values)))
     stand_ins = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
     layout = signature.layout(stand_ins)
     inputs = [
@@ -118,7 +124,7 @@ def _partitioned(signature: Signature, shapes: tuple[Any, ...]) -> Any:
             return NamedSharding(mesh, P(*(split if is_batch else None for is_batch in axes)))
 
         def lower(*values: Any) -> tuple[Any, ...]:
-            own = _run(signature, values)
+            own = run(signature, values)
             if not gradient or split is None:
                 return tuple(own)
             # Every device has the gradients of the weights from its own sequences.

@@ -16,7 +16,7 @@ from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGa
 from ..errors import BackendError, DTypeError, refusal
 from ..layout import Layout, check_descriptor, describe
 from ..operations import AnyResult, GRUResult, LSTMResult, Operation, RNNResult
-from . import ffi
+from . import cuda, ffi
 from .lengths import check_lengths, run_with_lengths
 from .primitives import forward_p, gradient_p
 from .signature import Signature
@@ -44,10 +44,10 @@ def run(
 
     values = list(given.values())
     layout = Signature(operation.name, descriptor, tuple(given)).layout(values)
-    composed = _is_composed(layout, backend)
+    _check_backend(layout, backend)
 
     def bind(given: dict[str, Value], descriptor: AnyDescriptor) -> dict[str, Value]:
-        signature = Signature(operation.name, descriptor, tuple(given), composed)
+        signature = Signature(operation.name, descriptor, tuple(given), backend)
         names = signature.layout(list(given.values())).result_names()
         primitive = gradient_p if operation.is_gradient else forward_p
         values = vary_alike(list(given.values()))
@@ -67,18 +67,17 @@ def _as_value(operation: Operation, name: str, value: Any) -> Value:
     raise DTypeError(refusal(operation.name, name, "a jax or NumPy array", describe(value)))
 
 
-def _is_composed(layout: Layout, backend: str | None) -> bool:
-    """Whether a call is composed of JAX operations rather than one call of an engine."""
-    if backend is None:
-        return False
-    if backend == "reference":
-        return True
-    reason = ffi.refuses(layout) if backend == "native" else "zstate.jax has no such backend"
-    if reason is None:
-        return False
-    raise BackendError(
-        f"[{layout.operation.name}] backend {backend!r} cannot serve this call: {reason}"
-    )
+def _check_backend(layout: Layout, backend: str | None) -> None:
+    """Refuse a backend that cannot serve such a call on any device."""
+    if backend is None or backend == "reference":
+        return
+    engines = {"native": ffi, "cuda": cuda}
+    known = backend in engines
+    reason = engines[backend].refuses(layout) if known else "zstate.jax has no such backend"
+    if reason is not None:
+        raise BackendError(
+            f"[{layout.operation.name}] backend {backend!r} cannot serve this call: {reason}"
+        )
 
 
 def single_gate_rnn(

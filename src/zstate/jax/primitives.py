@@ -3,7 +3,8 @@
 Three primitives, each with the call's signature as its one static parameter:
 
 - ``forward`` and ``gradient`` are a forward operation and its gradient operation. On the CPU they
-  lower to one call of the native engine (ffi.py), elsewhere to plain JAX operations (the pipeline).
+  lower to one call of the native engine (ffi.py), on NVIDIA GPUs to the CUDA engine's steps
+  (cuda.py), elsewhere and where an engine refuses to plain JAX operations (the pipeline).
 - ``tangent`` is the derivative of a forward operation: linear in the tangents of its inputs. Its
   transpose is the gradient operation, which is how reverse mode reaches the engine; forward mode
   and higher derivatives use plain JAX operations.
@@ -21,9 +22,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from .. import pipeline
+from ..errors import BackendError
 from ..layout import BATCH_AXIS, Layout
 from ..operations import OPERATIONS
-from . import ffi
+from . import cuda, ffi
 from .signature import Signature, Value, result_types
 from .versions import array_type, lower_with_devices, lowers_for_several
 
@@ -39,16 +41,25 @@ def _composed(signature: Signature) -> Callable[..., list[Value]]:
     return lambda *values: _compose(signature.layout(values), values)
 
 
-def _lower_on_cpu(ctx: Any, *operands: Any, signature: Signature) -> Any:
-    """One call of the engine, per device where there are several."""
+def _lowering(backend: str | None, engine: Any = None) -> Callable[..., Any]:
+    """The rule of a platform, with its engine: one call per device where there are several."""
 
-    def function(*values: Value) -> list[Value]:
-        layout = signature.layout(values)
-        if signature.composed or ffi.refuses(layout) is not None:
-            return _compose(layout, values)
-        return ffi.call(signature, values, lowers_for_several(ctx))
+    def lower(ctx: Any, *operands: Any, signature: Signature) -> Any:
+        if signature.backend not in (None, "reference", backend):
+            raise BackendError(
+                f"[{signature.name}] backend {signature.backend!r} cannot serve this call: "
+                f"it is compiled for {', '.join(ctx.module_context.platforms)}"
+            )
 
-    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+        def function(*values: Value) -> list[Value]:
+            layout = signature.layout(values)
+            if engine is None or signature.backend == "reference" or engine.refuses(layout):
+                return _compose(layout, values)
+            return ffi.call(engine.run, signature, values, lowers_for_several(ctx))
+
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+    return lower
 
 
 # ---- a derivative in the direction of tangents ----
@@ -111,7 +122,7 @@ def _run_gradient(signature: Signature, given: dict[str, Value]) -> dict[str, Va
     """The gradients by name of a forward operation's gradient operation."""
     operation = OPERATIONS[f"{signature.name}_gradients"]
     inputs = tuple(name for name in operation.inputs if name in given)
-    own = Signature(operation.name, signature.descriptor, inputs, signature.composed)
+    own = Signature(operation.name, signature.descriptor, inputs, signature.backend)
     values = [given[name] for name in inputs]
     names = own.layout(values).result_names()
     return dict(zip(names, gradient_p.bind(*values, signature=own), strict=True))
@@ -228,11 +239,9 @@ gradient_p = _primitive("gradient", lambda *v, signature: result_types(signature
 tangent_p = _primitive("tangent", _tangent_types)
 
 for _each in (forward_p, gradient_p):
-    mlir.register_lowering(
-        _each,
-        mlir.lower_fun(lambda *v, signature: _composed(signature)(*v), multiple_results=True),
-    )
-    mlir.register_lowering(_each, _lower_on_cpu, platform="cpu")
+    mlir.register_lowering(_each, _lowering(None))
+    mlir.register_lowering(_each, _lowering("native", ffi), platform="cpu")
+    mlir.register_lowering(_each, _lowering("cuda", cuda), platform="cuda")
     lower_with_devices(_each)
 mlir.register_lowering(tangent_p, mlir.lower_fun(_tangent, multiple_results=True))
 

@@ -22,7 +22,7 @@ class Signature:
     name: str  # of the operation
     descriptor: AnyDescriptor
     inputs: tuple[str, ...]  # those passed, in the operation's order
-    composed: bool = False  # of plain JAX operations, on any device
+    backend: str | None = None  # that must serve it; "reference": of plain JAX operations
 
     @property
     def operation(self) -> Operation:

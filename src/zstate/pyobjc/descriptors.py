@@ -21,7 +21,7 @@ from .objects import Class, NSObject
 
 
 class ObjCDescriptor(NSObject):
-    """A mutable descriptor with ``setX_()`` and ``x()`` for every field of zstate's own."""
+    """A mutable descriptor with ``setX_()`` and ``x()`` for every option of MPSGraph."""
 
     _kind: type[Descriptor]
 
@@ -77,6 +77,8 @@ def _accessors(
 def _objc_descriptor(name: str, kind: type[Descriptor]) -> type[ObjCDescriptor]:
     members: dict[str, Any] = {"_kind": kind, "__doc__": f"{kind.__name__}, in PyObjC's spelling."}
     for option in fields(kind):  # type: ignore[arg-type]
+        if option.name in kind.extensions:
+            continue
         camel = _camel(option.name)
         default: Any = option.default
         read, write = _accessors(option.name, default)

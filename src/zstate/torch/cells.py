@@ -223,6 +223,7 @@ class LSTMCell(RecurrentCell):
         *,
         peephole: bool = False,
         activations: Activations | None = None,
+        peephole_on_new_cell: bool = False,
     ) -> None:
         super().__init__(
             input_size=input_size,
@@ -232,8 +233,9 @@ class LSTMCell(RecurrentCell):
             dtype=dtype,
             activations=activations,
             peephole=peephole,
-            options={"produce_cell": True},
+            options={"produce_cell": True, "peephole_on_new_cell": peephole_on_new_cell},
         )
+        self.peephole_on_new_cell = peephole_on_new_cell
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None

@@ -194,6 +194,7 @@ class LSTM(Recurrent):
         recurrent_dropout_per_step: bool = False,
         activations: Activations | None = None,
         return_cells: bool = False,
+        peephole_on_new_cell: bool = False,
     ) -> None:
         """The arguments of torch.nn.LSTM, then:
 
@@ -205,6 +206,7 @@ class LSTM(Recurrent):
             activations: of the input, forget, cell and output gate and of c[t], or some by the
                 descriptor's names.
             return_cells: also return c[t] of the last layer for every step.
+            peephole_on_new_cell: let the output gate's peephole see c[t] instead, as in ONNX.
         """
         super().__init__(
             input_size=input_size,
@@ -221,9 +223,10 @@ class LSTM(Recurrent):
             activations=activations,
             proj_size=proj_size,
             peephole=peephole,
-            options={"produce_cell": True},
+            options={"produce_cell": True, "peephole_on_new_cell": peephole_on_new_cell},
         )
         self.return_cells = self.returns_cells = return_cells
+        self.peephole_on_new_cell = peephole_on_new_cell
 
     def forward(
         self,

@@ -57,6 +57,7 @@ _DEFAULTS = {
     "dropout": 0.0,
     "bidirectional": False,
     "peephole": False,
+    "peephole_on_new_cell": False,
     "recurrent_dropout": 0.0,
     "recurrent_dropout_per_step": False,
     "reset_after": True,

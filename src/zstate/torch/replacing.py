@@ -32,6 +32,7 @@ _OPTIONS = (
 _OURS = {
     "recurrent_dropout": 0.0,
     "peephole": False,
+    "peephole_on_new_cell": False,
     "activations": None,
     "return_cells": False,
     "reset_after": True,

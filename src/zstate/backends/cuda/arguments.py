@@ -8,12 +8,8 @@ Making a tensor costs microseconds, so all scratch memory of a call is one tenso
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-import torch
-
-Tensor = torch.Tensor
 Shape = tuple[int, ...]
 MASK = ("mask", "mask_t", "mask_n", "mask_h")  # the mask's address and its strides
 _ALIGNMENT = 256
@@ -24,28 +20,18 @@ Argument: TypeAlias = tuple[str, int] | int
 
 
 class Piece(NamedTuple):
-    """A piece of the scratch memory: where it begins, in bytes, its shape and its type."""
+    """A piece of the scratch memory: where it begins, in bytes, its shape and its type's name."""
 
     begin: int
     shape: Shape
-    dtype: torch.dtype
+    dtype: str
 
 
-class Memory(NamedTuple):
-    """The memory of one call; ``numbers`` are in the order that ``Arguments`` decides."""
-
-    numbers: list[int]
-    tensors: list[Tensor]  # inputs, then results
-    scratch: Tensor | None
-    mask: Tensor | None  # in its full shape
-    stream: int
-
-
-Step = Callable[[Memory], None]
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4}
 
 
 class Arguments:
-    """Gives every number that a launch takes its place in ``Memory.numbers``.
+    """Gives every number that a launch takes its place in the list of a call's numbers.
 
     Their order: addresses of inputs, of results, of pieces of scratch memory, of places inside
     these, constants, and the mask's.
@@ -58,10 +44,10 @@ class Arguments:
         self.constants: dict[int, None] = {}
         self.scratch_bytes = 0
 
-    def reserve(self, name: str, shape: Shape, dtype: torch.dtype) -> str:
+    def reserve(self, name: str, shape: Shape, dtype: str) -> str:
         """A piece of scratch memory."""
         self.pieces[name] = Piece(self.scratch_bytes, shape, dtype)
-        size = math.prod(shape) * dtype.itemsize
+        size = math.prod(shape) * ITEM_BYTES[dtype]
         self.scratch_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         return name
 
@@ -89,12 +75,3 @@ class Arguments:
         if name in MASK:
             return inside + len(self.constants) + MASK.index(name)
         return names.index(name)
-
-    def tensor(self, memory: Memory, name: str) -> Tensor:
-        """A tensor of the call, wherever it lies."""
-        if name not in self.pieces:
-            return memory.tensors[[*self.inputs, *self.results].index(name)]
-        begin, shape, dtype = self.pieces[name]
-        assert memory.scratch is not None
-        end = begin + math.prod(shape) * dtype.itemsize
-        return memory.scratch.view(torch.uint8)[begin:end].view(dtype).view(shape)

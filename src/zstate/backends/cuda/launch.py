@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from operator import itemgetter
-from typing import Any
-
-import torch
+from typing import Any, TypeAlias
 
 from ...errors import BackendError
-from .arguments import Argument, Arguments, Memory, Step
+from .arguments import Argument, Arguments
 from .compiler import PRODUCTS, machine_code, scan_texts, source
 from .options import Options, constants, product_constants
 from .placement import BLOCK, CLUSTER, GRID, Chip, Placement, Scan
@@ -64,6 +62,8 @@ FIELDS = (
 
 _FIRST_GROUP, _EXCHANGE = FIELDS.index("first_group"), FIELDS.index("exchange")
 
+Launched: TypeAlias = Callable[[list[int], int], None]  # of a call's numbers, on a stream
+
 DEBUG = False  # stop a wait that lasts too long: for development
 ACCEPTS: Callable[[Placement], bool] | None = None  # only these placements: for tests
 
@@ -79,25 +79,25 @@ def checked(answer: tuple[Any, ...]) -> Any:
 
 
 @cache
-def chip_of(device: torch.device) -> Chip:
-    properties: Any = torch.cuda.get_device_properties(device)
+def chip_of(device: int) -> Chip:
+    """The chip of a device, by the driver's number of it."""
+    checked(driver.cuInit(0))
+    handle, names = checked(driver.cuDeviceGet(device)), driver.CUdevice_attribute
+
+    def number(name: str) -> int:
+        attribute = getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(checked(driver.cuDeviceGetAttribute(attribute, handle)))
+
     return Chip(
-        properties.multi_processor_count,
-        int(properties.shared_memory_per_block_optin),
-        (properties.major, properties.minor),
+        number("MULTIPROCESSOR_COUNT"),
+        number("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        (number("COMPUTE_CAPABILITY_MAJOR"), number("COMPUTE_CAPABILITY_MINOR")),
     )
-
-
-# The handle of a device's current stream; without the object around it, which costs microseconds.
-current_stream: Callable[[int], int] = getattr(
-    torch._C,
-    "_cuda_getCurrentRawStream",
-    lambda index: torch.cuda.current_stream(index).cuda_stream,
-)
 
 
 @cache
 def _context(index: int) -> Any:
+    checked(driver.cuInit(0))
     return checked(driver.cuDevicePrimaryCtxRetain(checked(driver.cuDeviceGet(index))))
 
 
@@ -112,7 +112,7 @@ _THIS_THREAD = _Thread()
 
 
 def enter(index: int) -> None:
-    """Enter the context that torch computes in; a thread of autograd may have none yet."""
+    """Enter the context that everyone computes in; a thread of autograd may have none yet."""
     if index not in _THIS_THREAD.devices:
         checked(driver.cuCtxSetCurrent(_context(index)))
         _THIS_THREAD.devices.add(index)
@@ -178,19 +178,18 @@ def loaded(code: bytes, name: bytes, shared: int) -> Any:
     return function
 
 
-def architecture(device: torch.device) -> str:
+def architecture(device: int) -> str:
     return "sm_{}{}".format(*chip_of(device).capability)
 
 
 class Kernel:
     """One specialisation, loaded onto one device, with its placement."""
 
-    def __init__(
-        self, scan: Scan, options: Options, placement: Placement, device: torch.device
-    ) -> None:
+    def __init__(self, scan: Scan, options: Options, placement: Placement, device: int) -> None:
         self.scan, self.placement, self.device = scan, placement, device
         text = source(constants(scan, options, placement, DEBUG), scan_texts(scan.form.text))
-        self._function = loaded(machine_code(text, architecture(device)), b"scan", placement.shared)
+        self.code = machine_code(text, architecture(device))
+        self._function = loaded(self.code, b"scan", placement.shared)
         if placement.mode == CLUSTER and placement.blocks > 8:
             checked(
                 driver.cuFuncSetAttribute(
@@ -200,8 +199,9 @@ class Kernel:
                 )
             )
         groups, at_once = placement.tile_groups(scan.batch), placement.groups // scan.directions
-        self._launches = [
-            (first, self._launch(min(at_once, groups - first) * scan.directions))
+        # The first group of every launch, and the launch's blocks.
+        self.launches = [
+            (first, min(at_once, groups - first) * scan.directions * placement.blocks)
             for first in range(0, groups, at_once)
         ]
         self.exchange_words = 0  # per step, 32 bits each
@@ -209,11 +209,11 @@ class Kernel:
             row = sum(phase.gates_in for phase in scan.phases) * placement.padded * scan.value_bytes
             self.exchange_words = placement.groups * placement.tiles * placement.rows * row // 4
 
-    def _launch(self, groups: int) -> Launch:
+    def _launch(self, blocks: int) -> Launch:
         placement = self.placement
         return Launch(
             self._function,
-            groups * placement.blocks,
+            blocks,
             placement.threads,
             placement.shared,
             len(FIELDS),
@@ -249,7 +249,7 @@ class Kernel:
 
     def active_clusters(self) -> int:
         """How many clusters fit on the chip at once."""
-        config = self._launch(1).config(stream=0)
+        config = self._launch(self.placement.blocks).config(stream=0)
         return int(checked(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
     def resources(self) -> tuple[int, int]:
@@ -261,39 +261,32 @@ class Kernel:
         )
         return int(checked(registers)), int(checked(local))
 
-    def step(
+    def fields(
         self, arguments: Arguments, steps: int, addresses: dict[str, Argument]
-    ) -> Callable[[], Step]:
-        """A launch on the call's stream, once all numbers have their places.
-
-        Addresses and strides are named as in FIELDS; what is not named is 0.
-        """
-        scan = self.scan
+    ) -> dict[str, Argument]:
+        """What a launch is given, as FIELDS names it; what is not named is 0."""
         sizes = {
             "T": steps,
-            "N": scan.batch,
-            "step": scan.batch * scan.directions * scan.hidden,
+            "N": self.scan.batch,
+            "step": self.scan.batch * self.scan.directions * self.scan.hidden,
         }
-        fields: dict[str, Argument] = {
-            name: arguments.constant(value) for name, value in sizes.items()
-        }
-        fields |= addresses
+        given = {name: arguments.constant(value) for name, value in sizes.items()} | addresses
+        if self.exchange_words:
+            name = arguments.reserve("exchange", (steps * self.exchange_words,), "int32")
+            given["exchange"] = arguments.address(name)
         nothing = arguments.constant(0)
-        exchange_words = steps * self.exchange_words
-        if exchange_words:
-            name = arguments.reserve("exchange", (exchange_words,), torch.int32)
-            fields["exchange"] = arguments.address(name)
-        return lambda: self._bound(
-            [arguments.place(fields.get(name, nothing)) for name in FIELDS], exchange_words
-        )
+        return {name: given.get(name, nothing) for name in FIELDS}
 
-    def _bound(self, places: list[int], exchange_words: int) -> Step:
-        pick, launches = itemgetter(*places), self._launches
+    def launched(self, arguments: Arguments, steps: int, fields: dict[str, Argument]) -> Launched:
+        """The launches of a call, once all numbers have their places."""
+        pick = itemgetter(*map(arguments.place, fields.values()))
+        launches = [(first, self._launch(blocks)) for first, blocks in self.launches]
+        exchange_words = steps * self.exchange_words
         fill = self._filler(exchange_words) if exchange_words else None
         pieces = exchange_words // 4
 
-        def launch(memory: Memory) -> None:
-            words, stream = pick(memory.numbers), memory.stream
+        def launch(numbers: list[int], stream: int) -> None:
+            words = pick(numbers)
             for first, launch_groups in launches:
                 if first:
                     words = [*words[:_FIRST_GROUP], first, *words[_FIRST_GROUP + 1 :]]
@@ -313,15 +306,15 @@ class Kernel:
 
 
 @cache
-def _product_function(kind: str, device: torch.device, name: bytes) -> Any:
+def _product_function(kind: str, device: int, name: bytes) -> Any:
     text = source(product_constants(kind), PRODUCTS)
     return loaded(machine_code(text, architecture(device)), name, SHARED)
 
 
 def launched_products(
-    products: list[Product], arguments: Arguments, kind: str, device: torch.device
-) -> Callable[[], Step]:
-    """Products that are small, all in one launch on the call's stream."""
+    products: list[Product], arguments: Arguments, kind: str, device: int
+) -> Callable[[], Launched]:
+    """Products that are small, all in one launch."""
     words, blocks = jobs(products, arguments, 4 if kind == "tf32" else 2)
     launch = Launch(
         _product_function(kind, device, b"products"),
@@ -329,9 +322,9 @@ def launched_products(
         most_words=MOST_WORDS,
     )
 
-    def bound() -> Step:
+    def bound() -> Launched:
         pick = itemgetter(*map(arguments.place, words))
-        return lambda memory: launch(memory.stream, pick(memory.numbers))
+        return lambda numbers, stream: launch(stream, pick(numbers))
 
     return bound
 
@@ -340,7 +333,7 @@ _KERNELS: dict[tuple[object, ...], Kernel] = {}
 _MOST_REFUSED = 3  # placements of one mode; each had to be compiled
 
 
-def kernel_of(scan: Scan, options: Options, device: torch.device) -> Kernel:
+def kernel_of(scan: Scan, options: Options, device: int) -> Kernel:
     """The best specialisation that the driver accepts."""
     key = (scan, options, device, ACCEPTS, DEBUG)
     if key in _KERNELS:

@@ -4,6 +4,8 @@
 struct Lstm {
   // A turn that saves its gates is long enough to look for the next operand before its end: 8% faster at H = 1024.
   static constexpr bool kLooksAhead = kSaveGates;
+  // Whether the peephole of a gate looks at c[t-1]; that of o may look at c[t].
+  static ZS_DEVICE constexpr bool sees_old_cell(int g) { return kHasPeephole && !(kPeepholeOnNewCell && g == 3); }
 
   struct Forward {
     template <class Turn>
@@ -21,12 +23,19 @@ struct Lstm {
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
         float2 z = plus(in.x[g], sum[g]);
-        if constexpr (kHasPeephole) z = plus(z, times(turn.constants.peephole[g], c));
+        if (sees_old_cell(g)) z = plus(z, times(turn.constants.peephole[g], c));
         before[0][g].v = z.x;
         before[1][g].v = z.y;
       }
-      const LstmState<Real> one = lstm_forward(acts, before[0], Real{c.x});
-      const LstmState<Real> two = lstm_forward(acts, before[1], Real{c.y});
+      LstmState<Real> one, two;
+      if constexpr (kPeepholeOnNewCell) {
+        const Real p_one{turn.constants.peephole[3].x}, p_two{turn.constants.peephole[3].y};
+        one = lstm_forward(acts, before[0], Real{c.x}, &p_one);
+        two = lstm_forward(acts, before[1], Real{c.y}, &p_two);
+      } else {
+        one = lstm_forward(acts, before[0], Real{c.x});
+        two = lstm_forward(acts, before[1], Real{c.y});
+      }
       c = {one.c.v, two.c.v};
       const float2 h = {one.h.v, two.h.v};
       hand(h);
@@ -92,8 +101,15 @@ struct Lstm {
         gate[0][g].v = in.gates[g].x;
         gate[1][g].v = in.gates[g].y;
       }
-      const LstmGradient<Real> one = lstm_backward(acts, gate[0], Real{c.x}, Real{c_before.x}, Real{dh.x}, Real{dc.x});
-      const LstmGradient<Real> two = lstm_backward(acts, gate[1], Real{c.y}, Real{c_before.y}, Real{dh.y}, Real{dc.y});
+      LstmGradient<Real> one, two;
+      if constexpr (kPeepholeOnNewCell) {
+        const Real p_one{turn.constants.peephole[3].x}, p_two{turn.constants.peephole[3].y};
+        one = lstm_backward(acts, gate[0], Real{c.x}, Real{c_before.x}, Real{dh.x}, Real{dc.x}, &p_one);
+        two = lstm_backward(acts, gate[1], Real{c.y}, Real{c_before.y}, Real{dh.y}, Real{dc.y}, &p_two);
+      } else {
+        one = lstm_backward(acts, gate[0], Real{c.x}, Real{c_before.x}, Real{dh.x}, Real{dc.x});
+        two = lstm_backward(acts, gate[1], Real{c.y}, Real{c_before.y}, Real{dh.y}, Real{dc.y});
+      }
       dc = {one.dc_prev.v, two.dc_prev.v};
       float2 operand[4];
 #pragma unroll
@@ -101,8 +117,8 @@ struct Lstm {
       turn.hand_on(operand);
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
-        if constexpr (kHasPeephole) dc = plus(dc, times(operand[g], turn.constants.peephole[g]));
-        if constexpr (kSumPeephole) turn.sums.peephole[g].add(times(operand[g], c_before));
+        if (sees_old_cell(g)) dc = plus(dc, times(operand[g], turn.constants.peephole[g]));
+        if constexpr (kSumPeephole) turn.sums.peephole[g].add(times(operand[g], sees_old_cell(g) ? c_before : c));
         turn.store(out + slot(g) * kHidden, operand[g]);
       }
       turn.keep(0, dc);

@@ -20,6 +20,7 @@ class Options(NamedTuple):
     mask: bool = False
     mask_pairs: bool = False  # two units of the mask can be loaded at once
     peephole: bool = False
+    peephole_on_new_cell: bool = False  # the output gate's; only with peephole
     bias2: bool = False
     state: bool = False  # an initial state
     cell: bool = False  # an initial cell
@@ -75,6 +76,7 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "HoldsAll": placement.holds_all(scan),
         "OneGroup": scan.backward and placement.tile_groups(scan.batch) == 1,
         "HasPeephole": options.peephole,
+        "PeepholeOnNewCell": options.peephole_on_new_cell,
         "HasBias2": options.bias2,
         "HasState": options.state,
         "HasCell": options.cell,

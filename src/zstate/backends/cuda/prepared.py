@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from .arguments import Arguments, Memory, Shape, Step
-from .launch import current_stream, enter
+from .arguments import ITEM_BYTES, Arguments, Shape
+from .calls import Call
+from .launch import enter
 
 Tensor = torch.Tensor
 Tensors = tuple[Tensor | None, ...]
+# The handle of a device's current stream; without the object around it, which costs microseconds.
+current_stream: Callable[[int], int] = getattr(
+    torch._C,
+    "_cuda_getCurrentRawStream",
+    lambda index: torch.cuda.current_stream(index).cuda_stream,
+)
 # A third of what torch.cuda.current_device() costs, where this torch has it.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+
+
+class Memory(NamedTuple):
+    """The memory of one call; ``numbers`` are in the order that ``Arguments`` decides."""
+
+    numbers: list[int]
+    tensors: list[Tensor]  # inputs, then results
+    scratch: Tensor | None
+    mask: Tensor | None  # in its full shape
+    stream: int
+
+
+Step = Callable[[Memory], None]
+
+
+def tensor_of(arguments: Arguments, memory: Memory, name: str) -> Tensor:
+    """A tensor of the call, wherever it lies."""
+    if name not in arguments.pieces:
+        return memory.tensors[[*arguments.inputs, *arguments.results].index(name)]
+    begin, shape, dtype = arguments.pieces[name]
+    assert memory.scratch is not None
+    end = begin + math.prod(shape) * ITEM_BYTES[dtype]
+    return memory.scratch.view(torch.uint8)[begin:end].view(getattr(torch, dtype)).view(shape)
 
 
 class Result(NamedTuple):
@@ -24,29 +55,23 @@ class Result(NamedTuple):
 
 
 class Prepared:
-    """What calls of one signature do: call it with the operation's inputs, in their order.
-
-    ``inputs`` names all of them, and the arguments those that a step reads; ``published`` are the
-    results' names in the order in which they are returned, None where one is not produced.
-    """
+    """What calls of one layout do: call it with the operation's inputs, in their order."""
 
     def __init__(
         self,
-        arguments: Arguments,
-        inputs: tuple[str, ...],
-        shapes: dict[str, Shape],
-        published: list[str | None],
-        mask: Shape | None,
+        call: Call,
         device: torch.device,
         dtype: torch.dtype,
         steps: list[Callable[[], Step]],
     ) -> None:
+        arguments, shapes, inputs = call.arguments, call.shapes, call.layout.operation.inputs
         self._device = device
         self._places = [inputs.index(name) for name in arguments.inputs]
-        self._mask, self._mask_place = mask, inputs.index("mask")
+        self._mask_place = inputs.index("mask")
+        self._mask = call.layout.shape("mask") if "mask" in call.layout.present else None
         names = [*arguments.inputs, *arguments.results]
         self._results = [_result(names, shapes, name) for name in arguments.results]
-        self._published = [None if name is None else names.index(name) for name in published]
+        self._published = [None if name is None else names.index(name) for name in call.published]
         self._scratch = -(-arguments.scratch_bytes // dtype.itemsize)  # values of the source's type
         self._begins = [piece.begin for piece in arguments.pieces.values()]
         self._inside = [(arguments.place((name, 0)), begin) for name, begin in arguments.inside]

@@ -1,4 +1,4 @@
-"""The matrix products around a scan: torch's own or, where they are small, all in one launch.
+"""The matrix products around a scan: a library's own or, where they are small, all in one launch.
 
 A call of cuBLAS costs the host ten microseconds, even for a product that takes four. One launch of
 products.cu, which computes all small products of a step together, costs it three.
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
+from .arguments import Argument, Arguments
 
-from .arguments import Argument, Arguments, Memory, Step
-
-Tensor = torch.Tensor
 SIDE, THREADS, SHARED = 64, 256, 65536  # of a block: its tile, threads, bytes of shared memory
 MOST_JOBS = 8
 MOST_WORDS = 1 + 13 * MOST_JOBS
@@ -118,39 +115,3 @@ def jobs(products: list[Product], arguments: Arguments, item_bytes: int) -> Jobs
         words += [arguments.constant(number) for number in (*numbers, first, columns)]
         first += each.blocks
     return Jobs(words, first)
-
-
-def by_torch(products: list[Product], arguments: Arguments) -> Step:
-    """The same by torch's products, one after the other."""
-
-    def view(memory: Memory, matrix: Matrix, shape: tuple[int, int]) -> Tensor:
-        tensor = arguments.tensor(memory, matrix.name)
-        begin = tensor.storage_offset() + matrix.begin
-        return tensor.as_strided(shape, (matrix.stride, 1), begin)
-
-    def run(memory: Memory) -> None:
-        for each in products:
-            shapes = each.shapes()
-            if each.kind == "sum":
-                out = arguments.tensor(memory, each.out.name)
-                out.view(-1).copy_(view(memory, each.left, (each.k, each.n)).sum(0))
-                continue
-            assert each.right is not None
-            out, left, right = (
-                view(memory, matrix, shapes[name])
-                for name, matrix in (
-                    ("out", each.out),
-                    ("left", each.left),
-                    ("right", each.right),
-                )
-            )
-            left = left.t() if each.kind == "tn" else left
-            right = right.t() if each.kind == "nt" else right
-            if each.bias is None:
-                torch.mm(left, right, out=out)
-            else:
-                bias = arguments.tensor(memory, each.bias.name)
-                bias = bias.view(-1)[each.bias.begin : each.bias.begin + each.n]
-                torch.addmm(bias, left, right, out=out)
-
-    return run
