@@ -120,6 +120,7 @@ class Graph:
         gradient = operation.endswith("_gradients")
         cell = SHORT[operation.removesuffix("_gradients")]
         options = {name: int(getattr(descriptor, camel(name))()) for name in FLAGS[cell].split()}
+        options["peephole_on_new_cell"] = 0  # zstate's own option: MPSGraph does not have it
         options = self.variation.options(cell, options, options)
         made = Operation(cell, options, passed, gradient)
         if not gradient:

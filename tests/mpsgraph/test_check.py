@@ -156,7 +156,8 @@ def test_without_pyobjc(
     [
         (["--json", "x.json"], "[check] --json: expected --mpsgraph beside it, got none"),
         (["--module", "x"], "[check] --module: expected --mpsgraph beside it, got none"),
-        (["--mpsgraph", "--backend", "reference"], "[check] --backend: expected none with --mpsg"),
+        (["--mpsgraph", "--backend", "reference"], "no other backend, got --backend reference"),
+        (["--mpsgraph", "--through", "jax"], "no other backend, got --through jax"),
         (["--mpsgraph", "--json", "no/such/x"], "[check] --json: expected a file in a folder"),
     ],
 )

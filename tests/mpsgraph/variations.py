@@ -353,22 +353,8 @@ def exchanged(cell: str, options: Options, tensors: Tensors) -> Tensors:
 add("initCell is h[-1]", Variation(tensors=exchanged), {"LSTM: initCell": "the other way round"})
 
 
-def peephole_step(
-    options: Options, view: Tensors, t: int, h: Tensor, c: Tensor, trace: oracle.Trace
-) -> tuple[Tensor, Tensor, Tensor]:
-    """o looks at the new cell."""
-    order = oracle.gate_order("lstm", options)
-    place = order.index("o")
-    p = blocks(view["p"], 4, 0)
-    blind = [part * (k != place) for k, part in enumerate(p)]
-    _, new_c, saved = oracle.lstm_step(options, {**view, "p": torch.cat(blind)}, t, h, c, trace)
-    gates = blocks(saved, 4, 1)
-    rows = slice(place * h.shape[1], (place + 1) * h.shape[1])
-    a = oracle.input_term(view, t, rows) + (h * view["m"][t]) @ view["R"][rows].T
-    a = a + view["b"][rows] + p[place] * new_c
-    gates[place] = oracle.activate(options["output_gate_activation"], a, trace)
-    new = gates[place] * oracle.activate(options["activation"], new_c, trace)
-    return new, new_c, torch.cat(gates, dim=1)
+def on_the_new_cell(cell: str, options: Options, _: Any) -> Options:
+    return {**options, "peephole_on_new_cell": 1}
 
 
 def no_peephole_on_z(step: Any) -> Any:
@@ -381,12 +367,13 @@ def no_peephole_on_z(step: Any) -> Any:
     return without
 
 
-for label, step in {
-    "c[t-1], but o looks at c[t]": peephole_step,
-    "c[t-1], from i, f and o only": no_peephole_on_z(oracle.lstm_step),
-    "c[t-1] from i and f, c[t] from o": no_peephole_on_z(peephole_step),
+no_z = {"lstm": no_peephole_on_z(oracle.lstm_step)}
+for label, variation in {
+    "c[t-1], but o looks at c[t]": Variation(options=on_the_new_cell),
+    "c[t-1], from i, f and o only": Variation(steps=no_z),
+    "c[t-1] from i and f, c[t] from o": Variation(options=on_the_new_cell, steps=no_z),
 }.items():
-    add(f"peephole: {label}", Variation(steps={"lstm": step}), {"LSTM: peephole": label})
+    add(f"peephole: {label}", variation, {"LSTM: peephole": label})
 
 
 def fixed_peephole(cell: str, options: Options, tensors: Tensors) -> Tensors:

@@ -90,10 +90,10 @@ def run(options: argparse.Namespace) -> int:
     if seed is None:
         seed = int(np.random.default_rng().integers(2**31))
     if options.mpsgraph:
-        for name in ("backend", "through"):
-            value = getattr(options, name)
-            if value is not None:
-                raise OptionError(refusal("check", f"--{name}", "none with --mpsgraph", value))
+        for name, default in (("backend", None), ("through", "numpy")):
+            if getattr(options, name) != default:
+                got = f"--{name} {getattr(options, name)}"
+                raise OptionError(refusal("check", "--mpsgraph", "no other backend", got))
         from . import check_mpsgraph
 
         return check_mpsgraph.run(options, seed, _show_progress)

@@ -125,6 +125,10 @@ def _call(cell: str, descriptor: AnyDescriptor, inputs: dict[str, Array]) -> Cal
 def mpsgraph_cases() -> dict[str, list[Case]]:
     """The cases that MPSGraph has options for."""
     return {
-        cell: [c for c in cases if not getattr(c.descriptor, "peephole_on_new_cell", False)]
+        cell: [case for case in cases if not _extended(case.descriptor)]
         for cell, cases in CASES.items()
     }
+
+
+def _extended(descriptor: AnyDescriptor) -> bool:
+    return any(getattr(descriptor, name) for name in descriptor.extensions)
