@@ -20,7 +20,6 @@ from torch import Tensor
 
 from tests import oracle
 from zstate import pyobjc
-from zstate.pyobjc.objects import data_of
 
 SHORT = {"single_gate_rnn": "rnn", "lstm": "lstm", "gru": "gru"}
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -140,9 +139,17 @@ class Graph:
                 given = {n: arrays[a] for n, a in operation.arguments.items() if a in arrays}
                 values[operation] = compute(self.variation, operation, given)
             dtype = next(iter(arrays.values())).dtype
-            value = np.asarray(values[operation][node.key])
-            found[node] = data_of(np.ascontiguousarray(value).astype(dtype))
+            found[node] = data_of(np.asarray(values[operation][node.key]).astype(dtype))
         return found
+
+
+def data_of(array: Any) -> Any:
+    """Results as a framework gives them."""
+    types = {"float32": pyobjc.MPSDataTypeFloat32, "float16": pyobjc.MPSDataTypeFloat16}
+    device = pyobjc.MPSGraphDevice.deviceWithMTLDevice_(pyobjc.MTLCreateSystemDefaultDevice())
+    return pyobjc.MPSGraphTensorData.alloc().initWithDevice_data_shape_dataType_(
+        device, array.tobytes(), list(array.shape), types[array.dtype.name]
+    )
 
 
 def camel(name: str) -> str:
