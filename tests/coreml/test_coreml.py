@@ -1,0 +1,265 @@
+"""zstate.coreml: the MIL program, evaluated op by op in NumPy, gives what the graph gives.
+
+Core ML computes on Apple's machines only. What is proven here: coremltools accepts every program
+(its own checks of shapes and types run while it is built), the program means what the graph means,
+before and after coremltools' passes, and what MIL cannot say is refused by node.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("coremltools")
+
+import zstate as zs  # noqa: E402
+from tests.graph.op_case import Case, built  # noqa: E402
+from tests.graph.op_cases import CASES, IDS  # noqa: E402
+from zstate import cli, coreml  # noqa: E402
+
+from .evaluator import evaluate  # noqa: E402
+
+T, N, I, H = 4, 2, 3, 5
+ACT = zs.Activation
+# What inference has no use for: losses, updates, and what only gradients consist of.
+REFUSED = {
+    **{
+        op: rf"node '.*' \({op}\)"
+        for op in (
+            *("scatter", "scatter_along_axis", "put_slice", "soft_max_cross_entropy"),
+            "adam",
+        )
+    },
+    "soft_max_cross_entropy_gradient": r"node '.*' \(soft_max_cross_entropy\)",
+    "pad_around_gradient": r"node '.*' \(scatter\)",
+    "stochastic_gradient_descent": "node 'in0' .placeholder.*at least one dimension",
+    "assign": "one that assigns to 'variable_",
+}
+
+
+def _single(array: Any) -> Any:
+    kind = {"f": np.float32, "i": np.int32}.get(array.dtype.kind)
+    return array if kind is None else array.astype(kind)
+
+
+def _check(program: zs.Executable, feeds: list[Any], tolerance: float = 1e-6) -> None:
+    names = [tensor.name.replace(":", "_") for tensor in program.feeds]
+    expected = program.run(feeds)
+    found = evaluate(coreml.mil_program(program), dict(zip(names, feeds, strict=True)))
+    assert len(found) == len(expected)
+    for array, other in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(array, other, rtol=tolerance, atol=tolerance)
+
+
+def _compiled(g: zs.Graph, inputs: list[zs.Tensor], targets: list[zs.Tensor]) -> zs.Executable:
+    return g.compile({t: (t.shape, t.dtype) for t in inputs}, targets)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_every_op(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The cases are in float64, which Core ML has not.
+    inputs = [_single(a) for a in case.inputs]
+    stored = zs.Graph._stored
+
+    def narrow(self: zs.Graph, op: Any, value: Any, *rest: Any) -> zs.Tensor:
+        return stored(self, op, _single(value) if isinstance(value, np.ndarray) else value, *rest)
+
+    monkeypatch.setattr(zs.Graph, "_stored", narrow)
+    if case.op == "cast":
+        case = case._replace(build=lambda g, a: g.cast(g.cast(a, "int32"), "float32"))
+    if case.op == "one_hot":
+        case = case._replace(
+            build=lambda g, i: g.one_hot(i, 5, axis=1, on_value=2.0, off_value=-1.0)
+        )
+    if case.op == "select":
+        case = case._replace(build=lambda g, p, a, b: g.select(g.greater_than(p, 0.0), a, b))
+        inputs[0] = np.where(inputs[0], 1, -1).astype(np.float32)
+    g, fed, targets = built(case._replace(inputs=inputs))
+    fed = [t for t in fed if t.node in g.needed(targets)]
+    program = _compiled(g, fed, targets)
+    feeds = [inputs[int(t.name[2:])] for t in fed]
+    if case.op in REFUSED:
+        with pytest.raises(zs.ZStateError, match=REFUSED[case.op]):
+            coreml.mil_program(program)
+    else:
+        _check(program, feeds, 1e-5)
+
+
+def _recurrent(
+    cell: str, descriptor: Any, rng: np.random.Generator, has: tuple[str, ...] = ()
+) -> tuple[zs.Executable, list[Any]]:
+    """A program of one layer, its weights random; ``has`` names the optional tensors."""
+    gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[cell]
+    count = 2 if descriptor.bidirectional else 1
+    width = I if "input_weight" in has else count * gates * H
+    shapes = {
+        "recurrent_weight": (gates * H, H) if count == 1 else (2, gates * H, H),
+        "input_weight": (count * gates * H, I),
+        "bias": (count * gates * H,),
+    }
+    g = zs.Graph()
+    draw = lambda shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    feeds = [draw((T, N, width))]
+    inputs = [g.placeholder(shape=(T, N, width), name="source")]
+    tensors = {
+        name: g.variable(draw(shape), name=name)
+        for name, shape in shapes.items()
+        if name in ("recurrent_weight", *has)
+    }
+    for name in ("init_state", "init_cell"):
+        if name in has:
+            inputs.append(g.placeholder(shape=(N, count * H), name=name))
+            feeds.append(draw((N, count * H)))
+            tensors[name] = inputs[-1]
+    results = getattr(g, cell)(inputs[0], **tensors, descriptor=descriptor, name="layer")
+    targets = [results[0]]
+    if cell == "lstm" and descriptor.produce_cell:
+        targets.append(results[1][-1])
+    return _compiled(g, inputs, targets), feeds
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "directions"),
+    [
+        (cell, options, directions)
+        for cell, choices in {
+            "single_gate_rnn": [{"activation": kind} for kind in ACT],
+            "lstm": [
+                {"produce_cell": True},
+                {"forget_gate_last": True, "activation": ACT.RELU},
+                {"cell_gate_activation": ACT.NONE, "training": True, "produce_cell": True},
+            ],
+            "gru": [{}, {"reset_gate_first": True, "output_gate_activation": ACT.RELU}],
+        }.items()
+        for options in choices
+        for directions in ({}, {"reverse": True}, {"bidirectional": True})
+    ],
+    ids=str,
+)
+def test_layers(cell: str, options: dict[str, Any], directions: dict[str, Any]) -> None:
+    rng = np.random.default_rng(3)
+    kind = {
+        "single_gate_rnn": zs.SingleGateRNNDescriptor,
+        "lstm": zs.LSTMDescriptor,
+        "gru": zs.GRUDescriptor,
+    }[cell]
+    states = ("init_state", "init_cell") if cell == "lstm" else ("init_state",)
+    if directions.get("bidirectional"):
+        options = {**options, **({"produce_cell": False} if cell == "lstm" else {})}
+    descriptor = kind(**options, **directions)
+    for has in ((), ("bias",), ("input_weight", "bias", *states)):
+        _check(*_recurrent(cell, descriptor, rng, has), tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "message"),
+    [
+        (zs.GRUDescriptor(reset_after=True), "reset_after"),
+        (zs.GRUDescriptor(flip_z=True), "flip_z"),
+        (zs.LSTMDescriptor(output_gate_activation=ACT.TANH), "output_gate_activation"),
+    ],
+    ids=["reset_after", "flip_z", "activation"],
+)
+def test_what_mil_cannot_say(descriptor: Any, message: str) -> None:
+    cell = "gru" if isinstance(descriptor, zs.GRUDescriptor) else "lstm"
+    program, _ = _recurrent(cell, descriptor, np.random.default_rng(0), ("input_weight",))
+    with pytest.raises(zs.OptionError, match=rf"node 'layer' \({cell}\).*{message}"):
+        coreml.mil_program(program)
+
+
+def test_other_refusals() -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(T, N, 4 * H), name="x")
+    R = g.placeholder(shape=(4 * H, H), name="R")
+    m = g.constant(np.ones((T, N, H), np.float32))
+    d = zs.LSTMDescriptor(produce_cell=True)
+    weight = g.variable(np.ones((4 * H, H), np.float32))
+    h, c = g.lstm(x, recurrent_weight=weight, descriptor=d, name="layer")
+    for targets, message in (
+        (g.lstm(x, recurrent_weight=R, name="fed"), r"node 'fed' \(lstm\).*recurrent_weight.*R"),
+        (g.lstm(x, recurrent_weight=weight, mask=m, name="masked"), "'masked'.*mask"),
+        ([c], "layer:cell: expected a result that MIL has"),
+        ([c + 1.0], "layer:cell: expected a slice of the last step"),
+        ([c[0]], "layer:cell: expected a slice of the last step"),
+        ([g.cast(h, "float64")], "'cast_.*float64"),
+        ([g.reshape(h, (1, 1, 1, T, N, H))], "'reshape_.*at most 5 dimensions"),
+        ([g.constant(2**40, dtype="int64") + g.cast(h, "int64")], "int32, the widest"),
+    ):
+        needed = g.needed(targets)
+        with pytest.raises(zs.ZStateError, match=message):
+            coreml.mil_program(_compiled(g, [t for t in (x, R) if t.node in needed], targets))
+    v = g.variable(np.ones((T, N, H), np.float32), name="kept")
+    updating = g.compile({x: (x.shape, x.dtype)}, [h], [g.assign(v, h)])
+    with pytest.raises(zs.GraphError, match="without operations, got one that assigns to 'kept'"):
+        coreml.mil_program(updating)
+    half = g.placeholder(shape=(2,), dtype="float16", name="half")
+    with pytest.raises(zs.DTypeError, match="node 'half' .placeholder.*float16"):
+        coreml.mil_program(_compiled(g, [half], [half + half]))
+
+
+def _tagger(folder: Path) -> tuple[Path, zs.Executable, list[Any]]:
+    """A model of several ops in a file: embedding, two layers, the last state, a projection."""
+    rng = np.random.default_rng(8)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    g = zs.Graph()
+    tokens = g.placeholder(shape=(None, N), dtype="int32", name="tokens")
+    x = g.gather(g.variable(draw(7, I), name="table"), tokens)
+    d = zs.LSTMDescriptor(bidirectional=True)
+    (h,) = g.lstm(
+        x,
+        recurrent_weight=g.variable(draw(2, 4 * H, H)),
+        input_weight=g.variable(draw(8 * H, I)),
+        bias=g.variable(draw(8 * H)),
+        descriptor=d,
+    )
+    (h,) = g.gru(
+        h, recurrent_weight=g.variable(draw(3 * H, H)), input_weight=g.variable(draw(3 * H, 2 * H))
+    )
+    logits = g.addition(g.variable(draw(3)), h[-1] @ g.variable(draw(H, 3)), name="logits")
+    g.save(folder / "tagger.safetensors")
+    program = g.compile({tokens: ((T, N), "int32")}, [logits])
+    return folder / "tagger.safetensors", program, [rng.integers(0, 7, (T, N)).astype(np.int32)]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import coremltools as ct
+
+    path, program, feeds = _tagger(tmp_path)
+    out = tmp_path / "Tagger.mlpackage"
+    shape = ["--shape", f"tokens={T},{N}"]
+    for _ in range(2):  # the second one replaces the first
+        assert cli.main(["graph", str(path), "--coreml", str(out), *shape]) == 0
+    assert capsys.readouterr().out.startswith("wrote ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Tagger.mlpackage", path.name]
+    spec = ct.models.MLModel(str(out), skip_model_load=True).get_spec().description
+    assert [i.name for i in spec.input] == ["tokens"] and [o.name for o in spec.output] == [
+        "logits"
+    ]
+    assert list(spec.input[0].type.multiArrayType.shape) == [T, N]
+    # What is in the package after coremltools' passes still means the same.
+    model = ct.convert(
+        coreml.mil_program(program),
+        convert_to="mlprogram",
+        compute_precision=ct.precision.FLOAT32,
+        minimum_deployment_target=ct.target.iOS16,
+        skip_model_load=True,
+    )
+    found = evaluate(model._mil_program, {"tokens": feeds[0]})["logits"]
+    np.testing.assert_allclose(found, program.run(feeds)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _, _ = _tagger(tmp_path)
+    for arguments, message in (
+        ([str(tmp_path / "Tagger.mlpackage")], "'tokens'.*--shape"),
+        ([str(tmp_path / "Tagger.zip"), "--shape", "tokens=4,2"], "ends in .mlpackage"),
+        ([str(tmp_path / "T.mlpackage"), "--shape", "x=4,2"], "x"),
+    ):
+        assert cli.main(["graph", str(path), "--coreml", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert re.search(message, error), error
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
