@@ -36,7 +36,7 @@ class ObjCDescriptor(NSObject):
     def descriptor(cls) -> Any:
         return cls()
 
-    def frozen(self) -> AnyDescriptor:
+    def _frozen(self) -> AnyDescriptor:
         """zstate's descriptor with the same options."""
         made: AnyDescriptor = self._kind(**self._values)  # type: ignore[assignment]
         return made

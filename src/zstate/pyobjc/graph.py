@@ -237,7 +237,7 @@ def _add_recurrent(selector: str, operation: str, keywords: tuple[str, ...]) -> 
             raise DTypeError(refusal(operation, "descriptor", expected, describe(descriptor)))
         source = passed.pop("source")
         build = getattr(self._graph, operation)
-        found = build(source, **passed, descriptor=descriptor.frozen(), name=name)
+        found = build(source, **passed, descriptor=descriptor._frozen(), name=name)
         return [self._wrap(tensor) for tensor in found]
 
     _named(method, selector, operation, words)

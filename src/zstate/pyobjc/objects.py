@@ -13,8 +13,11 @@ from ..errors import DTypeError, OptionError, ShapeError, ZStateError, refusal
 from ..graph import Tensor
 from ..graph.methods.core import whole_number
 from ..layout import brackets, describe
+from ..mpsgraph.published import published_names
 from ..types import Array, float_dtype
 from .constants import DATA_TYPE_NUMBERS, type_name
+
+_CONTROL_FLOW = "whose graphs have no blocks: unroll the loop, or select between two values"
 
 
 class SelectorError(ZStateError, AttributeError):
@@ -25,6 +28,15 @@ def _unknown(kind: type, name: str) -> SelectorError:
     """The refusal of an unknown selector, with the nearest one that exists."""
     if name.startswith("_"):
         return SelectorError(f"[{kind.__name__}] expected an initialised object, got alloc() alone")
+    for base in kind.__mro__:
+        row = published_names(base.__name__).get(name)
+        if row is not None:
+            reason = (
+                f"not available in zstate, {_CONTROL_FLOW}"
+                if row.kind == "refused"
+                else "published by Apple, but not available here"
+            )
+            return SelectorError(f"[{kind.__name__}] {name}: {reason}")
     known = [other for other in dir(kind) if not other.startswith("_")]
     close = difflib.get_close_matches(name, known, n=1) or [
         other for other in known if other.startswith(name.rstrip("_") + "_")
