@@ -415,7 +415,7 @@ def _check(tensor: Tensor) -> None:
 
 def _stored(node: Node) -> Array:
     array = NUMPY.asarray(node.attributes["store"].value)
-    narrow = array.astype(_TYPES[node.results[0].dtype][0])
+    narrow: Array = array.astype(_TYPES[node.results[0].dtype][0])
     if not np.array_equal(narrow, array, equal_nan=array.dtype.kind == "f"):
         expected = "whole numbers of int32, the widest of Core ML"
         raise OptionError(refusal(node.op.name, node.name, expected, "larger ones"))

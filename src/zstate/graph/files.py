@@ -46,8 +46,7 @@ def load_graph(path: str | PathLike[str]) -> Graph:
 
 
 def save_executable(program: Executable, path: str | PathLike[str]) -> None:
-    kept = {*program.nodes, *(t.node for t in program.feeds), *(n for n, _ in program.updates)}
-    nodes = [node for node in program.graph.nodes if node in kept]
+    nodes = program.saved_nodes()
     structure, arrays = _encode(nodes)
     places = _places(nodes)
     more = {

@@ -18,7 +18,8 @@ from .compiling import compile_graph, fits
 from .executable import Executable
 from .methods import Learning, Recurrent, Shaping
 from .methods.core import checked_value, listed
-from .ops import PLACEHOLDER, VARIABLE
+from .ops import ASSIGN, PLACEHOLDER, VARIABLE
+from .outputs import outputs_of
 from .tensor import Node, Tensor
 
 _MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
@@ -176,6 +177,47 @@ class Graph(Learning, Shaping, Recurrent):
         None folds graphs of more than 60 nodes; False draws every node.
         """
         return printing.to_svg(self, fold)
+
+    def to_swift(
+        self,
+        name: str,
+        *,
+        targets: Iterable[Tensor] | None = None,
+        operations: Iterable[Tensor] | None = None,
+        weights: str | None = None,
+    ) -> str:
+        """The same graph in Swift: a file that builds it with MPSGraph and runs one step.
+
+        Args:
+            name: of the struct in the file.
+            targets: what a step returns; None means every tensor that nothing reads.
+            operations: assigns that a step runs; None means every one where ``targets`` is None,
+                else none.
+            weights: the name of the file that :meth:`save` writes, which the Swift program reads;
+                None means ``name`` with ".safetensors".
+
+        What MPSGraph has no method for is refused by node.
+        """
+        wanted = outputs_of(self) if targets is None else listed("to_swift", "targets", targets)
+        effects = listed("to_swift", "operations", operations or ())
+        if targets is None and operations is None:
+            effects = [node.results[0] for node in self.nodes if node.op is ASSIGN]
+        for tensor in (*wanted, *effects):
+            self.own("to_swift", "targets", tensor)
+        from .swift import to_swift
+
+        is_whole = targets is None and operations is None
+        nodes = self.nodes if is_whole else self.needed([*wanted, *effects])
+        # Of several assigns to a variable the one made last counts.
+        assigns = {node.inputs[0].node: node for node in nodes if node.op is ASSIGN}
+        return to_swift(
+            name,
+            nodes,
+            {node: f"n{number}" for number, node in enumerate(self.nodes)},
+            [(tensor.name, tensor) for tensor in wanted],
+            [(node.name, variable, node.inputs[1]) for variable, node in assigns.items()],
+            weights or f"{name}.safetensors",
+        )
 
     def __str__(self) -> str:
         return printing.to_text(self)
