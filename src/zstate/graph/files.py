@@ -271,7 +271,7 @@ def _attribute(kind: str, value: Any) -> Any:
     """One attribute, of the kind that the op table says, or ValueError."""
     if kind.endswith("?"):
         return None if value is None else _attribute(kind[:-1], value)
-    if kind == "int" and type(value) is int:
+    if (kind == "int" and type(value) is int) or (kind == "bool" and type(value) is bool):
         return value
     if kind == "float" and type(value) in (int, float):
         return float(value)

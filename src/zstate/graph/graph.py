@@ -16,7 +16,7 @@ from . import gradients as reverse
 from . import printing
 from .compiling import compile_graph, fits
 from .executable import Executable
-from .methods import Learning, Recurrent, Shaping
+from .methods import Recurrent, Statistics
 from .methods.core import checked_value, listed
 from .ops import ASSIGN, PLACEHOLDER, VARIABLE
 from .outputs import outputs_of
@@ -25,7 +25,7 @@ from .tensor import Node, Tensor
 _MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
 
 
-class Graph(Learning, Shaping, Recurrent):
+class Graph(Statistics, Recurrent):
     """A graph of operations, built once and run with feeds.
 
     Methods return Tensors without data; a wrong shape or type is refused when the node is made.
