@@ -12,8 +12,8 @@ from ..ops.base import axes_of
 from ..ops.like import windows
 from ..tensor import Node, Tensor
 from .words import (
-    LABEL,
     Call,
+    axes_text,
     axis_text,
     call,
     call_of,
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 # One row per op whose call is not its tensors in order: (writer, node, name) -> expression.
 
 Row = Callable[["Writer", Node, str], Call]
-
-
-def _axes(node: Node) -> str:
-    """All axes where the graph says None; a tensor without any has one of size 1 here."""
-    rank = len(node.inputs[0].shape)
-    return list_text(axes_of(LABEL, node.attributes["axes"], rank) if rank else (0,))
 
 
 def _known_shape(tensor: Tensor) -> str:
@@ -78,10 +72,6 @@ def _on_axis(title: str, more: int = 0, *, rank: int = 0) -> Row:
     return row
 
 
-def _reduction(title: str) -> Row:
-    return lambda w, node, name: call(title, w.value(node.inputs[0]), _axes(node), name)
-
-
 def _arguments(title: str, *names: str) -> Row:
     """A method of the node's tensors and of lists among its attributes."""
 
@@ -101,14 +91,14 @@ def _broadcast(w: Writer, node: Node, name: str) -> Call:
 def _expand_dims(w: Writer, node: Node, name: str) -> Call:
     if not node.inputs[0].shape:
         return _reshaped(w, node, name)
-    axes = axes_of(LABEL, node.attributes["axes"], len(node.results[0].shape))
+    axes = axes_of("expand_dims", node.attributes["axes"], len(node.results[0].shape))
     return call("expandDims(_:axes:name:)", w.value(node.inputs[0]), list_text(axes), name)
 
 
 def _squeeze(w: Writer, node: Node, name: str) -> Call:
     if not node.results[0].shape:
         return _reshaped(w, node, name)
-    return call("squeeze(_:axes:name:)", w.value(node.inputs[0]), _axes(node), name)
+    return call("squeeze(_:axes:name:)", w.value(node.inputs[0]), axes_text(node), name)
 
 
 def _split(w: Writer, node: Node, name: str) -> Call:
@@ -147,7 +137,7 @@ def _put_slice(w: Writer, node: Node, name: str) -> Call:
 
 
 def _reverse(w: Writer, node: Node, name: str) -> Call:
-    return call("reverse(_:axes:name:)", w.value(node.inputs[0]), _axes(node), name)
+    return call("reverse(_:axes:name:)", w.value(node.inputs[0]), axes_text(node), name)
 
 
 def _pad(w: Writer, node: Node, name: str) -> Call:
@@ -242,6 +232,12 @@ def _entropy_gradient(w: Writer, node: Node, name: str) -> Call:
     )
 
 
+def _arg_sort(w: Writer, node: Node, name: str) -> Call:
+    falling = "true" if node.attributes["descending"] else "false"
+    value = w.value(node.inputs[0])
+    return call("argSort(_:axis:descending:name:)", value, axis_text(node), falling, name)
+
+
 def _adam(w: Writer, node: Node, name: str) -> Call:
     *values, gradient = map(w.value, node.inputs[:10])
     largest = w.value(node.inputs[10]) if len(node.inputs) == 11 else "nil"
@@ -279,11 +275,8 @@ ROWS: dict[str, Row] = {
     "pad_tensor": _pad,
     "pad_around": _pad,
     "cast": _cast,
-    "reduction_sum": _reduction("reductionSum(with:axes:name:)"),
-    "reduction_maximum": _reduction("reductionMaximum(with:axes:name:)"),
-    "mean": _reduction("mean(of:axes:name:)"),
-    "reduction_arg_maximum": _on_axis("reductionArgMaximum(with:axis:name:)"),
-    "soft_max": _on_axis("softMax(with:axis:name:)"),
+    "arg_sort": _arg_sort,
+    "cumulative_sum": _on_axis("cumulativeSum(_:axis:name:)"),
     "soft_max_cross_entropy": _entropy,
     "soft_max_cross_entropy_gradient": _entropy_gradient,
     "one_hot": _one_hot,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ...errors import DTypeError, refusal
 from ...mpsgraph.published import Method, methods_of
+from ..ops.base import axes_of
 from ..tensor import Node, Tensor
 
 LABEL = "to_swift"
@@ -124,6 +125,12 @@ def list_text(values: Sequence[object]) -> str:
 
 def shape_text(sizes: Sequence[int | None]) -> str:
     return list_text([-1 if size is None else size for size in sizes]) if sizes else "[1]"
+
+
+def axes_text(node: Node) -> str:
+    """All axes where the graph says None; a tensor without any has one of size 1 here."""
+    rank = len(node.inputs[0].shape)
+    return list_text(axes_of(LABEL, node.attributes["axes"], rank) if rank else (0,))
 
 
 def axis_text(node: Node, more: int = 0) -> str:

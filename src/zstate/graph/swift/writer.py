@@ -19,6 +19,7 @@ from .words import (
     INDENT,
     LABEL,
     Call,
+    axes_text,
     axis_text,
     call,
     call_of,
@@ -133,12 +134,16 @@ class Writer:
         self._name_results(node.name, node.results, made)
 
     def _plain(self, node: Node, name: str) -> Call:
-        """A method of the table that takes the node's tensors in their order, and a name."""
-        for method in methods_for_op(node.op.name) if not node.attributes else ():
-            *first, last = method.parameters
-            kinds = ["optional" if p.optional else p.type for p in first]
-            if last.label == "name" and kinds == ["MPSGraphTensor"] * len(node.inputs):
-                return call_of(method, *map(self.value, node.inputs), name)
+        """A method of the table that takes the node's tensors in their order, its axis or axes if
+        it has them, and a name."""
+        tensors = [self.value(tensor) for tensor in node.inputs]
+        known = {"axis": ("Int", axis_text), "axes": ("[NSNumber]", axes_text)}
+        for method in methods_for_op(node.op.name):
+            kinds = [p.type for p in method.parameters]
+            said = [known[key] for key in node.attributes if key in known]
+            wanted = ["MPSGraphTensor"] * len(tensors) + [kind for kind, _ in said] + ["String"]
+            if kinds == wanted and len(said) == len(node.attributes):
+                return call_of(method, *tensors, *(text(node) for _, text in said), name)
         expected, advice = "an operation that MPSGraph has a method for", ""
         if node.op.lower is not None:
             advice = "; it stands for unknown sizes: give the placeholders sizes, or compile the "
