@@ -16,7 +16,7 @@ import zstate as zs
 from tests.graph.op_case import Case, built
 from tests.graph.op_cases import CASES, IDS
 from zstate import cli, pyobjc
-from zstate.mpsgraph.published import methods_for_op
+from zstate.mpsgraph.published import methods_for_op, methods_of
 from zstate.operations import OPERATIONS
 
 from .reader import Swift, unescaped
@@ -433,3 +433,56 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["graph", str(path), "--swift", str(out), "--target", "lair"]) == 2
     assert "--target: expected the name of a tensor" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["My-Model.swift", "model.safetensors"]
+
+
+def test_the_page_shows_what_is_written() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "swift.md").read_text(encoding="utf-8")
+    (code,), (shown,) = (
+        re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+        for language in ("python", "swift")
+    )
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    assert shown in namespace["text"]
+
+
+@pytest.mark.parametrize(
+    ("found", "other"),
+    [
+        ("recurrentWeight: R", "recurrentWeights: R"),  # no such label
+        ("recurrentWeight: R, ", ""),  # one is missing
+        ("sourceGradient: reshape_", "zState: encoder[2], sourceGradient: reshape_"),  # twice
+        ("primary: rows, secondary: P", "secondary: P, primary: rows"),  # another order
+        ("recurrentWeight: R", "recurrentWeight: nil"),  # not optional
+        ("secondary: P", "secondary: encoder"),  # a list for a tensor
+        ("secondary: P", "secondary: Q"),  # not made
+        ("axis: 0, batchDimensions: 0", "axis: 0.5, batchDimensions: 0"),
+        ("shape: [256, 64]", 'shape: ["256", 64]'),
+        ("dataType: .int32", "dataType: .float64"),  # no such case
+        ("graph.oneHot(", "graph.hotOne("),  # no such method
+        ("descriptor.training", "descriptor.trained"),  # no such property
+        ("descriptor.training = true", "descriptor.training = .tanh"),
+        ("MPSGraphLSTMDescriptor()", "MPSGraphGRUDescriptor()"),  # of another method
+        ('weights.data("n2", count: 1728)', 'weights.data("n2", count: 1727)'),
+        ("let rows = ", "let table = "),  # made before
+        ("stored = [", "held = ["),  # no such member
+        ("let rows = graph", "let rows = = graph"),  # no Swift
+    ],
+)
+def test_the_reader_tells(found: str, other: str) -> None:
+    """A wrong call, name or argument in a file that is right otherwise."""
+    folder = Path(__file__).parents[2] / "examples"
+    text = (folder / "language_model.swift").read_text(encoding="utf-8")
+    sizes = dict(re.findall(r'weights\.data\("(n\d+)", count: (\d+)\)', text))
+    arrays = {name: bytes(int(size)) for name, size in sizes.items()}
+    Swift(text).build(arrays)
+    assert found in text
+    with pytest.raises((AssertionError, LookupError, AttributeError, ValueError)):
+        Swift(text.replace(found, other, 1)).build(arrays)
+
+
+def test_nothing_stands_in_for_what_the_facade_has() -> None:
+    from .absent import METHODS
+
+    offered = {row.selector for row in methods_of("MPSGraph") if row.kind == "offered"}
+    assert not offered & set(METHODS)

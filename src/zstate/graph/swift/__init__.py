@@ -15,6 +15,7 @@ from ..compiling import trained_twins
 from ..ops import PLACEHOLDER
 from ..tensor import Node, Tensor
 from .words import (
+    GLOBAL_NAMES,
     INDENT,
     LABEL,
     NAMES,
@@ -47,7 +48,7 @@ def to_swift(
         updates: (name of the assign, variable, tensor), what a step stores.
         weights: the name of the safetensors file.
     """
-    if not isinstance(name, str) or identifier(name) != name or name in NAMES:
+    if not isinstance(name, str) or identifier(name) != name or name in (*NAMES, *GLOBAL_NAMES):
         raise OptionError(refusal(LABEL, "name", "a name that Swift allows", repr(name)))
     writer = Writer({*NAMES, name}, stored, trained_twins(nodes))
     for node in nodes:

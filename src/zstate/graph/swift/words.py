@@ -25,6 +25,11 @@ NAMES = (  # what the file itself calls something, and Swift's reserved words
     *("return", "static", "struct", "subscript", "super", "switch", "throw", "throws", "true"),
     *("try", "typealias", "var", "where", "while", "Any", "Self", "_"),
 )
+GLOBAL_NAMES = (  # what the file uses outside of the struct
+    *("here", "model", "given", "device", "feed", "results", "CommandLine", "Data", "Error"),
+    *("Float", "Int", "JSONSerialization", "NSNumber", "Problem", "Range", "String", "UInt64"),
+    *("URL", "print"),
+)
 
 
 class Call(NamedTuple):
@@ -66,7 +71,7 @@ def call_of(method: Method, *arguments: object) -> Call:
 
 def identifier(name: str) -> str:
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return text if re.match(r"[A-Za-z_]", text) else f"_{text}"
+    return text if re.match(r"(?!MPS|MTL)[A-Za-z_]", text) else f"_{text}"
 
 
 def camel(snake: str) -> str:

@@ -34,6 +34,8 @@ from .words import (
     wrapped,
 )
 
+_METHOD = "an operation that MPSGraph has a method for"
+
 
 class Writer:
     """The lines of the initialiser, and what each tensor is called in them."""
@@ -95,10 +97,12 @@ class Writer:
         return found
 
     def add(self, start: str, made: Call, *results: Tensor) -> None:
-        """A statement, in several lines where it is long, with the shapes of its results."""
+        """A statement, in several lines where it is long, with types and shapes of its results."""
         self.since = max(self.since, made.since)
-        shapes = ", ".join(f"{tensor.dtype}{brackets(tensor.shape)}" for tensor in results)
-        self.lines += wrapped(start, made, f"// {shapes}" if shapes else "")
+        infos = [f"{tensor.dtype}{brackets(tensor.shape)}" for tensor in results]
+        if made.gives_list:
+            infos = [f"{result_name(t)} {info}" for t, info in zip(results, infos, strict=True)]
+        self.lines += wrapped(start, made, f"// {', '.join(infos)}" if infos else "")
 
     def _given(self, node: Node) -> None:
         (tensor,) = node.results
@@ -144,11 +148,11 @@ class Writer:
             wanted = ["MPSGraphTensor"] * len(tensors) + [kind for kind, _ in said] + ["String"]
             if kinds == wanted and len(said) == len(node.attributes):
                 return call_of(method, *tensors, *(text(node) for _, text in said), name)
-        expected, advice = "an operation that MPSGraph has a method for", ""
+        advice = ""
         if node.op.lower is not None:
             advice = "; it stands for unknown sizes: give the placeholders sizes, or compile the "
             advice += "graph and write the program"
-        raise OptionError(refusal(node.op.name, "operation", expected, "another") + advice)
+        raise OptionError(refusal(node.op.name, "operation", _METHOD, "another") + advice)
 
     def _recurrent(self, node: Node) -> None:
         twin = self._twins.get(node, node)
@@ -188,8 +192,6 @@ class Writer:
     def _name_results(self, node_name: str, results: Sequence[Tensor], made: Call) -> None:
         name = self.new_name(node_name)
         if made.gives_list:
-            parts = ", ".join(map(result_name, results))
-            self.lines.append(f"{INDENT}// {name}: {parts}")
             self.names.update((tensor, f"{name}[{k}]") for k, tensor in enumerate(results))
         else:
             results = results[:1]
@@ -204,7 +206,9 @@ def _overload(op: str, said: Mapping[str, str]) -> Method:
         return {snake(parameter.label) or "source" for parameter in method.parameters}
 
     fitting = [method for method in methods_for_op(op) if set(said) <= labels(method)]
-    return min(fitting, key=lambda method: len(method.parameters))  # the longest has them all
+    if not fitting:  # a cell of zstate's own: the longest method of Apple's has every tensor
+        raise OptionError(refusal(op, "operation", _METHOD, "another"))
+    return min(fitting, key=lambda method: len(method.parameters))
 
 
 def _source(tensor: Tensor) -> Tensor:
