@@ -282,6 +282,22 @@ def _reduction(operation: str) -> Callable[..., Any]:
     return row
 
 
+def _of_bools(operation: str) -> Callable[..., Any]:
+    """A reduction of bools, which MIL reduces as whole numbers."""
+
+    def row(mb: Any, node: Node, x: Var) -> Var:
+        return mb.cast(x=_reduction(operation)(mb, node, mb.cast(x=x, dtype="int32")), dtype="bool")
+
+    return row
+
+
+def _logarithm(base: float) -> Callable[..., Any]:
+    def row(mb: Any, node: Node, x: Var) -> Var:
+        return mb.real_div(x=mb.log(x=x, epsilon=np.float32(0)), y=np.float32(np.log(base)))
+
+    return row
+
+
 def _axis(node: Node, more: int = 0) -> int:
     return int(node.attributes["axis"]) % (len(node.inputs[0].shape) + more)
 
@@ -346,6 +362,9 @@ _BINARY = {
     "less_than_or_equal_to": "less_equal",
     "greater_than": "greater",
     "greater_than_or_equal_to": "greater_equal",
+    "logical_and": "logical_and",
+    "logical_or": "logical_or",
+    "logical_xor": "logical_xor",
     "matrix_multiplication": "matmul",
 }
 _UNARY = {
@@ -353,10 +372,15 @@ _UNARY = {
     "sign": "sign",
     "square": "square",
     "exponent": "exp",
+    "exponent_base2": "exp2",
     "square_root": "sqrt",
     "tanh": "tanh",
     "sigmoid": "sigmoid",
     "relu": "relu",
+    "identity": "identity",
+    "logical_not": "logical_not",
+    **{name: name for name in ("floor", "ceil", "sin", "cos", "tan", "sinh", "cosh")},
+    **{name: name for name in ("asin", "acos", "atan", "atanh")},
 }
 _ROWS: dict[str, Callable[..., Any]] = {
     **{name: _named(operation, "x", "y") for name, operation in _BINARY.items()},
@@ -364,15 +388,33 @@ _ROWS: dict[str, Callable[..., Any]] = {
     "negative": lambda mb, node, x: mb.mul(x=x, y=_number(node, -1)),
     # MIL adds an epsilon by default, to which log and inverse would be sensitive.
     "logarithm": lambda mb, node, x: mb.log(x=x, epsilon=np.float32(0)),
+    "logarithm_base2": _logarithm(2),
+    "logarithm_base10": _logarithm(10),
+    "truncate": lambda mb, node, x: mb.mul(x=mb.sign(x=x), y=mb.floor(x=mb.abs(x=x))),
+    "floor_modulo": lambda mb, node, x, y: mb.sub(x=x, y=mb.mul(x=y, y=mb.floor_div(x=x, y=y))),
+    "is_nan": lambda mb, node, x: mb.not_equal(x=x, y=x),
+    "is_finite": lambda mb, node, x: mb.less(x=mb.abs(x=x), y=np.float32(np.inf)),
+    "is_infinite": lambda mb, node, x: mb.equal(x=mb.abs(x=x), y=np.float32(np.inf)),
     "reciprocal": lambda mb, node, x: mb.real_div(x=np.float32(1), y=x),
     "select": _named("select", "cond", "a", "b"),
     "cast": lambda mb, node, x: mb.cast(x=x, dtype=_TYPES[node.attributes["dtype"]][1]),
     "reduction_sum": _reduction("reduce_sum"),
     "mean": _reduction("reduce_mean"),
     "reduction_maximum": _reduction("reduce_max"),
+    "reduction_minimum": _reduction("reduce_min"),
+    "reduction_product": _reduction("reduce_prod"),
+    "reduction_and": _of_bools("reduce_min"),
+    "reduction_or": _of_bools("reduce_max"),
     "reduction_arg_maximum": lambda mb, node, x: mb.reduce_argmax(
         x=x, axis=_axis(node), keep_dims=True
     ),
+    "reduction_arg_minimum": lambda mb, node, x: mb.reduce_argmin(
+        x=x, axis=_axis(node), keep_dims=True
+    ),
+    "arg_sort": lambda mb, node, x: mb.argsort(
+        x=x, axis=_axis(node), ascending=not node.attributes["descending"]
+    ),
+    "cumulative_sum": lambda mb, node, x: mb.cumsum(x=x, axis=_axis(node)),
     "soft_max": lambda mb, node, x: mb.softmax(x=x, axis=_axis(node)),
     "one_hot": _one_hot,
     "gather": lambda mb, node, x, i: mb.gather(x=x, indices=i, axis=_axis(node)),

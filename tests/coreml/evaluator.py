@@ -185,6 +185,10 @@ def _reduction(function: Any) -> Callable[..., Array]:
     return reduce
 
 
+def _elementwise(function: Any) -> Callable[..., Array]:
+    return lambda x: function(x)
+
+
 _TYPES = {"fp32": np.float32, "int32": np.int32, "bool": np.bool_}
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "rnn": _rnn,
@@ -203,6 +207,19 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "less_equal": lambda x, y: x <= y,
     "greater": lambda x, y: x > y,
     "greater_equal": lambda x, y: x >= y,
+    "logical_and": lambda x, y: x & y,
+    "logical_or": lambda x, y: x | y,
+    "logical_xor": lambda x, y: x ^ y,
+    "logical_not": lambda x: ~x,
+    "floor_div": lambda x, y: np.floor(x / y).astype(x.dtype),
+    **{
+        name: _elementwise(getattr(np, numpy_name))
+        for name, numpy_name in {
+            **{name: name for name in ("floor", "ceil", "sin", "cos", "tan", "sinh", "cosh")},
+            **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "tanh")},
+            "exp2": "exp2",
+        }.items()
+    },
     "select": lambda cond, a, b: np.where(cond, a, b),
     "abs": lambda x: np.abs(x),
     "sign": lambda x: np.sign(x),
@@ -223,6 +240,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "reduce_sum": _reduction(np.sum),
     "reduce_mean": _reduction(np.mean),
     "reduce_max": _reduction(np.max),
+    "reduce_min": _reduction(np.min),
+    "reduce_prod": _reduction(np.prod),
+    "reduce_argmin": lambda x, axis, keep_dims: np.argmin(x, axis, keepdims=bool(keep_dims)),
+    "argsort": lambda x, axis, ascending: np.argsort(x if ascending else -x, axis),
+    "cumsum": lambda x, axis, exclusive, reverse: np.cumsum(x, axis),
     "reduce_argmax": lambda x, axis, keep_dims: np.argmax(x, axis, keepdims=bool(keep_dims)),
     "softmax": _softmax,
     "one_hot": _one_hot,
