@@ -70,7 +70,7 @@ struct LanguageModel {
         let x = graph.gather(
             withUpdatesTensor: table, indicesTensor: tokens, axis: 0, batchDimensions: 0, name: "x")
         let encoder_descriptor = MPSGraphLSTMDescriptor()
-        encoder_descriptor.training = true
+        encoder_descriptor.training = true  // default false
         // state float32[32,8,64], cell float32[32,8,64], training_state float32[32,8,256]
         let encoder = graph.LSTM(
             x, recurrentWeight: R, inputWeight: W, bias: b, initState: nil, initCell: nil,

@@ -44,6 +44,8 @@ _TYPES = {
 }
 _FED = ("float32", "int32")
 Var = Any  # a value of a MIL program
+# What coremltools raises where it refuses.
+_REFUSALS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
 
 def save(program: Executable, path: str | PathLike[str]) -> None:
@@ -59,23 +61,36 @@ def save(program: Executable, path: str | PathLike[str]) -> None:
         raise OptionError(refusal(LABEL, "path", "a name that ends in .mlpackage", fspath(path)))
     built = mil_program(program)
     ct = _coremltools()
-    with _quiet():
-        model = ct.convert(
-            built,
-            convert_to="mlprogram",
-            compute_precision=ct.precision.FLOAT32,
-            minimum_deployment_target=ct.target.iOS16,
-            skip_model_load=True,
-        )
+    try:
+        with _quiet():
+            model = ct.convert(
+                built,
+                convert_to="mlprogram",
+                compute_precision=ct.precision.FLOAT32,
+                minimum_deployment_target=ct.target.iOS16,
+                skip_model_load=True,
+            )
+    except (*_REFUSALS, RuntimeError) as error:
+        raise OptionError(f"[{LABEL}] coremltools refuses the program: {error}") from error
     folder = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
         folder.mkdir()
         model.save(fspath(folder / target.name))
-        if target.exists():
-            target.rename(folder / "old")
-        (folder / target.name).rename(target)
+        _replace(folder / target.name, target, folder / "old")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(new: Path, target: Path, old: Path) -> None:
+    """Put a folder in the place of another, which comes back if that fails."""
+    if target.exists():
+        target.rename(old)
+    try:
+        new.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
 
 
 def mil_program(program: Executable) -> Any:
@@ -493,7 +508,7 @@ def _naming(node: Node) -> Iterator[None]:
         yield
     except ZStateError as error:
         raise type(error)(f"[{LABEL}] node {node.name!r} ({node.op.name}): {error}") from error
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+    except _REFUSALS as error:
         raise OptionError(
             f"[{LABEL}] node {node.name!r} ({node.op.name}): coremltools refuses it: {error}"
         ) from error

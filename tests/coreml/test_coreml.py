@@ -259,6 +259,17 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_allclose(found, program.run(feeds)[0], rtol=1e-5, atol=1e-5)
 
 
+def test_a_saved_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, program, _ = _tagger(tmp_path)
+    path, out = tmp_path / "program", tmp_path / "P.mlpackage"
+    program.save(path)
+    for more in (["--target", "logits"], ["--shape", "tokens=4,2"]):
+        assert cli.main(["graph", str(path), "--coreml", str(out), *more]) == 2
+        assert "none with a saved program" in capsys.readouterr().err
+    assert cli.main(["graph", str(path), "--coreml", str(out)]) == 0
+    assert out.is_dir()
+
+
 def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _, _ = _tagger(tmp_path)
     for arguments, message in (

@@ -13,6 +13,7 @@ from ..graph import Executable, Graph, Tensor
 from ..graph.ops import PLACEHOLDER
 from ..graph.outputs import outputs_of
 from ..graph.storage import replacing
+from ..graph.swift.words import identifier
 from ..layout import brackets
 
 
@@ -56,38 +57,37 @@ def run(options: argparse.Namespace) -> int:
     saved = _load(options.file)
     graph = saved.graph if isinstance(saved, Executable) else saved
     fold = False if options.unfold else None
+    files: list[tuple[str, str, str]] = []  # path, text, what it is: all made before one is written
     for path, draw in ((options.svg, graph.to_svg), (options.dot, graph.to_dot)):
         if path is not None:
             folded = draw(fold)
-            Path(path).write_text(folded, encoding="utf-8")
             note = "" if folded == draw(False) else ", folded (--unfold shows all)"
-            print(f"wrote {len(graph.nodes)} nodes{note} to {path}")
+            files.append((path, folded, f"{len(graph.nodes)} nodes{note} to {path}"))
     if options.swift is not None:
-        _write_swift(saved, options)
+        text = _swift(saved, options)
+        what = f"{len(text.splitlines())} lines of Swift to {options.swift}"
+        files.append((options.swift, text, f"{what}; it reads {Path(options.file).name} beside it"))
     if options.coreml is not None:
         from ..coreml import save
 
         save(_program(saved, options), options.coreml)
         print(f"wrote a Core ML package to {options.coreml}")
-    if all(path is None for path in (options.svg, options.dot, options.swift, options.coreml)):
+    for path, text, what in files:
+        with replacing(path) as file:
+            file.write(text.encode())
+        print(f"wrote {what}")
+    if not files and options.coreml is None:
         print(graph)
     return 0
 
 
-def _write_swift(saved: Graph | Executable, options: argparse.Namespace) -> None:
-    path = Path(options.swift)
-    weights = Path(options.file).name
-    name = re.sub(r"\W", "_", path.stem, flags=re.ASCII)
+def _swift(saved: Graph | Executable, options: argparse.Namespace) -> str:
+    name, weights = identifier(Path(options.swift).stem), Path(options.file).name
     if isinstance(saved, Executable):
         _refuse_targets(options)
-        text = saved.to_swift(name, weights=weights)
-    elif options.target is None:
-        text = saved.to_swift(name, weights=weights)
-    else:
-        text = saved.to_swift(name, targets=_targets(saved, options.target), weights=weights)
-    with replacing(path) as file:
-        file.write(text.encode())
-    print(f"wrote {len(text.splitlines())} lines of Swift to {path}; it reads {weights} beside it")
+        return saved.to_swift(name, weights=weights)
+    targets = None if options.target is None else _targets(saved, options.target)
+    return saved.to_swift(name, targets=targets, weights=weights)
 
 
 def _program(saved: Graph | Executable, options: argparse.Namespace) -> Executable:

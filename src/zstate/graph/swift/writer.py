@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from ...arrays import NUMPY
-from ...descriptors import AnyDescriptor
+from ...descriptors import Activation, AnyDescriptor
 from ...errors import OptionError, ShapeError, ZStateError, refusal
 from ...layout import brackets
 from ...mpsgraph.published import Method, methods_for_op
@@ -183,10 +183,10 @@ class Writer:
             name = self._descriptors[descriptor] = self.new_name(f"{owner}_descriptor")
             self.lines.append(f"{INDENT}let {name} = MPSGraph{type(descriptor).__name__}()")
             for field in fields(descriptor):
-                value = getattr(descriptor, field.name)
-                if value != field.default:
-                    text = "true" if value is True else f".{camel(value.name.lower())}"
-                    self.lines.append(f"{INDENT}{name}.{camel(field.name)} = {text}")
+                said, default = map(_property, (getattr(descriptor, field.name), field.default))
+                if said != default:
+                    start = f"{INDENT}{name}.{camel(field.name)} = {said}"
+                    self.lines.append(f"{start}  // default {default}")
         return self._descriptors[descriptor]
 
     def _name_results(self, node_name: str, results: Sequence[Tensor], made: Call) -> None:
@@ -197,6 +197,12 @@ class Writer:
             results = results[:1]
             self.names[results[0]] = name
         self.add(f"let {name} = ", made, *results)
+
+
+def _property(value: Activation | bool) -> str:
+    if isinstance(value, Activation):
+        return f".{camel(value.name.lower())}"
+    return "true" if value else "false"
 
 
 def _overload(op: str, said: Mapping[str, str]) -> Method:
