@@ -1,7 +1,7 @@
 """A character language model with zstate: embedding, LSTM, projection, loss, gradients, Adam.
 
-``python examples/language_model.py FOLDER`` also writes the trained model to FOLDER: its weights, and
-the same graph in Swift, which is language_model.swift beside this file.
+``python examples/language_model.py FOLDER`` also writes the trained model to FOLDER: its weights,
+and the same graph in Swift, which is language_model.swift beside this file.
 """
 
 import sys
