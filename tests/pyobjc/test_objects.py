@@ -39,6 +39,20 @@ def objects() -> dict[str, Any]:
         pyobjc.MPSGraphLSTMDescriptor.descriptor(),
         pyobjc.MPSGraphGRUDescriptor.new(),
         pyobjc.MPSGraphSingleGateRNNDescriptor.alloc().init(),
+        pyobjc.MPSGraphCompilationDescriptor.alloc().init(),
+        pyobjc.MPSGraphExecutionDescriptor.new(),
+        pyobjc.MPSGraphExecutableExecutionDescriptor.new(),
+        pyobjc.MPSCommandBuffer.commandBufferFromCommandQueue_(device.newCommandQueue()),
+        pyobjc.MPSNDArrayDescriptor.descriptorWithDataType_shape_(F32, [2, 3]),
+        v.operation(),
+        device.newBufferWithLength_options_(4, pyobjc.MTLResourceStorageModeShared),
+        *(
+            kind.alloc().init()
+            for kind in (
+                *(pyobjc.NSMutableData, pyobjc.NSArray, pyobjc.NSMutableArray, pyobjc.NSNumber),
+                *(pyobjc.NSDictionary, pyobjc.NSMutableDictionary),
+            )
+        ),
     ]
     return {type(one).__name__: one for one in made}
 
