@@ -20,7 +20,7 @@ import tree_sitter_swift
 from zstate import pyobjc
 from zstate.mpsgraph.published import Method, methods, methods_of
 
-from .absent import METHODS, by_its_op
+from .absent import METHODS
 
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language()))
 # Swift's and Foundation's own, which the table has not.
@@ -179,11 +179,9 @@ class Swift:
                     continue
                 self.calls[row.selector] += 1
                 _, graph = self._known["graph"]
-                if row.kind == "offered":
-                    return row.returns, getattr(graph, row.pyobjc)(*values)
                 if row.selector in METHODS:
                     return row.returns, METHODS[row.selector](graph, *values)
-                return row.returns, by_its_op(graph, row.op, *values)
+                return row.returns, getattr(graph, row.pyobjc)(*values)
         raise AssertionError(f"no published method {name}{labels}: {problems}")
 
     def _argument(self, kind: str, optional: bool, node: Any) -> Any:
