@@ -76,7 +76,8 @@ def _gru(
     activation: str,
     bias: Any = None,
 ) -> list[Array]:
-    """Gates r, o, z; h = (1 - z) o + z h. o is the activation of W_o x + R_o (r h) + b_o."""
+    """Gates r, o, z; h = (1 - z) o + z h. o is the activation of W_o x + R_o (r h) + b_o, as
+    coremltools' own test has it: the page can also be read as r (R_o h)."""
     assert direction == "forward" and output_sequence
     hidden = weight_hh.shape[1]
     inner, outer = _activation(recurrent_activation), _activation(activation)

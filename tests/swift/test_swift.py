@@ -421,6 +421,18 @@ def test_refused_by_node(
     assert (tmp_path / "M.swift").read_text() == "old" and len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_other_peephole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "peephole_on_new_cell" in zs.LSTMDescriptor.__dataclass_fields__:
+        descriptor = zs.LSTMDescriptor(**{"peephole_on_new_cell": True})
+    else:
+        monkeypatch.setattr(zs.LSTMDescriptor, "peephole_on_new_cell", True, raising=False)
+        descriptor = zs.LSTMDescriptor()
+    g = zs.Graph()
+    (h, *_), _ = _layer(g, "lstm", descriptor, ("peephole",))
+    with pytest.raises(zs.OptionError, match=r"node 'layer' \(lstm\): .*peephole_on_new_cell"):
+        g.to_swift("Model", targets=[h])
+
+
 def test_refused_names_and_targets() -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(2,))
