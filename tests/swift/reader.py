@@ -38,7 +38,18 @@ PLAIN_CALLS = {
         "map",
     ),
     *("dropFirst", "deletingLastPathComponent", "appendingPathComponent", "jsonObject", "prefix"),
-    *("data", "step", "Int", "UInt64", "missing", "wrongSize", "MTLCreateSystemDefaultDevice"),
+    *(
+        "data",
+        "shape",
+        "step",
+        "Int",
+        "[String: Range<Int>]",
+        "[String: [Int]]",
+        "UInt64",
+        "missing",
+        "wrongSize",
+        "MTLCreateSystemDefaultDevice",
+    ),
 }
 ENUMERATIONS = (
     *("MPSDataType", "MPSGraphRNNActivation", "MPSGraphLossReductionType", "MPSGraphPaddingMode"),

@@ -423,7 +423,7 @@ def test_refused_by_node(
 
 def test_the_other_peephole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     if "peephole_on_new_cell" in zs.LSTMDescriptor.__dataclass_fields__:
-        descriptor = zs.LSTMDescriptor(**{"peephole_on_new_cell": True})
+        descriptor = zs.LSTMDescriptor(peephole_on_new_cell=True)
     else:
         monkeypatch.setattr(zs.LSTMDescriptor, "peephole_on_new_cell", True, raising=False)
         descriptor = zs.LSTMDescriptor()

@@ -120,6 +120,7 @@ struct Safetensors {
 
     private let bytes: Data
     private let places: [String: Range<Int>]
+    private let shapes: [String: [Int]]
 
     init(contentsOf url: URL) throws {
         let file = try Data(contentsOf: url, options: .mappedIfSafe)
@@ -129,15 +130,19 @@ struct Safetensors {
         let start = 8 + Int(length)
         let header = try JSONSerialization.jsonObject(with: file.subdata(in: 8..<start))
         guard let entries = header as? [String: [String: Any]] else { throw Problem.notSafetensors }
-        var found: [String: Range<Int>] = [:]
+        var places: [String: Range<Int>] = [:]
+        var shapes: [String: [Int]] = [:]
         for (name, entry) in entries where name != "__metadata__" {
             guard let bounds = entry["data_offsets"] as? [Int], bounds.count == 2,
-                0 <= bounds[0], bounds[0] <= bounds[1], bounds[1] <= file.count - start
+                0 <= bounds[0], bounds[0] <= bounds[1], bounds[1] <= file.count - start,
+                let shape = entry["shape"] as? [Int]
             else { throw Problem.notSafetensors }
-            found[name] = start + bounds[0]..<start + bounds[1]
+            places[name] = start + bounds[0]..<start + bounds[1]
+            shapes[name] = shape
         }
-        bytes = file
-        places = found
+        self.bytes = file
+        self.places = places
+        self.shapes = shapes
     }
 
     /// The bytes of an array, of which there must be `count`.
@@ -146,6 +151,9 @@ struct Safetensors {
         guard place.count == count else { throw Problem.wrongSize(name, place.count) }
         return bytes.subdata(in: place)
     }
+
+    /// The shape of an array; nil where there is none of this name.
+    func shape(_ name: String) -> [Int]? { shapes[name] }
 }
 
 struct «NAME» {
@@ -175,7 +183,8 @@ struct «NAME» {
 
 // One step, on the arrays of a safetensors file by the names of the placeholders, else on zeros.
 let here = URL(fileURLWithPath: CommandLine.arguments[0]).deletingLastPathComponent()
-let model = try «NAME»(weights: Safetensors(contentsOf: here.appendingPathComponent(«FILE»)))
+let weights = try Safetensors(contentsOf: here.appendingPathComponent(«FILE»))
+let model = try «NAME»(weights: weights)
 let given = try CommandLine.arguments.dropFirst().first.map {
     try Safetensors(contentsOf: URL(fileURLWithPath: $0))
 }
@@ -184,10 +193,12 @@ let device = MPSGraphDevice(mtlDevice: MTLCreateSystemDefaultDevice()!)
 func feed(
     _ name: String, _ shape: [Int], _ dataType: MPSDataType, bytes: Int
 ) throws -> MPSGraphTensorData {
-    let count = shape.reduce(bytes, *)
+    let sizes = given?.shape(name) ?? shape
+    let count = sizes.reduce(bytes, *)
     let data = try given?.data(name, count: count) ?? Data(count: count)
     return MPSGraphTensorData(
-        device: device, data: data, shape: shape as [NSNumber], dataType: dataType)
+        device: device, data: data, shape: (sizes.isEmpty ? [1] : sizes) as [NSNumber],
+        dataType: dataType)
 }
 
 let results = try model.step([
