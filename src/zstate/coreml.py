@@ -55,6 +55,12 @@ def save(program: Executable, path: str | PathLike[str]) -> None:
         program: from ``Graph.compile``: its feeds become the inputs, its targets the outputs. One
             that updates variables is refused.
         path: of the package, which ends in ``.mlpackage``; one that is there is replaced.
+
+    What MIL cannot say is refused by node, and nothing is written.
+
+    Example:
+        >>> program = graph.compile({x: ((16, 1, 8), "float32")}, [scores])  # doctest: +SKIP
+        >>> save(program, "Scorer.mlpackage")  # doctest: +SKIP
     """
     target = Path(path)
     if target.suffix != ".mlpackage":

@@ -197,17 +197,24 @@ class Graph(Statistics, Recurrent):
                 None means ``name`` with ".safetensors".
 
         What MPSGraph has no method for is refused by node.
+
+        Example:
+            >>> g = Graph()
+            >>> y = g.tanh(g.placeholder(shape=(2, 3), name="x"), name="y")
+            >>> lines = g.to_swift("Model").splitlines()
+            >>> print(*[line.strip() for line in lines if "tanh" in line])
+            let y = graph.tanh(with: x, name: "y")  // float32[2,3]
         """
         wanted = outputs_of(self) if targets is None else listed("to_swift", "targets", targets)
         effects = listed("to_swift", "operations", operations or ())
-        if targets is None and operations is None:
-            effects = [node.results[0] for node in self.nodes if node.op is ASSIGN]
-        for tensor in (*wanted, *effects):
-            self.own("to_swift", "targets", tensor)
+        for operand, tensors in (("targets", wanted), ("operations", effects)):
+            for tensor in tensors:
+                self.own("to_swift", operand, tensor)
+        nodes = self.nodes
+        if targets is not None or operations is not None:
+            nodes = self.needed([*wanted, *effects])
         from .swift import to_swift
 
-        is_whole = targets is None and operations is None
-        nodes = self.nodes if is_whole else self.needed([*wanted, *effects])
         # Of several assigns to a variable the one made last counts.
         assigns = {node.inputs[0].node: node for node in nodes if node.op is ASSIGN}
         return to_swift(
