@@ -11,7 +11,7 @@ from ..mpsgraph.published import published_names
 
 _CONTROL_FLOW = "whose graphs have no blocks: unroll the loop, or select between two values"
 
-_PACKAGES = "which reads and writes no packages of Apple's: zstate.Graph.save writes a file"
+_CORE_ML = "which reads no Core ML packages"
 
 
 class SelectorError(ZStateError, AttributeError):
@@ -28,7 +28,7 @@ def _unknown(kind: type, name: str) -> SelectorError:
             reason = "published by Apple, but not available here"
             if row.kind == "refused":
                 package = "Package" in row.selector
-                reason = f"not available in zstate, {_PACKAGES if package else _CONTROL_FLOW}"
+                reason = f"not available in zstate, {_CORE_ML if package else _CONTROL_FLOW}"
             return SelectorError(f"[{kind.__name__}] {name}: {reason}")
     known = [other for other in dir(kind) if not other.startswith("_")]
     close = difflib.get_close_matches(name, known, n=1) or [
