@@ -332,6 +332,19 @@ def test_an_executable_goes_to_a_package_and_back(tmp_path: Path) -> None:
         load(theirs, None)
 
 
+def test_constructors_take_pyobjcs_keywords() -> None:
+    kind = pyobjc.MPSNDArrayDescriptor(dataType=F32, shape=[2, 3])
+    array = pyobjc.MPSNDArray(device=DEVICE, descriptor=kind)
+    data = pyobjc.MPSGraphTensorData(MPSNDArray=array)
+    assert data.mpsndarray() is array
+    assert pyobjc.MPSGraphTensorData(MTLBuffer=buffer_of(A), shape=[6], dataType=F32).shape() == [6]
+    assert pyobjc.MPSGraphDevice(MTLDevice=DEVICE).metalDevice() is DEVICE
+    assert pyobjc.MPSGraphShapedType(shape=[4], dataType=I32).dataType() == I32
+    assert isinstance(pyobjc.MPSGraph(), pyobjc.MPSGraph)
+    with pytest.raises(TypeError, match="does not take the keywords dataType, shape, in this ord"):
+        pyobjc.MPSGraphShapedType(dataType=I32, shape=[4])
+
+
 def test_tensors_know_their_operations_and_graphs_their_placeholders() -> None:
     graph, x, y = squares()
     v = graph.variableWithData_shape_dataType_name_(A.tobytes(), [2, 3], F32, "v")

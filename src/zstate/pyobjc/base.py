@@ -39,7 +39,18 @@ def _unknown(kind: type, name: str) -> SelectorError:
 
 
 class Class(type):
-    """The metaclass: mistyped class methods get a suggestion as well."""
+    """The metaclass: PyObjC's constructors, and a suggestion for mistyped class methods."""
+
+    def __call__(cls, *args: Any, **keywords: Any) -> Any:
+        """An object; with keywords as PyObjC has them, by the method that they stand for."""
+        if not keywords:
+            return super().__call__(*args)
+        for row in published_names(cls.__name__).values():
+            if row.kind == "offered" and row.keywords == tuple(keywords):
+                maker = cls if row.class_method else cls.alloc()
+                return getattr(maker, row.pyobjc)(*keywords.values())
+        words = ", ".join(keywords)
+        raise TypeError(f"{cls.__name__}() does not take the keywords {words}, in this order")
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
