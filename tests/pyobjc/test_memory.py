@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -301,6 +302,49 @@ def test_executables_run_encode_and_tell() -> None:
     assert program.options() == pyobjc.MPSGraphOptionsNone
 
 
+def test_an_executable_goes_to_a_package_and_back(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    graph, x, y = squares()
+    v = graph.variableWithData_shape_dataType_name_(A.tobytes(), [2, 3], F32, "v")
+    total = graph.additionWithPrimaryTensor_secondaryTensor_name_(y, v, None)
+    url = pyobjc.NSURL.fileURLWithPath_(str(tmp_path / "model.mpsgraphpackage"))
+    how = pyobjc.MPSGraphExecutableSerializationDescriptor.alloc().init()
+    how.setDeploymentPlatform_(pyobjc.MPSGraphDeploymentPlatformMacOS)
+    how.setMinimumDeploymentTarget_("14.0.0")
+    for _ in range(2):  # the second takes the place of the first
+        compiled(graph, x, total).serializeToMPSGraphPackageAtURL_descriptor_(url, how)
+    load = pyobjc.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_
+    again = load(url, None)
+    assert again.feedTensors() is None and again.targetTensors() is None
+    (found,) = again.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
+        QUEUE, [in_buffer(buffer_of(A), 2, 3)], None, None
+    )
+    np.testing.assert_array_equal(np.asarray(found), A**2 + A)
+    how.setAppend_(True)
+    with pytest.raises(zs.OptionError, match="append: expected False, got True"):
+        again.serializeToMPSGraphPackageAtURL_descriptor_(url, how)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "manifest.plist").write_text("x")
+    theirs = pyobjc.NSURL.fileURLWithPath_(str(tmp_path / "theirs"))
+    with pytest.raises(zs.GraphError, match="URL: expected a new package, or one that zstate wrot"):
+        again.serializeToMPSGraphPackageAtURL_descriptor_(theirs, None)
+    with pytest.raises(zs.GraphError, match="URL: expected a package that zstate wrote, got"):
+        load(theirs, None)
+
+
+def test_constructors_take_pyobjcs_keywords() -> None:
+    kind = pyobjc.MPSNDArrayDescriptor(dataType=F32, shape=[2, 3])
+    array = pyobjc.MPSNDArray(device=DEVICE, descriptor=kind)
+    data = pyobjc.MPSGraphTensorData(MPSNDArray=array)
+    assert data.mpsndarray() is array
+    assert pyobjc.MPSGraphTensorData(MTLBuffer=buffer_of(A), shape=[6], dataType=F32).shape() == [6]
+    assert pyobjc.MPSGraphDevice(MTLDevice=DEVICE).metalDevice() is DEVICE
+    assert pyobjc.MPSGraphShapedType(shape=[4], dataType=I32).dataType() == I32
+    assert isinstance(pyobjc.MPSGraph(), pyobjc.MPSGraph)
+    with pytest.raises(TypeError, match="does not take the keywords dataType, shape, in this ord"):
+        pyobjc.MPSGraphShapedType(dataType=I32, shape=[4])
+
+
 def test_tensors_know_their_operations_and_graphs_their_placeholders() -> None:
     graph, x, y = squares()
     v = graph.variableWithData_shape_dataType_name_(A.tobytes(), [2, 3], F32, "v")
@@ -314,6 +358,7 @@ def test_tensors_know_their_operations_and_graphs_their_placeholders() -> None:
     graph.setOptions_(pyobjc.MPSGraphOptionsVerbose)
     assert graph.options() == pyobjc.MPSGraphOptionsVerbose
     device = pyobjc.MPSGraphDevice.deviceWithMTLDevice_(DEVICE)
+    assert pyobjc.MTLCopyAllDevices() == [DEVICE]
     assert device.metalDevice() is DEVICE and device.type() == pyobjc.MPSGraphDeviceTypeMetal
 
 

@@ -1,6 +1,8 @@
 """The table of published signatures, by itself and against the facade."""
 
 import inspect
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +114,10 @@ def test_what_is_published_but_absent_is_told_from_a_typing_error():
         getattr(graph, absent)
     with pytest.raises(base.SelectorError, match="unknown selector"):
         getattr(graph, absent.replace("2D", "5D"))
+
+
+def test_the_page_is_that_of_the_table():
+    """python tools/mpsgraph_methods.py writes it."""
+    root = Path(__file__).parents[2]
+    page = runpy.run_path(str(root / "tools" / "mpsgraph_methods.py"))["page"]()
+    assert (root / "docs" / "mpsgraph-methods.md").read_text(encoding="utf-8") == page

@@ -59,6 +59,17 @@ class Method:
         return self.selector.count(":")
 
     @property
+    def keywords(self) -> tuple[str, ...] | None:
+        """With which PyObjC's constructor stands for this method; None where it makes no object."""
+        first, *rest = self.selector.split(":")
+        prefix, with_, name = first.partition("With")
+        if not with_ or not (self.class_method or prefix == "init"):
+            return None
+        if not name[1:2].isupper():
+            name = name[:1].lower() + name[1:]
+        return (name, *rest[:-1])
+
+    @property
     def source(self) -> str:
         """The page of the class on developer.apple.com."""
         framework = next(

@@ -20,6 +20,10 @@ from .constants import (
     MPSDataTypeUInt16,
     MPSDataTypeUInt32,
     MPSDataTypeUInt64,
+    MPSGraphDeploymentPlatformIOS,
+    MPSGraphDeploymentPlatformMacOS,
+    MPSGraphDeploymentPlatformTvOS,
+    MPSGraphDeploymentPlatformVisionOS,
     MPSGraphDeviceTypeMetal,
     MPSGraphLossReductionTypeAxis,
     MPSGraphLossReductionTypeMean,
@@ -69,6 +73,7 @@ from .constants import (
 from .descriptors import (
     MPSGraphCompilationDescriptor,
     MPSGraphExecutableExecutionDescriptor,
+    MPSGraphExecutableSerializationDescriptor,
     MPSGraphExecutionDescriptor,
     MPSGraphGRUDescriptor,
     MPSGraphLSTMDescriptor,
@@ -79,7 +84,9 @@ from .executable import (
     MPSGraphExecutable,
 )
 from .foundation import (
+    NSURL,
     NSArray,
+    NSAutoreleasePool,
     NSData,
     NSDictionary,
     NSMutableArray,
@@ -92,6 +99,7 @@ from .graph import (
 )
 from .metal import (
     MPSCommandBuffer,
+    MTLCopyAllDevices,
     MTLCreateSystemDefaultDevice,
 )
 from .ndarrays import (
@@ -114,6 +122,7 @@ from .recurrent import (
 )
 
 __all__ = [
+    "NSURL",
     "MPSCommandBuffer",
     "MPSDataTypeBFloat16",
     "MPSDataTypeBool",
@@ -130,10 +139,15 @@ __all__ = [
     "MPSDataTypeUInt64",
     "MPSGraph",
     "MPSGraphCompilationDescriptor",
+    "MPSGraphDeploymentPlatformIOS",
+    "MPSGraphDeploymentPlatformMacOS",
+    "MPSGraphDeploymentPlatformTvOS",
+    "MPSGraphDeploymentPlatformVisionOS",
     "MPSGraphDevice",
     "MPSGraphDeviceTypeMetal",
     "MPSGraphExecutable",
     "MPSGraphExecutableExecutionDescriptor",
+    "MPSGraphExecutableSerializationDescriptor",
     "MPSGraphExecutionDescriptor",
     "MPSGraphGRUDescriptor",
     "MPSGraphLSTMDescriptor",
@@ -182,6 +196,7 @@ __all__ = [
     "MTLCommandBufferStatusError",
     "MTLCommandBufferStatusNotEnqueued",
     "MTLCommandBufferStatusScheduled",
+    "MTLCopyAllDevices",
     "MTLCreateSystemDefaultDevice",
     "MTLResourceCPUCacheModeDefaultCache",
     "MTLResourceCPUCacheModeWriteCombined",
@@ -192,6 +207,7 @@ __all__ = [
     "MTLStorageModePrivate",
     "MTLStorageModeShared",
     "NSArray",
+    "NSAutoreleasePool",
     "NSData",
     "NSDictionary",
     "NSMutableArray",

@@ -11,7 +11,7 @@ from ..mpsgraph.published import published_names
 
 _CONTROL_FLOW = "whose graphs have no blocks: unroll the loop, or select between two values"
 
-_PACKAGES = "which reads and writes no packages of Apple's: zstate.Graph.save writes a file"
+_CORE_ML = "which reads no Core ML packages"
 
 
 class SelectorError(ZStateError, AttributeError):
@@ -28,7 +28,7 @@ def _unknown(kind: type, name: str) -> SelectorError:
             reason = "published by Apple, but not available here"
             if row.kind == "refused":
                 package = "Package" in row.selector
-                reason = f"not available in zstate, {_PACKAGES if package else _CONTROL_FLOW}"
+                reason = f"not available in zstate, {_CORE_ML if package else _CONTROL_FLOW}"
             return SelectorError(f"[{kind.__name__}] {name}: {reason}")
     known = [other for other in dir(kind) if not other.startswith("_")]
     close = difflib.get_close_matches(name, known, n=1) or [
@@ -39,7 +39,18 @@ def _unknown(kind: type, name: str) -> SelectorError:
 
 
 class Class(type):
-    """The metaclass: mistyped class methods get a suggestion as well."""
+    """The metaclass: PyObjC's constructors, and a suggestion for mistyped class methods."""
+
+    def __call__(cls, *args: Any, **keywords: Any) -> Any:
+        """An object; with keywords as PyObjC has them, by the method that they stand for."""
+        if not keywords:
+            return super().__call__(*args)
+        for row in published_names(cls.__name__).values():
+            if row.kind == "offered" and row.keywords == tuple(keywords):
+                maker = cls if row.class_method else cls.alloc()
+                return getattr(maker, row.pyobjc)(*keywords.values())
+        words = ", ".join(keywords)
+        raise TypeError(f"{cls.__name__}() does not take the keywords {words}, in this order")
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):

@@ -71,6 +71,10 @@ MPSGraphOptionsNone = 0
 MPSGraphOptionsSynchronizeResults = MPSGraphOptionsDefault = 1
 MPSGraphOptionsVerbose = 2
 MPSGraphDeviceTypeMetal = 0
+MPSGraphDeploymentPlatformMacOS = 0
+MPSGraphDeploymentPlatformIOS = 1
+MPSGraphDeploymentPlatformTvOS = 2
+MPSGraphDeploymentPlatformVisionOS = 3
 MPSGraphOptimizationLevel0 = 0
 MPSGraphOptimizationLevel1 = 1
 MPSGraphOptimizationProfilePerformance = 0

@@ -20,6 +20,7 @@ from ..layout import describe
 from .base import Class, NSObject
 from .constants import (
     DISTRIBUTIONS,
+    MPSGraphDeploymentPlatformMacOS,
     MPSGraphOptimizationLevel1,
     MPSGraphOptimizationProfilePerformance,
     MPSGraphReducedPrecisionFastMathNone,
@@ -226,6 +227,16 @@ MPSGraphExecutableExecutionDescriptor: Any = _settings(
     "MPSGraphExecutableExecutionDescriptor",
     "How to run an executable. The handlers get ([data], error).",
     dict(_RUN),
+)
+
+MPSGraphExecutableSerializationDescriptor: Any = _settings(
+    "MPSGraphExecutableSerializationDescriptor",
+    "How to write a package. The platform and its version make no difference.",
+    {
+        "append": False,
+        "deploymentPlatform": MPSGraphDeploymentPlatformMacOS,
+        "minimumDeploymentTarget": "",
+    },
 )
 
 

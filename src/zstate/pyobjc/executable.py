@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from ..errors import GraphError, ShapeError, refusal
+from ..errors import GraphError, OptionError, ShapeError, refusal
 from ..graph import Executable
 from ..graph.methods.core import listed, whole_number
 from ..layout import brackets
 from ..types import Array
 from .base import NSObject, one_of
 from .constants import DATA_TYPE_NUMBERS, MPSGraphOptionsDefault
-from .descriptors import MPSGraphExecutableExecutionDescriptor, tell
+from .descriptors import (
+    MPSGraphCompilationDescriptor,
+    MPSGraphExecutableExecutionDescriptor,
+    MPSGraphExecutableSerializationDescriptor,
+    tell,
+)
+from .foundation import NSURL
 from .metal import MPSCommandBuffer
 from .ndarrays import MPSGraphTensorData, data_of, fed, store
 from .objects import MPSGraphShapedType, MPSGraphTensor
@@ -21,13 +28,43 @@ _Inputs = Sequence[Any]
 _Data = list[MPSGraphTensorData]
 
 
+_PROGRAM = "zstate.safetensors"  # in a package, which is a folder
+
+
 class MPSGraphExecutable(NSObject):
     """A compiled graph. Its feeds are in the order in which ``feeds`` had them."""
 
     _program: Executable
-    _feeds: list[MPSGraphTensor]
-    _targets: list[MPSGraphTensor]
+    _feeds: list[MPSGraphTensor] | None = None
+    _targets: list[MPSGraphTensor] | None = None
     _options: int = MPSGraphOptionsDefault
+
+    def initWithMPSGraphPackageAtURL_compilationDescriptor_(
+        self, url: NSURL, compilationDescriptor: object
+    ) -> MPSGraphExecutable:
+        """The executable in a package that ``serializeTo…`` wrote here: Apple's are not read."""
+        label, kind = "initWithMPSGraphPackage", MPSGraphCompilationDescriptor
+        one_of(label, "compilationDescriptor", kind, compilationDescriptor, nil=True)
+        folder = Path(one_of(label, "URL", NSURL, url).path())
+        if not (folder / _PROGRAM).is_file():
+            expected = "a package that zstate wrote"
+            raise GraphError(refusal(label, "URL", expected, f"{str(folder)!r}"))
+        self._program = Executable.load(folder / _PROGRAM)
+        return self
+
+    def serializeToMPSGraphPackageAtURL_descriptor_(self, url: NSURL, descriptor: object) -> None:
+        """Write a package that zstate reads, in place of one that it wrote. Apple's framework does
+        not read it."""
+        label, kind = "serialize", MPSGraphExecutableSerializationDescriptor
+        how = one_of(label, "descriptor", kind, descriptor, nil=True)
+        folder = Path(one_of(label, "URL", NSURL, url).path())
+        if how is not None and how.append():
+            raise OptionError(refusal(label, "append", "False", "True"))
+        if folder.exists() and any(path.name != _PROGRAM for path in folder.iterdir()):
+            expected, got = "a new package, or one that zstate wrote", f"{str(folder)!r}"
+            raise GraphError(refusal(label, "URL", expected, got))
+        folder.mkdir(exist_ok=True)
+        self._program.save(folder / _PROGRAM)
 
     def options(self) -> int:
         return self._options
@@ -36,10 +73,11 @@ class MPSGraphExecutable(NSObject):
         """Nothing follows: results are always those of a run that is over."""
         self._options = whole_number("MPSGraphExecutable", "options", options)
 
-    def feedTensors(self) -> list[MPSGraphTensor]:
+    def feedTensors(self) -> list[MPSGraphTensor] | None:
+        """None where it comes from a package, without its graph."""
         return self._feeds
 
-    def targetTensors(self) -> list[MPSGraphTensor]:
+    def targetTensors(self) -> list[MPSGraphTensor] | None:
         return self._targets
 
     def specializeWithDevice_inputTypes_compilationDescriptor_(
@@ -92,7 +130,7 @@ class MPSGraphExecutable(NSObject):
     ) -> _Data:
         """Run when the command buffer is committed; the results have their values then."""
         descriptor, inputs = _descriptor(executionDescriptor), list(inputsArray)
-        results = [data_of(None) for _ in self._targets]
+        results = [data_of(None) for _ in self._program.targets]
         if resultsArray is not None:
             results = list(resultsArray)
 
@@ -123,24 +161,18 @@ class MPSGraphExecutable(NSObject):
         return list(results)
 
     def _check_types(self, label: str, types: Sequence[Any]) -> None:
-        for tensor, kind, info in zip(
-            self._feeds, _as_many(label, types, self._feeds), self._program.feeds, strict=True
-        ):
+        feeds, given = self._program.feeds, listed(label, "inputTypes", types)
+        if len(given) != len(feeds):
+            raise GraphError(refusal(label, "inputTypes", f"{len(feeds)} types", str(len(given))))
+        for tensor, kind in zip(feeds, given, strict=True):
             one_of(label, "inputTypes", MPSGraphShapedType, kind)
-            wanted = list(info.shape), DATA_TYPE_NUMBERS[info.dtype]
+            wanted = list(tensor.shape), DATA_TYPE_NUMBERS[tensor.dtype]
             if (list(kind.shape()), kind.dataType()) != wanted:
-                expected = f"{info.dtype}{brackets(info.shape)} for {tensor._tensor.name}"
+                expected = f"{tensor.dtype}{brackets(tensor.shape)} for {tensor.name}"
                 raise ShapeError(refusal(label, "inputTypes", expected, repr(kind)))
 
     def __repr__(self) -> str:
         return f"<MPSGraphExecutable {self._program!r}>"
-
-
-def _as_many(label: str, types: Sequence[Any], feeds: Sequence[object]) -> list[Any]:
-    found = listed(label, "inputTypes", types)
-    if len(found) != len(feeds):
-        raise GraphError(refusal(label, "inputTypes", f"{len(feeds)} types", str(len(found))))
-    return found
 
 
 def _descriptor(value: object) -> Any:

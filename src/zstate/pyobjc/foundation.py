@@ -3,6 +3,7 @@ gives them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -399,6 +400,33 @@ class NSMutableDictionary(NSDictionary):
 
     def __delitem__(self, key: Any) -> None:
         del self._items[key]
+
+
+class NSURL(NSObject):
+    """Where a file is."""
+
+    _path: str
+
+    @classmethod
+    def fileURLWithPath_(cls, path: str) -> NSURL:
+        if not isinstance(path, str) or not path:
+            raise DTypeError(refusal("NSURL", "path", "the path of a file", describe(path)))
+        made = cls()
+        made._path = os.path.abspath(path)
+        return made
+
+    def path(self) -> str:
+        return self._path
+
+    def __repr__(self) -> str:
+        return f"<NSURL {self._path}>"
+
+
+class NSAutoreleasePool(NSObject):
+    """A pool: Python frees what nobody holds, so there is nothing to do."""
+
+    def drain(self) -> None:
+        pass
 
 
 Sequence.register(NSArray)

@@ -77,6 +77,11 @@ def MTLCreateSystemDefaultDevice() -> MTLDevice:
     return _DEVICE
 
 
+def MTLCopyAllDevices() -> list[MTLDevice]:
+    """The one device."""
+    return [_DEVICE]
+
+
 def _options(options: object) -> int:
     number = whole_number("newBuffer", "options", options)
     # The CPU cache mode, in the lowest bits, has no meaning here.
