@@ -113,12 +113,13 @@ def mil_program(program: Executable) -> Any:
         writer.check_feed(tensor)
     names = _unique([_identifier(t.name) for t in program.feeds])
     inputs = {
-        name: Builder.placeholder(tensor.shape, _mil_type(ct, tensor.dtype))
+        name: Builder.placeholder(tensor.shape or (1,), _mil_type(tensor.dtype))
         for name, tensor in zip(names, program.feeds, strict=True)
     }
     with Function(inputs, opset_version=ct.target.iOS16) as function:
         for name, tensor in zip(names, program.feeds, strict=True):
-            writer.values[tensor] = function.inputs[name]
+            given = function.inputs[name]
+            writer.values[tensor] = given if tensor.shape else Builder.squeeze(x=given, axes=[0])
         writer.write()
         outputs = _unique([*names, *map(_identifier, program.target_names)])[len(names) :]
         function.set_outputs(
@@ -158,8 +159,6 @@ class _Writer:
             if tensor.dtype not in _FED:
                 one_of = "one of " + ", ".join(_FED)
                 raise DTypeError(refusal("placeholder", "dtype", one_of, tensor.dtype))
-            if not tensor.shape:
-                raise ShapeError(refusal("placeholder", "shape", "at least one dimension", "[]"))
             _check(tensor)
 
     def value(self, tensor: Tensor) -> Var:
@@ -169,8 +168,10 @@ class _Writer:
         return self.values[tensor]
 
     def output(self, tensor: Tensor) -> Var:
+        """A target's value; one without dimensions as [1], since Core ML feeds and returns such."""
         with _naming(tensor.node):
-            return self.value(tensor)
+            value = self.value(tensor)
+            return value if tensor.shape else self.mb.expand_dims(x=value, axes=[0])
 
     def array(self, name: str, tensor: Tensor) -> Array:
         """The values of a weight, which MIL wants before the program runs."""
@@ -332,6 +333,14 @@ def _broadcast(mb: Any, node: Node, x: Var) -> Var:
     return mb.tile(x=x, reps=reps) if shape else x
 
 
+def _reshape(mb: Any, node: Node, x: Var) -> Var:
+    """MIL reshapes nothing to or from a tensor without dimensions."""
+    shape, rank = _shape(node.results[0]), len(node.inputs[0].shape)
+    if not shape:
+        return mb.squeeze(x=x, axes=list(range(rank))) if rank else x
+    return mb.reshape(x=x, shape=shape) if rank else mb.expand_dims(x=x, axes=[*range(len(shape))])
+
+
 def _slice(mb: Any, node: Node, x: Var, first: Sequence[tuple[int, int, int]] | None = None) -> Var:
     """``first`` stands for the bounds of the first axes."""
     shape = _shape(node.inputs[0])
@@ -443,9 +452,9 @@ _ROWS: dict[str, Callable[..., Any]] = {
         x=x, indices=i, axis=_axis(node)
     ),
     "transpose": lambda mb, node, x: mb.transpose(x=x, perm=list(node.attributes["permutation"])),
-    "reshape": lambda mb, node, x: mb.reshape(x=x, shape=_shape(node.results[0])),
+    "reshape": _reshape,
     "broadcast": _broadcast,
-    "expand_dims": lambda mb, node, x: mb.reshape(x=x, shape=_shape(node.results[0])),
+    "expand_dims": _reshape,
     "squeeze": lambda mb, node, x: mb.squeeze(x=x, axes=_axes(node)) if _axes(node) else x,
     "concat_tensors": lambda mb, node, *x: mb.concat(values=x, axis=_axis(node)),
     "stack": lambda mb, node, *x: mb.stack(values=x, axis=_axis(node, 1)),
@@ -485,7 +494,7 @@ def _stored(node: Node) -> Array:
     return narrow
 
 
-def _mil_type(ct: Any, dtype: str) -> Any:
+def _mil_type(dtype: str) -> Any:
     from coremltools.converters.mil.mil import types
 
     return {"float32": types.fp32, "int32": types.int32}[dtype]
