@@ -47,7 +47,7 @@ def _single(array: Any) -> Any:
 
 
 def _check(program: zs.Executable, feeds: list[Any], tolerance: float = 1e-6) -> None:
-    names = [tensor.name.replace(":", "_") for tensor in program.feeds]
+    names = [tensor.name.replace(":", "_").replace(".", "_") for tensor in program.feeds]
     expected = program.run(feeds)
     given = [np.atleast_1d(feed) for feed in feeds]
     found = evaluate(coreml.mil_program(program), dict(zip(names, given, strict=True)))
