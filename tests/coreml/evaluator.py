@@ -18,22 +18,51 @@ def evaluate(program: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of a program by name, each of the shape and type that MIL has inferred."""
     function = program.functions["main"]
     values: dict[Any, Any] = {var: feeds[name] for name, var in function.inputs.items()}
+    _run(function, values)
+    return {var.name: values[var] for var in function.outputs}
+
+
+def _run(block: Any, values: dict[Any, Any]) -> None:
+    """The operations of a block, in their order; it sees the values around it."""
 
     def value(var: Any) -> Any:
         return [values[v] for v in var] if isinstance(var, list | tuple) else values[var]
 
-    for op in function.operations:
+    for op in block.operations:
         if op.op_type == "const":
             values[op.outputs[0]] = op.outputs[0].val
             continue
         arguments = {name: value(v) for name, v in op.inputs.items() if v is not None}
-        found = OPERATIONS[op.op_type](**arguments)
-        for var, array in zip(
-            op.outputs, found if isinstance(found, list) else [found], strict=True
-        ):
-            assert tuple(var.shape) == np.shape(array), (op.op_type, var.shape, np.shape(array))
+        if op.op_type == "while_loop":
+            found = _while(op, arguments["loop_vars"], values)
+        else:
+            found = OPERATIONS[op.op_type](**arguments)
+            found = found if isinstance(found, list) else [found]
+        for var, array in zip(op.outputs, found, strict=True):
+            if not isinstance(array, _List):
+                assert tuple(var.shape) == np.shape(array), (op.op_type, var.shape, np.shape(array))
             values[var] = array
-    return {var.name: values[var] for var in function.outputs}
+
+
+def _while(op: Any, state: list[Any], values: dict[Any, Any]) -> list[Any]:
+    condition, body = op.blocks
+    while True:
+        values.update(zip(condition.inputs, state, strict=True))
+        _run(condition, values)
+        if not values[condition.outputs[0]]:
+            return state
+        values.update(zip(body.inputs, state, strict=True))
+        _run(body, values)
+        state = [values[var] for var in body.outputs]
+
+
+class _List(tuple[Any, ...]):
+    """A list of MIL, which a write leaves as it was."""
+
+
+def _list_write(ls: _List, index: int, value: Array) -> _List:
+    assert 0 <= index < len(ls)
+    return _List((*ls[:index], value, *ls[index + 1 :]))
 
 
 def _activation(name: str) -> Callable[[Array], Array]:
@@ -192,6 +221,10 @@ def _elementwise(function: Any) -> Callable[..., Array]:
 
 _TYPES = {"fp32": np.float32, "int32": np.int32, "bool": np.bool_}
 OPERATIONS: dict[str, Callable[..., Any]] = {
+    "make_list": lambda init_length, dynamic_length, elem_shape, dtype: _List([None] * init_length),
+    "list_write": _list_write,
+    "list_gather": lambda ls, indices: np.stack([ls[k] for k in indices]),
+    "sigmoid_hard": lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
     "rnn": _rnn,
     "gru": _gru,
     "lstm": _lstm,

@@ -7,6 +7,7 @@ before and after coremltools' passes, and what MIL cannot say is refused by node
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,22 @@ def test_every_op(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         _check(program, feeds, 1e-5)
 
 
+CELLS: dict[Any, str] = {
+    zs.SingleGateRNNDescriptor: "single_gate_rnn",
+    zs.LSTMDescriptor: "lstm",
+    zs.GRUDescriptor: "gru",
+}
+
+
 def _recurrent(
-    cell: str, descriptor: Any, rng: np.random.Generator, has: tuple[str, ...] = ()
+    cell: str,
+    descriptor: Any,
+    rng: np.random.Generator,
+    has: tuple[str, ...] = (),
+    fed: tuple[str, ...] = (),
 ) -> tuple[zs.Executable, list[Any]]:
-    """A program of one layer, its weights random; ``has`` names the optional tensors."""
+    """A program of one layer, its weights random; ``has`` names the optional tensors, ``fed`` the
+    weights that are fed."""
     gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[cell]
     count = 2 if descriptor.bidirectional else 1
     width = I if "input_weight" in has else count * gates * H
@@ -108,21 +121,25 @@ def _recurrent(
         "recurrent_weight": (gates * H, H) if count == 1 else (2, gates * H, H),
         "input_weight": (count * gates * H, I),
         "bias": (count * gates * H,),
+        "mask": (T, 1, count * H),
+        "peephole": (4 * H,) if count == 1 else (2, 4 * H),
+        "secondary_bias": (count * H,),
+        "init_state": (N, count * H),
+        "init_cell": (N, count * H),
     }
     g = zs.Graph()
     draw = lambda shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     feeds = [draw((T, N, width))]
     inputs = [g.placeholder(shape=(T, N, width), name="source")]
-    tensors = {
-        name: g.variable(draw(shape), name=name)
-        for name, shape in shapes.items()
-        if name in ("recurrent_weight", *has)
-    }
-    for name in ("init_state", "init_cell"):
-        if name in has:
-            inputs.append(g.placeholder(shape=(N, count * H), name=name))
-            feeds.append(draw((N, count * H)))
+    tensors = {}
+    for name in ("recurrent_weight", *has):
+        value = draw(shapes[name])
+        if name.startswith("init_") or name in fed:
+            inputs.append(g.placeholder(shape=value.shape, name=name))
+            feeds.append(value)
             tensors[name] = inputs[-1]
+        else:
+            tensors[name] = g.variable(value, name=name)
     results = getattr(g, cell)(inputs[0], **tensors, descriptor=descriptor, name="layer")
     targets = [results[0]]
     if cell == "lstm" and descriptor.produce_cell:
@@ -150,11 +167,7 @@ def _recurrent(
 )
 def test_layers(cell: str, options: dict[str, Any], directions: dict[str, Any]) -> None:
     rng = np.random.default_rng(3)
-    kind = {
-        "single_gate_rnn": zs.SingleGateRNNDescriptor,
-        "lstm": zs.LSTMDescriptor,
-        "gru": zs.GRUDescriptor,
-    }[cell]
+    kind = {name: kind for kind, name in CELLS.items()}[cell]
     states = ("init_state", "init_cell") if cell == "lstm" else ("init_state",)
     if directions.get("bidirectional"):
         options = {**options, **({"produce_cell": False} if cell == "lstm" else {})}
@@ -163,43 +176,82 @@ def test_layers(cell: str, options: dict[str, Any], directions: dict[str, Any]) 
         _check(*_recurrent(cell, descriptor, rng, has), tolerance=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("descriptor", "message"),
-    [
-        (zs.GRUDescriptor(reset_after=True), "reset_after"),
-        (zs.GRUDescriptor(flip_z=True), "flip_z"),
-        (zs.LSTMDescriptor(output_gate_activation=ACT.TANH), "output_gate_activation"),
-    ],
-    ids=["reset_after", "flip_z", "activation"],
-)
-def test_what_mil_cannot_say(descriptor: Any, message: str) -> None:
-    cell = "gru" if isinstance(descriptor, zs.GRUDescriptor) else "lstm"
-    program, _ = _recurrent(cell, descriptor, np.random.default_rng(0), ("input_weight",))
-    with pytest.raises(zs.OptionError, match=rf"node 'layer' \({cell}\).*{message}"):
-        coreml.mil_program(program)
+LOOPS: list[Any] = [
+    zs.SingleGateRNNDescriptor(activation=ACT.HARD_SIGMOID),
+    zs.LSTMDescriptor(output_gate_activation=ACT.TANH, activation=ACT.NONE, produce_cell=True),
+    zs.LSTMDescriptor(forget_gate_last=True, training=True),
+    zs.GRUDescriptor(reset_after=True),
+    zs.GRUDescriptor(flip_z=True, reset_gate_first=True, update_gate_activation=ACT.HARD_SIGMOID),
+]
+
+
+@pytest.mark.parametrize("directions", [{}, {"reverse": True}, {"bidirectional": True}], ids=str)
+@pytest.mark.parametrize("descriptor", LOOPS, ids=repr)
+def test_loops(descriptor: Any, directions: dict[str, bool]) -> None:
+    """What MIL's own operations cannot express: masks, peepholes, fed weights, all cells."""
+    cell = CELLS[type(descriptor)]
+    descriptor = dataclasses.replace(descriptor, **directions)
+    rng = np.random.default_rng(5)
+    own = {"lstm": ("peephole", "init_cell"), "gru": ("secondary_bias",)}.get(cell, ())
+    if not getattr(descriptor, "reset_after", True):
+        own = ()
+    for has in (("mask",), ("input_weight", "bias", "init_state", "mask", *own)):
+        program, feeds = _recurrent(cell, descriptor, rng, has, fed=("recurrent_weight", "bias"))
+        _check(program, feeds, 1e-5)
+        kinds = {op.op_type for op in coreml.mil_program(program).functions["main"].operations}
+        assert "while_loop" in kinds and not kinds & {"rnn", "lstm", "gru"}
+
+
+def test_all_cells() -> None:
+    """MIL's lstm gives the last step's cell: whoever reads more gets a loop."""
+    g = zs.Graph()
+    x = g.placeholder(shape=(T, N, 4 * H), name="x")
+    weight = g.variable(np.random.default_rng(1).normal(size=(4 * H, H)).astype(np.float32))
+    feeds = [np.random.default_rng(2).normal(size=(T, N, 4 * H)).astype(np.float32)]
+    for reverse in (False, True):
+        d = zs.LSTMDescriptor(produce_cell=True, reverse=reverse)
+        h, c = g.lstm(x, recurrent_weight=weight, descriptor=d, name="layer")
+        for targets, is_loop in (
+            ([h], False),
+            ([h, c[-1]], False),
+            ([c[T - 1 :, 0, ::2]], False),
+            ([c], True),
+            ([c[0]], True),
+            ([h, c[-1], c + 1.0], True),
+        ):
+            program = _compiled(g, [x], targets)
+            _check(program, feeds, 1e-5)
+            made = coreml.mil_program(program).functions["main"].operations
+            assert ("while_loop" in {op.op_type for op in made}) == is_loop
 
 
 def test_other_refusals() -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(T, N, 4 * H), name="x")
-    R = g.placeholder(shape=(4 * H, H), name="R")
-    m = g.constant(np.ones((T, N, H), np.float32))
-    d = zs.LSTMDescriptor(produce_cell=True)
     weight = g.variable(np.ones((4 * H, H), np.float32))
-    h, c = g.lstm(x, recurrent_weight=weight, descriptor=d, name="layer")
+    d = zs.LSTMDescriptor(training=True)
+    h, _, z = g.lstm(x, recurrent_weight=weight, descriptor=d, name="layer")
     for targets, message in (
-        (g.lstm(x, recurrent_weight=R, name="fed"), r"node 'fed' \(lstm\).*recurrent_weight.*R"),
-        (g.lstm(x, recurrent_weight=weight, mask=m, name="masked"), "'masked'.*mask"),
-        ([c], "layer:cell: expected a result that MIL has"),
-        ([c + 1.0], "layer:cell: expected a slice of the last step"),
-        ([c[0]], "layer:cell: expected a slice of the last step"),
+        ([z], "layer:training_state: expected a result that MIL has"),
+        ([z + 1.0], "'addition_.*layer:training_state: expected a result that MIL has"),
+        (
+            g.lstm_gradients(
+                x,
+                recurrent_weight=weight,
+                source_gradient=h,
+                z_state=z,
+                cell_output_fwd=h,
+                descriptor=d,
+                name="back",
+            ),
+            r"layer:training_state",
+        ),
         ([g.cast(h, "float64")], "'cast_.*float64"),
         ([g.reshape(h, (1, 1, 1, T, N, H))], "'reshape_.*at most 5 dimensions"),
         ([g.constant(2**40, dtype="int64") + g.cast(h, "int64")], "int32, the widest"),
     ):
-        needed = g.needed(targets)
         with pytest.raises(zs.ZStateError, match=message):
-            coreml.mil_program(_compiled(g, [t for t in (x, R) if t.node in needed], targets))
+            coreml.mil_program(_compiled(g, [x], targets))
     v = g.variable(np.ones((T, N, H), np.float32), name="kept")
     updating = g.compile({x: (x.shape, x.dtype)}, [h], [g.assign(v, h)])
     with pytest.raises(zs.GraphError, match="without operations, got one that assigns to 'kept'"):
@@ -221,7 +273,7 @@ def test_tensors_without_dimensions(tmp_path: Path) -> None:
 
 
 def _tagger(folder: Path) -> tuple[Path, zs.Executable, list[Any]]:
-    """A model of several ops in a file: embedding, two layers, the last state, a projection."""
+    """A model of several ops in a file: embedding, three layers, the last state, a projection."""
     rng = np.random.default_rng(8)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     g = zs.Graph()
@@ -237,6 +289,13 @@ def _tagger(folder: Path) -> tuple[Path, zs.Executable, list[Any]]:
     )
     (h,) = g.gru(
         h, recurrent_weight=g.variable(draw(3 * H, H)), input_weight=g.variable(draw(3 * H, 2 * H))
+    )
+    (h,) = g.gru(  # a loop
+        h,
+        recurrent_weight=g.variable(draw(3 * H, H)),
+        input_weight=g.variable(draw(3 * H, H)),
+        secondary_bias=g.variable(draw(H)),
+        descriptor=zs.GRUDescriptor(reset_after=True),
     )
     logits = g.addition(g.variable(draw(3)), h[-1] @ g.variable(draw(H, 3)), name="logits")
     g.save(folder / "tagger.safetensors")
@@ -267,6 +326,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         minimum_deployment_target=ct.target.iOS16,
         skip_model_load=True,
     )
+    kinds = {op.op_type for op in model._mil_program.functions["main"].operations}
+    assert {"lstm", "gru", "while_loop"} <= kinds
     found = evaluate(model._mil_program, {"tokens": feeds[0]})["logits"]
     np.testing.assert_allclose(found, program.run(feeds)[0], rtol=1e-5, atol=1e-5)
 
