@@ -78,9 +78,9 @@ def mil_program(program: Executable) -> Any:
     writer = Writer(Builder, program)
     for tensor in program.feeds:
         writer.check_feed(tensor)
-    names = unique([identifier(t.name) for t in program.feeds])
+    names = _unique([identifier(t.name) for t in program.feeds])
     inputs = {
-        name: Builder.placeholder(tensor.shape or (1,), mil_type(tensor.dtype))
+        name: Builder.placeholder(tensor.shape or (1,), _mil_type(tensor.dtype))
         for name, tensor in zip(names, program.feeds, strict=True)
     }
     with Function(inputs, opset_version=ct.target.iOS16) as function:
@@ -88,7 +88,7 @@ def mil_program(program: Executable) -> Any:
             given = function.inputs[name]
             writer.values[tensor] = given if tensor.shape else Builder.squeeze(x=given, axes=[0])
         writer.write()
-        outputs = unique([*names, *map(identifier, program.target_names)])[len(names) :]
+        outputs = _unique([*names, *map(identifier, program.target_names)])[len(names) :]
         function.set_outputs(
             [
                 Builder.identity(x=writer.output(tensor), name=name)
@@ -100,13 +100,13 @@ def mil_program(program: Executable) -> Any:
     return made
 
 
-def mil_type(dtype: str) -> Any:
+def _mil_type(dtype: str) -> Any:
     from coremltools.converters.mil.mil import types
 
     return {"float32": types.fp32, "int32": types.int32}[dtype]
 
 
-def unique(names: Sequence[str]) -> list[str]:
+def _unique(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         number, other = 1, name
