@@ -482,6 +482,8 @@ REFUSALS: list[tuple[str, list[Any], str]] = [
     ("concatTensors:dimension:interleave:name:", [[X, Y], 1, True], "interleave: expected False, got True"),
     ("reLUGradientWithIncomingGradient:sourceTensor:name:", [Z, X], r"\[reLUGradient\] gradient: expected \[2,3\], got \[3,4\]"),
     ("normalizationGradientWithIncomingGradientTensor:sourceTensor:meanTensor:varianceTensor:gammaTensor:gammaGradientTensor:betaGradientTensor:reductionAxes:epsilon:name:", [Z, *BATCH, None, None, None, [0], 0.1], r"\[normalizationGradient\] gradient: expected a shape that broadcasts"),
+    ("flatten2DTensor:axis:name:", [None, 1], r"\[flatten2DTensor:axis:name:\] tensor: expected a Tensor of this graph, got None"),
+    ("sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:", [X, [0], [1, 1], [1, 1], 0, 0, 0], r"\[sliceTensor\] starts: expected one number for each of 2 dimensions, got \[0\]"),
     ("flatten2DTensor:axis:name:", [X, 3], r"\[flatten2D\] axis: expected an axis of 2 dimensions, got 3"),
     ("coordinateAlongAxis:withShape:name:", [0, [-1]], r"\[coordinate\] axis: expected an axis of a shape of known sizes"),
     ("dropoutTensor:rate:name:", [X, 1.0], r"\[dropout\] rate: expected at least 0 and below 1"),
