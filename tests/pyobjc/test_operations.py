@@ -321,27 +321,35 @@ def test_random_numbers() -> None:
     assert (run(graph, [uniform])[0] != first).all()
 
 
-def test_numbers_without_a_state_are_new_in_every_run() -> None:
+def test_numbers_without_a_state() -> None:
     graph = new_graph()
     make = pyobjc.MPSGraphRandomOpDescriptor.descriptorWithDistribution_dataType_
     kind = make(pyobjc.MPSGraphRandomDistributionNormal, F32)
     kind.setMean_(100.0)
-    drawn = [
+    free = [
         call(graph, "randomUniformTensorWithShape:name:", [40], None),
         call(graph, "randomUniformTensorWithShape:name:", [40], None),
-        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
         call(graph, "randomTensorWithShape:descriptor:name:", [40], kind, None),
+    ]
+    seeded = [
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 4, None),
         call(graph, "randomTensorWithShape:descriptor:seed:name:", [40], kind, 3, None),
     ]
-    runs = [run(graph, drawn) for _ in range(2)]
-    streams = [array for found in runs for array in found]
+    first, second = (run(graph, free + seeded) for _ in range(2))
+    streams = [*first[:3], *second[:3], *first[4:6]]
     for k, one in enumerate(streams):
         assert all((one != other).any() for other in streams[:k])
-    assert all(array.min() > 60 and array.max() < 140 for array in runs[0][3:])
-    assert all(array.min() >= 0 and array.max() < 1 for array in runs[0][:3])
-    again = new_graph()
-    seeded = call(again, "randomUniformTensorWithShape:seed:name:", [40], 3, None)
-    np.testing.assert_array_equal(run(again, [seeded])[0], runs[0][2])
+    for once, twice in zip(first[3:], second[3:], strict=True):
+        np.testing.assert_array_equal(once, twice)
+    np.testing.assert_array_equal(first[3], first[4])
+    for array in (first[2], first[6]):
+        assert array.min() > 60 and array.max() < 140
+    for array in (first[0], first[1], first[3], first[5]):
+        assert array.min() >= 0 and array.max() < 1
+    with pytest.raises(zs.OptionError, match="seed: expected at least 0, got -1"):
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], -1, None)
 
 
 @pytest.mark.parametrize("selector", ["dropoutTensor:rate:name:", "dropoutTensor:rateTensor:name:"])

@@ -15,6 +15,7 @@ from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.methods.core import whole_number, whole_numbers
 from ..graph.ops.base import agree
+from ..graph.ops.random import first_state
 from ..layout import brackets
 from .base import one_of
 from .constants import DISTRIBUTIONS, type_name
@@ -144,13 +145,18 @@ def random(
     )
 
 
-def _stream(g: Graph, seed: int | None) -> Tensor:
-    """The state of a generator of its own, one draw further in every run that draws from it.
+def _state(g: Graph, seed: int | None) -> Tensor:
+    """The state to draw from: with a seed, the same in every run, as documented.
 
-    Without a seed it is the number of nodes before it: the same graph, built again, draws the same.
+    Without one, that of a generator of its own, one draw further in every run. It begins with the
+    number of nodes before it: the same graph, built again, draws the same.
     """
-    first = len(g.nodes) if seed is None else whole_number("random", "seed", seed)
-    state = g.random_philox_state(seed=first)
+    if seed is not None:
+        number = whole_number("random", "seed", seed)
+        if number < 0:
+            raise OptionError(refusal("random", "seed", "at least 0", str(number)))
+        return g.constant(first_state(number))
+    state = g.random_philox_state(seed=len(g.nodes))
     # The last word counts the draws. As an input of the draw the assign is part of the run.
     return g.assign(state, g.addition(state, g.constant(np.array([0, 0, 0, 0, 0, 1], np.int64))))
 
@@ -158,21 +164,21 @@ def _stream(g: Graph, seed: int | None) -> Tensor:
 def uniform_anew(
     g: Graph, shape: Sequence[int], name: str | None, seed: int | None = None
 ) -> Tensor:
-    return g.random_uniform(shape, _stream(g, seed), name=name)[0]
+    return g.random_uniform(shape, _state(g, seed), name=name)[0]
 
 
 def random_anew(
     g: Graph, shape: Sequence[int], descriptor: Any, name: str | None, seed: int | None = None
 ) -> Tensor:
-    return random(g, shape, descriptor, _stream(g, seed), name)[0]
+    return random(g, shape, descriptor, _state(g, seed), name)[0]
 
 
 def dropout(g: Graph, tensor: Tensor, rate: Tensor | float, name: str | None) -> Tensor:
     if not isinstance(rate, Tensor):
-        return g.dropout(tensor, rate, _stream(g, None), name=name)[0]
+        return g.dropout(tensor, rate, _state(g, None), name=name)[0]
     g.fit("dropout", {"tensor": tensor, "rate": rate})
     sizes = whole_numbers("dropout", "tensor with a known shape", tensor.shape)
-    drawn, _ = g.random_uniform(sizes, _stream(g, None), dtype=tensor.dtype)
+    drawn, _ = g.random_uniform(sizes, _state(g, None), dtype=tensor.dtype)
     kept = g.cast(g.greater_than_or_equal_to(drawn, rate), tensor.dtype)
     return g.multiplication(tensor, kept / (1.0 - rate), name=name)
 
