@@ -49,8 +49,8 @@ weights = {
     "p": rng.normal(size=4 * H) / 2,
     "h0": rng.normal(size=(N, H)),
     "c0": rng.normal(size=(N, H)),
-    "gamma": 1 + rng.normal(size=H) / 4,
-    "beta": rng.normal(size=H) / 4,
+    "gamma": 1 + rng.normal(size=(1, H)) / 4,
+    "beta": rng.normal(size=(1, H)) / 4,
 }
 weights = {name: value.astype(np.float32) for name, value in weights.items()}
 W, R, b, p, h0, c0, gamma, beta = map(constant, weights.values())

@@ -321,27 +321,35 @@ def test_random_numbers() -> None:
     assert (run(graph, [uniform])[0] != first).all()
 
 
-def test_numbers_without_a_state_are_new_in_every_run() -> None:
+def test_numbers_without_a_state() -> None:
     graph = new_graph()
     make = pyobjc.MPSGraphRandomOpDescriptor.descriptorWithDistribution_dataType_
     kind = make(pyobjc.MPSGraphRandomDistributionNormal, F32)
     kind.setMean_(100.0)
-    drawn = [
+    free = [
         call(graph, "randomUniformTensorWithShape:name:", [40], None),
         call(graph, "randomUniformTensorWithShape:name:", [40], None),
-        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
         call(graph, "randomTensorWithShape:descriptor:name:", [40], kind, None),
+    ]
+    seeded = [
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 4, None),
         call(graph, "randomTensorWithShape:descriptor:seed:name:", [40], kind, 3, None),
     ]
-    runs = [run(graph, drawn) for _ in range(2)]
-    streams = [array for found in runs for array in found]
+    first, second = (run(graph, free + seeded) for _ in range(2))
+    streams = [*first[:3], *second[:3], *first[4:6]]
     for k, one in enumerate(streams):
         assert all((one != other).any() for other in streams[:k])
-    assert all(array.min() > 60 and array.max() < 140 for array in runs[0][3:])
-    assert all(array.min() >= 0 and array.max() < 1 for array in runs[0][:3])
-    again = new_graph()
-    seeded = call(again, "randomUniformTensorWithShape:seed:name:", [40], 3, None)
-    np.testing.assert_array_equal(run(again, [seeded])[0], runs[0][2])
+    for once, twice in zip(first[3:], second[3:], strict=True):
+        np.testing.assert_array_equal(once, twice)
+    np.testing.assert_array_equal(first[3], first[4])
+    for array in (first[2], first[6]):
+        assert array.min() > 60 and array.max() < 140
+    for array in (first[0], first[1], first[3], first[5]):
+        assert array.min() >= 0 and array.max() < 1
+    with pytest.raises(zs.OptionError, match="seed: expected at least 0, got -1"):
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], -1, None)
 
 
 @pytest.mark.parametrize("selector", ["dropoutTensor:rate:name:", "dropoutTensor:rateTensor:name:"])
@@ -482,6 +490,8 @@ REFUSALS: list[tuple[str, list[Any], str]] = [
     ("concatTensors:dimension:interleave:name:", [[X, Y], 1, True], "interleave: expected False, got True"),
     ("reLUGradientWithIncomingGradient:sourceTensor:name:", [Z, X], r"\[reLUGradient\] gradient: expected \[2,3\], got \[3,4\]"),
     ("normalizationGradientWithIncomingGradientTensor:sourceTensor:meanTensor:varianceTensor:gammaTensor:gammaGradientTensor:betaGradientTensor:reductionAxes:epsilon:name:", [Z, *BATCH, None, None, None, [0], 0.1], r"\[normalizationGradient\] gradient: expected a shape that broadcasts"),
+    ("flatten2DTensor:axis:name:", [None, 1], r"\[flatten2DTensor:axis:name:\] tensor: expected a Tensor of this graph, got None"),
+    ("sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:", [X, [0], [1, 1], [1, 1], 0, 0, 0], r"\[sliceTensor\] starts: expected one number for each of 2 dimensions, got \[0\]"),
     ("flatten2DTensor:axis:name:", [X, 3], r"\[flatten2D\] axis: expected an axis of 2 dimensions, got 3"),
     ("coordinateAlongAxis:withShape:name:", [0, [-1]], r"\[coordinate\] axis: expected an axis of a shape of known sizes"),
     ("dropoutTensor:rate:name:", [X, 1.0], r"\[dropout\] rate: expected at least 0 and below 1"),

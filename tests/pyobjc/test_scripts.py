@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import runpy
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 from zstate import pyobjc
 from zstate.mpsgraph import published
-from zstate.pyobjc import executable, graph, ndarrays
+from zstate.pyobjc import executable, graph, metal, ndarrays
 
 FOLDER = Path(__file__).parents[2] / "examples" / "mac"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -44,9 +45,63 @@ def test_scripts_spell_what_is_published(name: str) -> None:
     assert seen > 10
 
 
+PLAIN: dict[str, tuple[type, ...]] = {
+    "Int": (int,),
+    "Double": (int, float),
+    "Float": (int, float),
+    "Bool": (bool,),
+    "String": (str,),
+    "Data": (pyobjc.NSData,),
+    "UnsafeRawPointer": (bytes,),
+    "UnsafeMutableRawPointer": (np.ndarray,),
+}
+
+
+def fits(kind: str, value: object) -> bool:
+    """Whether a value is surely one for a parameter of this Swift type; NumPy's numbers are not."""
+    if kind in PLAIN:
+        is_array = isinstance(value, np.ndarray)
+        return type(value) in PLAIN[kind] and (not is_array or value.flags.c_contiguous)
+    if kind.startswith("["):
+        key, _, member = kind[1:-1].replace("NSNumber", "Int").partition(" : ")
+        if member:
+            pairs = value.items() if isinstance(value, dict) else [(None, None)]
+            return all(fits(key, k) and fits(member, v) for k, v in pairs)
+        return isinstance(value, list | tuple) and all(fits(key, item) for item in value)
+    name = kind.removeprefix("any ").removeprefix("@escaping ")
+    if name.endswith("Handler"):
+        return callable(value)
+    found = getattr(pyobjc, name, None) or getattr(metal, name, None)
+    return isinstance(value, found) if isinstance(found, type) else type(value) is int  # an enum
+
+
+def checked(row: published.Method, method: Any) -> Any:
+    kinds = row.parameters
+    if row.is_property and row.arguments:
+        kinds = (published.Parameter("", row.returns.removesuffix("?"), row.returns[-1] == "?"),)
+
+    def call(self: Any, *arguments: Any) -> Any:
+        for kind, value in zip(kinds, arguments, strict=True):
+            is_nil = value is None and kind.optional
+            assert is_nil or fits(kind.type, value), (row.selector, kind, value)
+        return method(self, *arguments)
+
+    return call
+
+
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The facade without what PyObjC does not have: arrays as feeds, and results as arrays."""
+    """The facade without what PyObjC does not have: arrays as feeds, results as arrays; and with
+    every argument of the type that is published, nil only where it may be."""
+    for row in published.methods():
+        kind: Any = getattr(pyobjc, row.owner, None) or getattr(metal, row.owner, None)
+        if row.kind == "offered" and row.swift and row.arguments:
+            method = inspect.getattr_static(kind, row.pyobjc)
+            if isinstance(method, classmethod):
+                replaced: Any = classmethod(checked(row, method.__func__))
+            else:
+                replaced = checked(row, method)
+            monkeypatch.setattr(kind, row.pyobjc, replaced)
 
     def fed(value: Any) -> Any:
         assert isinstance(value, pyobjc.MPSGraphTensorData)
@@ -134,7 +189,8 @@ def test_the_encoder_stops_at_the_end_of_a_sentence() -> None:
     valid = (torch.arange(found["T"])[:, None] < lengths)[..., None].double()
     h, _, _ = lstm(x, w["W"], w["R"], w["b"], w["h0"], w["c0"], valid, w["p"])
     pooled = (h * valid).sum(0) / lengths[:, None]
-    code = torch.nn.functional.layer_norm(pooled, (found["H"],), w["gamma"], w["beta"], 1e-3)
+    scale, shift = w["gamma"][0], w["beta"][0]
+    code = torch.nn.functional.layer_norm(pooled, (found["H"],), scale, shift, 1e-3)
     scores, who = torch.topk(code @ code.T, 2)
     dp, dx = torch.autograd.grad((code**2).sum(), [w["p"], x])
     close = {"rtol": 2e-4, "atol": 2e-5}
@@ -144,3 +200,24 @@ def test_the_encoder_stops_at_the_end_of_a_sentence() -> None:
     np.testing.assert_allclose(found["peephole_gradient"], dp, **close)
     np.testing.assert_allclose(found["source_gradient"], dx, **close)
     assert not dx[3:, 1].any() and found["done"] == [None]
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "graph.squareWithTensor_name_(None, None)",
+        "graph.squareWithTensor_name_(x, 3)",
+        "graph.reshapeTensor_withShape_name_(x, [np.int64(3), 2], None)",
+        "graph.leakyReLUWithTensor_alpha_name_(x, np.float32(0.1), None)",
+        "graph.runWithFeeds_targetTensors_targetOperations_({x: np.ones((2, 3))}, [x], None)",
+        "graph.runWithFeeds_targetTensors_targetOperations_({}, None, None)",
+        "mps.MPSGraphLSTMDescriptor.descriptor().setTraining_(1)",
+        "mps.MPSGraphDevice.deviceWithMTLDevice_(None)",
+    ],
+)
+def test_the_check_of_scripts_tells(line: str) -> None:
+    graph_ = pyobjc.MPSGraph.alloc().init()
+    x = graph_.placeholderWithShape_dataType_name_([2, 3], pyobjc.MPSDataTypeFloat32, "x")
+    with pytest.raises(AssertionError):
+        eval(line, {"graph": graph_, "mps": pyobjc, "np": np, "x": x})

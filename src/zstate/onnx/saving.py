@@ -335,7 +335,9 @@ def _over_bools(kind: str) -> Callable[..., Any]:
 
 
 def _floor_modulo(e: Exporter, node: Node, a: str, b: str) -> Any:
-    return e.emit("Sub", a, e.emit("Mul", e.emit("Floor", e.emit("Div", a, b)), b))
+    found = e.emit("Sub", a, e.emit("Mul", e.emit("Floor", e.emit("Div", a, b)), b))
+    zero = np.asarray(0, NUMPY.dtype(node.inputs[1].dtype))
+    return e.emit("Where", e.emit("Equal", b, zero), zero, found)
 
 
 def _is_finite(e: Exporter, node: Node, x: str) -> Any:

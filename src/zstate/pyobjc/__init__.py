@@ -99,6 +99,7 @@ from .graph import (
 )
 from .metal import (
     MPSCommandBuffer,
+    MPSGraphDevice,
     MTLCopyAllDevices,
     MTLCreateSystemDefaultDevice,
 )
@@ -108,7 +109,6 @@ from .ndarrays import (
     MPSNDArrayDescriptor,
 )
 from .objects import (
-    MPSGraphDevice,
     MPSGraphOperation,
     MPSGraphShapedType,
     MPSGraphTensor,

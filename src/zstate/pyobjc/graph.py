@@ -14,6 +14,7 @@ from ..layout import describe
 from ..operations import OPERATIONS, check_saved
 from ..types import Array
 from .base import NSObject, one_of
+from .composed import Build
 from .constants import MPSDataTypeFloat32, MPSGraphOptionsDefault, type_name
 from .descriptors import (
     MPSGraphCompilationDescriptor,
@@ -22,17 +23,16 @@ from .descriptors import (
     tell,
 )
 from .executable import MPSGraphExecutable
-from .metal import MPSCommandBuffer
+from .metal import MPSCommandBuffer, MPSGraphDevice
 from .ndarrays import MPSGraphTensorData, array_of, data_of, fed, sizes_of, store
 from .objects import (
-    MPSGraphDevice,
     MPSGraphOperation,
     MPSGraphShapedType,
     MPSGraphTensor,
     MPSGraphVariableOp,
     unwrap,
 )
-from .operations import Build, keyword_of, operation_selectors
+from .operations import TENSORS, keyword_of, operation_selectors
 from .recurrent import selectors
 
 _Feeds = Mapping[MPSGraphTensor, Any]
@@ -382,10 +382,13 @@ def _add_operation(selector: str, target: str | Build, words: tuple[str, ...]) -
         if isinstance(target, str):
             found = getattr(self._graph, target)(**passed)
         else:
+            for word in TENSORS:
+                if word in passed:
+                    self._graph.own(label, word, passed[word])
             found = target(self._graph, **passed)
         return [self._wrap(t) for t in found] if isinstance(found, list) else self._wrap(found)
 
-    _named(method, selector, target if isinstance(target, str) else target.__name__[1:], words)
+    _named(method, selector, target if isinstance(target, str) else target.__name__, words)
 
 
 def _inner(value: Any) -> Any:

@@ -16,6 +16,7 @@ from ..graph.methods.core import whole_number
 from ..types import Array
 from .base import NSObject, one_of
 from .constants import (
+    MPSGraphDeviceTypeMetal,
     MTLCommandBufferStatusCompleted,
     MTLCommandBufferStatusEnqueued,
     MTLCommandBufferStatusError,
@@ -80,6 +81,24 @@ def MTLCreateSystemDefaultDevice() -> MTLDevice:
 def MTLCopyAllDevices() -> list[MTLDevice]:
     """The one device."""
     return [_DEVICE]
+
+
+class MPSGraphDevice(NSObject):
+    """A graph's device: accepted where Apple's interface requires one, and ignored."""
+
+    _metal: MTLDevice
+
+    @classmethod
+    def deviceWithMTLDevice_(cls, device: MTLDevice) -> MPSGraphDevice:
+        made = cls()
+        made._metal = one_of("MPSGraphDevice", "device", MTLDevice, device)
+        return made
+
+    def metalDevice(self) -> MTLDevice:
+        return self._metal
+
+    def type(self) -> int:
+        return MPSGraphDeviceTypeMetal
 
 
 def _options(options: object) -> int:

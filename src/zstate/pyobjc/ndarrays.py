@@ -20,6 +20,7 @@ from .base import NSObject, one_of
 from .constants import DATA_TYPE_NUMBERS, type_name
 from .foundation import NSArray, bytes_of
 from .metal import (
+    MPSGraphDevice,
     MTLBuffer,
     MTLCommandBuffer,
     MTLCreateSystemDefaultDevice,
@@ -315,9 +316,7 @@ class MPSGraphTensorData(NSObject):
     def initWithDevice_data_shape_dataType_(
         self, device: object, data: Any, shape: Sequence[int], dataType: int
     ) -> MPSGraphTensorData:
-        if isinstance(device, MTLDevice):  # Apple publishes an MPSGraphDevice here
-            expected = "an MPSGraphDevice (MPSGraphDevice.deviceWithMTLDevice_ makes it)"
-            raise DTypeError(refusal("MPSGraphTensorData", "device", expected, "an MTLDevice"))
+        one_of("MPSGraphTensorData", "device", MPSGraphDevice, device, nil=True)
         self._values = array_of("MPSGraphTensorData", data, shape, dataType)
         return self
 
@@ -350,9 +349,7 @@ class MPSGraphTensorData(NSObject):
     def dataType(self) -> int:
         return DATA_TYPE_NUMBERS[self._array.dtype.name]
 
-    def device(self) -> Any:
-        from .objects import MPSGraphDevice
-
+    def device(self) -> MPSGraphDevice:
         return MPSGraphDevice.deviceWithMTLDevice_(MTLCreateSystemDefaultDevice())
 
     @property

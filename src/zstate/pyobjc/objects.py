@@ -1,4 +1,4 @@
-"""The objects of a graph: its device, tensors, operations and the types of its feeds."""
+"""The objects of a graph: its tensors, its operations and the types of its feeds."""
 
 from __future__ import annotations
 
@@ -11,27 +11,8 @@ from ..graph.ops import ASSIGN
 from ..graph.tensor import Node
 from ..layout import brackets
 from .base import NSObject, one_of
-from .constants import DATA_TYPE_NUMBERS, MPSGraphDeviceTypeMetal, type_name
-from .metal import MTLDevice
+from .constants import DATA_TYPE_NUMBERS, type_name
 from .ndarrays import sizes_of
-
-
-class MPSGraphDevice(NSObject):
-    """A graph's device: accepted where Apple's interface requires one, and ignored."""
-
-    _metal: MTLDevice
-
-    @classmethod
-    def deviceWithMTLDevice_(cls, device: MTLDevice) -> MPSGraphDevice:
-        made = cls()
-        made._metal = one_of("MPSGraphDevice", "device", MTLDevice, device)
-        return made
-
-    def metalDevice(self) -> MTLDevice:
-        return self._metal
-
-    def type(self) -> int:
-        return MPSGraphDeviceTypeMetal
 
 
 class MPSGraphTensor(NSObject):

@@ -115,7 +115,7 @@ class Functions(Arithmetic):
     def floor_modulo(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """The remainder of primary / secondary rounded down, of floats: secondary's sign."""
+        """primary - ⌊primary / secondary⌋ · secondary, of floats; 0 where secondary is 0."""
         return self.apply("floor_modulo", (primary, secondary), name=name)
 
     def division_no_nan(

@@ -153,6 +153,21 @@ def _power_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return checked
 
 
+def _floor_modulo_prepare(
+    xp: Namespace, inputs: Infos, attributes: Attributes
+) -> Callable[..., Any]:
+    """0 where the divisor is 0, as MPSGraph documents."""
+    remainder, where = xp.remainder, xp.where
+
+    def evaluate(primary: Any, secondary: Any) -> Any:
+        is_zero = secondary == 0
+        return where(
+            is_zero, secondary, remainder(primary, where(is_zero, 1 + secondary, secondary))
+        )
+
+    return evaluate
+
+
 def _power_exponent(inputs: tuple[Tensor, ...], result: Tensor, d: Tensor) -> Tensor:
     base, _ = inputs
     g = d.graph
@@ -279,12 +294,15 @@ ROWS = (
         lambda i, y, d: -(d * d.graph.truncate(i[0] / i[1])),
         integers=False,
     ),
-    _binary(
-        "floor_modulo",
-        "remainder",
-        lambda i, y, d: d,
-        lambda i, y, d: -(d * d.graph.floor(i[0] / i[1])),
-        integers=False,
+    replace(
+        _binary(
+            "floor_modulo",
+            "remainder",
+            lambda i, y, d: d.graph.select(d.graph.equal(i[1], 0.0), 0.0, d),
+            lambda i, y, d: -(d * d.graph.floor(d.graph.division_no_nan(i[0], i[1]))),
+            integers=False,
+        ),
+        prepare=_floor_modulo_prepare,
     ),
     _logical("logical_and", _BINARY),
     _logical("logical_or", _BINARY),
