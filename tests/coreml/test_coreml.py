@@ -261,6 +261,13 @@ def test_other_refusals() -> None:
         coreml.mil_program(_compiled(g, [half], [half + half]))
 
 
+def test_a_modulo_by_zero() -> None:
+    g = zs.Graph()
+    a, b = (g.placeholder(shape=(3,), name=name) for name in "ab")
+    arrays = [np.array(values, np.float32) for values in ([5.0, -5.0, 2.0], [3.0, 0.0, -3.0])]
+    _check(_compiled(g, [a, b], [g.floor_modulo(a, b)]), arrays)
+
+
 def test_tensors_without_dimensions(tmp_path: Path) -> None:
     g = zs.Graph()
     x, s = g.placeholder(shape=(2, 3), name="x"), g.placeholder(shape=(), name="s")

@@ -50,6 +50,14 @@ def _of_bools(operation: str) -> Callable[..., Any]:
     return row
 
 
+def _floor_modulo(mb: Any, node: Node, x: Var, y: Var) -> Var:
+    """0 where the divisor is 0."""
+    is_zero = mb.equal(x=y, y=np.float32(0))
+    divisor = mb.select(cond=is_zero, a=np.float32(1), b=y)
+    rest = mb.sub(x=x, y=mb.mul(x=divisor, y=mb.floor_div(x=x, y=divisor)))
+    return mb.select(cond=is_zero, a=np.float32(0), b=rest)
+
+
 def _logarithm(base: float) -> Callable[..., Any]:
     def row(mb: Any, node: Node, x: Var) -> Var:
         return mb.real_div(x=mb.log(x=x, epsilon=np.float32(0)), y=np.float32(np.log(base)))
@@ -159,7 +167,7 @@ ROWS: dict[str, Callable[..., Any]] = {
     "logarithm_base2": _logarithm(2),
     "logarithm_base10": _logarithm(10),
     "truncate": lambda mb, node, x: mb.mul(x=mb.sign(x=x), y=mb.floor(x=mb.abs(x=x))),
-    "floor_modulo": lambda mb, node, x, y: mb.sub(x=x, y=mb.mul(x=y, y=mb.floor_div(x=x, y=y))),
+    "floor_modulo": _floor_modulo,
     "is_nan": lambda mb, node, x: mb.not_equal(x=x, y=x),
     "is_finite": lambda mb, node, x: mb.less(x=mb.abs(x=x), y=np.float32(np.inf)),
     "is_infinite": lambda mb, node, x: mb.equal(x=mb.abs(x=x), y=np.float32(np.inf)),
