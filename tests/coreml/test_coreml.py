@@ -64,7 +64,7 @@ def _compiled(g: zs.Graph, inputs: list[zs.Tensor], targets: list[zs.Tensor]) ->
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_every_op(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The cases are in float64, which Core ML has not.
+    # The cases are in float64, which Core ML lacks.
     inputs = [_single(a) for a in case.inputs]
     stored = zs.Graph._stored
 

@@ -1,4 +1,4 @@
-"""Published methods that zstate.pyobjc has not, for files that call them: (graph, arguments)."""
+"""Published methods that zstate.pyobjc lacks, for files that call them: (graph, arguments)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from zstate.mpsgraph.published import Method, methods, methods_of
 from .absent import METHODS
 
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language()))
-# Swift's and Foundation's own, which the table has not.
+# Swift's and Foundation's own, which the table lacks.
 PLAIN_CALLS = {
     *(
         "[Float]",

@@ -94,7 +94,7 @@ def _single(array: Any) -> Any:
 
 @pytest.fixture
 def _in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cases are in float64, which MPSGraph has not."""
+    """The cases are in float64, which MPSGraph lacks."""
     stored, cast, one_hot = zs.Graph._stored, zs.Graph.cast, zs.Graph.one_hot
 
     def narrow(self: zs.Graph, op: Any, value: Any, *rest: Any) -> zs.Tensor:

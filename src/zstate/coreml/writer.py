@@ -77,7 +77,7 @@ class Writer:
             return recurrent(self.mb, node, named, readers)
         if node.op.name not in ROWS:
             expected = "an operation that MIL has"
-            raise OptionError(refusal(node.op.name, "operation", expected, "one that it has not"))
+            raise OptionError(refusal(node.op.name, "operation", expected, "one that it lacks"))
         if node.op.name == "slice" and values[0].shape != node.inputs[0].shape:
             assert is_last_step(node)  # of which MIL's lstm gives no others
             return [slice_of(self.mb, node, values[0], [(0, 1, 1)])]
