@@ -139,6 +139,25 @@ class Executable:
 
         return load_executable(path)
 
+    def to_swift(self, name: str, *, weights: str | None = None) -> str:
+        """The program in Swift; see :meth:`zstate.Graph.to_swift`."""
+        from .swift import to_swift
+
+        nodes = self.saved_nodes()
+        return to_swift(
+            name,
+            nodes,
+            {node: f"n{number}" for number, node in enumerate(nodes)},
+            list(zip(self.target_names, self.targets, strict=True)),
+            [(f"assign_{node.name}", node, tensor) for node, tensor in self.updates],
+            weights or f"{name}.safetensors",
+        )
+
+    def saved_nodes(self) -> list[Node]:
+        """The nodes that belong to the program, in the order in which they were made."""
+        kept = {*self.nodes, *(t.node for t in self.feeds), *(n for n, _ in self.updates)}
+        return [node for node in self.graph.nodes if node in kept]
+
     def _plan(self, kept: Sequence[Tensor]) -> list[_Step]:
         last: dict[Tensor, Node] = {}
         for node in self.nodes:
