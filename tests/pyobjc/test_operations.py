@@ -211,6 +211,8 @@ CALLS = [
     Call("cumulativeSumWithTensor:axis:exclusive:reverse:name:", [V, 1, True, False], V.cumsum(1) - V),
     Call("cumulativeSumWithTensor:axis:exclusive:reverse:name:", [V, 1, False, True], V[:, ::-1].cumsum(1)[:, ::-1]),
     Call("tileTensor:withMultiplier:name:", [X, [2, 3]], np.tile(X, (2, 3))),
+    Call("reshapeTensor:withShapeTensor:name:", [V, np.array([4, -1], np.int32)], V.reshape(4, 6)),
+    Call("broadcastTensor:toShapeTensor:name:", [X, np.array([5, 2, 3], np.int32)], np.broadcast_to(X, (5, 2, 3))),
     Call("shapeOfTensor:name:", [V], np.array([2, 3, 4], np.int32)),
     Call("flatten2DTensor:axis:name:", [V, 1], V.reshape(2, 12)),
     Call("flatten2DTensor:axis:name:", [V, -1], V.reshape(6, 4)),
@@ -370,6 +372,23 @@ def test_dropout_keeps_its_mask_for_the_gradient(selector: str) -> None:
     assert ((run(graph, [dropped])[0] != 0) != kept).any()
 
 
+@pytest.mark.parametrize("shape", [[-1, 3], [3, 3]])
+def test_shapes_may_come_from_other_tensors(shape: list[int]) -> None:
+    graph = new_graph()
+    x = graph.placeholderWithShape_dataType_name_(shape, F32, "x")
+    row = constant(graph, X[:1])
+    sizes = call(graph, "shapeOfTensor:name:", x, None)
+    wide = call(graph, "broadcastTensor:toShapeTensor:name:", row, sizes, None)
+    flat = call(graph, "reshapeTensor:withShape:name:", x, [-1], None)
+    back = call(graph, "reshapeTensor:withShapeTensor:name:", flat, sizes, "back")
+    total = call(graph, "multiplicationWithPrimaryTensor:secondaryTensor:name:", wide, back, None)
+    loss = call(graph, "reductionSumWithTensor:axes:name:", total, [0, 1], None)
+    slope = graph.gradientForPrimaryTensor_withTensors_name_(loss, [x], None)[x]
+    found = graph.runWithFeeds_targetTensors_targetOperations_({x: Z[:, :3]}, [total, slope], None)
+    np.testing.assert_allclose(np.asarray(found[total]), X[:1] * Z[:, :3], rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(found[slope]), np.broadcast_to(X[:1], (3, 3)), rtol=1e-6)
+
+
 def test_a_read_sees_the_assign() -> None:
     graph = new_graph()
     v = graph.variableWithData_shape_dataType_name_(
@@ -490,6 +509,8 @@ REFUSALS: list[tuple[str, list[Any], str]] = [
     ("concatTensors:dimension:interleave:name:", [[X, Y], 1, True], "interleave: expected False, got True"),
     ("reLUGradientWithIncomingGradient:sourceTensor:name:", [Z, X], r"\[reLUGradient\] gradient: expected \[2,3\], got \[3,4\]"),
     ("normalizationGradientWithIncomingGradientTensor:sourceTensor:meanTensor:varianceTensor:gammaTensor:gammaGradientTensor:betaGradientTensor:reductionAxes:epsilon:name:", [Z, *BATCH, None, None, None, [0], 0.1], r"\[normalizationGradient\] gradient: expected a shape that broadcasts"),
+    ("reshapeTensor:withShapeTensor:name:", [X, I > 0], r"\[reshape\] shapeTensor: expected a constant \[rank\] of whole numbers, or the result of shapeOf"),
+    ("broadcastTensor:toShapeTensor:name:", [X, [5, 2, 3]], r"\[broadcast\] shapeTensor: expected a Tensor of this graph, got"),
     ("flatten2DTensor:axis:name:", [None, 1], r"\[flatten2DTensor:axis:name:\] tensor: expected a Tensor of this graph, got None"),
     ("sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:", [X, [0], [1, 1], [1, 1], 0, 0, 0], r"\[sliceTensor\] starts: expected one number for each of 2 dimensions, got \[0\]"),
     ("flatten2DTensor:axis:name:", [X, 3], r"\[flatten2D\] axis: expected an axis of 2 dimensions, got 3"),

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.methods.core import whole_number, whole_numbers
+from ..graph.ops import CONSTANT
 from ..graph.ops.base import agree
 from ..graph.ops.random import first_state
 from ..layout import brackets
@@ -60,6 +61,27 @@ def masked_slice(
         highs[axis] = lows[axis] + 1 or None
     found = g.strided_slice(tensor, lows, highs, strides)
     return g.squeeze(found, axes=squeezed, name=name) if squeezed else g.identity(found, name=name)
+
+
+def reshape_to(g: Graph, tensor: Tensor, shape: Tensor, name: str | None) -> Tensor:
+    return g.identity(_to_sizes(g, "reshape", tensor, shape), name=name)
+
+
+def broadcast_to(g: Graph, tensor: Tensor, shape: Tensor, name: str | None) -> Tensor:
+    return g.identity(_to_sizes(g, "broadcast", tensor, shape), name=name)
+
+
+def _to_sizes(g: Graph, op: str, tensor: Tensor, shape: Tensor) -> Tensor:
+    """To sizes that are a constant or the shape of a tensor: no shape depends on values here."""
+    node = g.own(op, "shapeTensor", shape).node
+    source = node.inputs[0].node if node.op.name == "cast" else node
+    if source.op is CONSTANT and len(shape.shape) == 1 and shape.dtype.startswith("int"):
+        sizes = [int(size) for size in source.attributes["store"].value]
+        return g.reshape(tensor, sizes) if op == "reshape" else g.broadcast(tensor, sizes)
+    if source.op.name == "sizes":  # shapeOf, of what is not known yet
+        return g.add_node_named(f"{op}_to", (tensor, *source.inputs), source.attributes)
+    expected = "a constant [rank] of whole numbers, or the result of shapeOf"
+    raise OptionError(refusal(op, "shapeTensor", expected, repr(shape)))
 
 
 def flatten(g: Graph, tensor: Tensor, axis: int, name: str | None) -> Tensor:

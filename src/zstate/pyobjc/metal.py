@@ -167,6 +167,8 @@ class MTLBuffer(MTLResource):
 class VarList:
     """Memory without a length of its own, as PyObjC's ``objc.varlist`` gives it."""
 
+    __slots__ = ("_memory",)
+
     def __init__(self, memory: Array) -> None:
         self._memory = memory
 

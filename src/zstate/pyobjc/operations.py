@@ -19,6 +19,7 @@ from .composed import (
     Build,
     adam_at_rate,
     beta_gradient,
+    broadcast_to,
     concat_interleaved,
     concat_two,
     coordinate,
@@ -31,6 +32,7 @@ from .composed import (
     normalization_gradient,
     random,
     random_anew,
+    reshape_to,
     scatter,
     scatter_along,
     uniform_anew,
@@ -48,6 +50,7 @@ _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
         "padding_mode",
         lambda label, v: chosen(label, "paddingMode", PADDING_MODES, v),
     ),
+    "shape_tensor": ("shape", lambda label, value: value),
     "mode": ("", lambda label, v: chosen(label, "mode", SCATTER_MODES, v)),
     **{
         word: (word, partial(sizes_of, name=word))
@@ -121,7 +124,9 @@ _ROWS: dict[str, tuple[str | Build, str]] = {
         "tensor dimension with_dimension name",
     ),
     "reshapeTensor:withShape:name:": ("reshape", "tensor shape name"),
+    "reshapeTensor:withShapeTensor:name:": (reshape_to, "tensor shape_tensor name"),
     "broadcastTensor:toShape:name:": ("broadcast", "tensor shape name"),
+    "broadcastTensor:toShapeTensor:name:": (broadcast_to, "tensor shape_tensor name"),
     "expandDimsOfTensor:axis:name:": ("expand_dims", "tensor one_axis name"),
     "expandDimsOfTensor:axes:name:": ("expand_dims", "tensor axes name"),
     "squeezeTensor:name:": ("squeeze", "tensor name"),
