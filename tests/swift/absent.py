@@ -18,24 +18,6 @@ def _slice_update(
     return graph._wrap(graph._graph.add_node_named("put_slice", (update._tensor,), attributes))
 
 
-def _with_shape(method: str) -> Callable[..., Any]:
-    """A method of a tensor and of another with its shape, which shapeOf has made."""
-
-    def built(graph: Any, x: Any, shape: Any, name: Any) -> Any:
-        g, node = graph._graph, shape._tensor.node
-        while node.op.name not in ("sizes", "constant"):
-            node = node.inputs[0].node
-        if node.op.name == "constant":  # the shape is known
-            sizes = [int(size) for size in node.attributes["store"].value]
-            return graph._wrap(getattr(g, method)(x._tensor, sizes, name=name))
-        inputs = (x._tensor, node.inputs[0])
-        return graph._wrap(g.add_node_named(f"{method}_like", inputs, {}, name))
-
-    return built
-
-
 METHODS: dict[str, Callable[..., Any]] = {
     "sliceUpdateDataTensor:updateTensor:starts:ends:strides:name:": _slice_update,
-    "reshapeTensor:withShapeTensor:name:": _with_shape("reshape"),
-    "broadcastTensor:toShapeTensor:name:": _with_shape("broadcast"),
 }
