@@ -11,8 +11,10 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/blocks.h"
 #include "runtime/engines.h"
 #include "runtime/named_arrays.h"
+#include "runtime/threads.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace zstate {
@@ -147,4 +149,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(zstate_forward, zstate::run_forward,
                               xla::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(zstate_gradient, zstate::run_gradient,
                               xla::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+// This copy of the engine has threads and memory of its own: the settings of zstate.set_num_threads and
+// zstate.set_kept_memory.
+extern "C" void zstate_set_num_threads(int threads) { zstate::set_num_threads(threads); }
+extern "C" int zstate_get_num_threads() { return zstate::get_num_threads(); }
+extern "C" void zstate_set_kept_memory(std::size_t bytes) { zstate::set_kept_limit(bytes); }
 #pragma GCC visibility pop

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations, product
 from typing import Any
 
 import jax
@@ -14,7 +18,11 @@ from jax.test_util import check_grads
 
 import zstate as zs
 import zstate.jax as zj
+from zstate.jax import ffi
 
+needs_handlers = pytest.mark.skipif(
+    zj.unavailable() is not None, reason="built without the XLA handlers"
+)
 T, N, I, H = 5, 3, 4, 6
 CELLS = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
 NAMES = ("source", "recurrent_weight", "input_weight", "bias", "init_state", "mask")
@@ -101,30 +109,44 @@ def plain_scan(cell: str, descriptor: Any) -> Any:
     return function
 
 
+def with_mask(function: Any, mask: Any) -> Any:
+    """As a function of the other inputs, whose gradients the engine has; the mask's is composed."""
+    return lambda values: function({**values, "mask": mask})
+
+
 @pytest.mark.parametrize(
     ("cell", "both"),
-    [*itertools.product(CELLS, (False, True)), ("lstm, new cell", True)],
+    [*product(CELLS, (False, True)), ("lstm, new cell", True)],
 )
 def test_gradients_are_those_of_a_plain_scan(cell: str, both: bool) -> None:
     cell, _, new_cell = cell.partition(", ")
     values, descriptor = make(cell, both, **{"peephole_on_new_cell": True} if new_cell else {})
-    wanted = jax.grad(plain_scan(cell, descriptor))(values)
-    for function in (jax.grad(loss(cell, descriptor)), jax.jit(jax.grad(loss(cell, descriptor)))):
-        found = function(values)
-        for name in values:
-            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12, atol=1e-12)
+    wanted = jax.jit(jax.grad(plain_scan(cell, descriptor)))(values)
+    function = loss(cell, descriptor)
+    if not both:
+        assert_close(jax.jit(jax.grad(function))(values), wanted)
+    mask = values.pop("mask")
+    function = jax.grad(with_mask(function, mask))
+    assert_close(jax.jit(function)(values), wanted)
+    assert_close(function(values), wanted)
+
+
+def assert_close(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name, value in found.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-12, atol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_derivatives_forwards_and_of_second_order(cell: str) -> None:
     values, descriptor = make(cell)
-    order = 2 if cell == "gru" or os.environ.get("ZSTATE_SOAK") else 1  # test_hessian has the rest
-    check_grads(loss(cell, descriptor), (values,), order=order, modes=["fwd", "rev"], rtol=1e-6)
+    order = 2 if os.environ.get("ZSTATE_SOAK") else 1  # test_hessian has the rest
+    function, plain = jax.jit(loss(cell, descriptor)), jax.jit(plain_scan(cell, descriptor))
+    check_grads(function, (values,), order=order, modes=["fwd", "rev"], rtol=1e-6)
     tangent = {name: jnp.ones_like(value) for name, value in values.items()}
-    wanted = jax.jvp(plain_scan(cell, descriptor), (values,), (tangent,))
-    found = jax.jvp(loss(cell, descriptor), (values,), (tangent,))
+    wanted = jax.jvp(plain, (values,), (tangent,))
+    found = jax.jvp(function, (values,), (tangent,))
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
-    linear = jax.linearize(loss(cell, descriptor), values)[1]
+    linear = jax.linearize(function, values)[1]
     np.testing.assert_allclose(linear(tangent), wanted[1], rtol=1e-12)
 
 
@@ -136,36 +158,60 @@ def test_hessian(cell: str) -> None:
         return lambda R: function({**values, "recurrent_weight": R})
 
     R = values["recurrent_weight"]
-    wanted = jax.hessian(of_weight(plain_scan(cell, descriptor)))(R)
+    wanted = jax.jit(jax.hessian(of_weight(plain_scan(cell, descriptor))))(R)
     function = of_weight(loss(cell, descriptor))
     ways = [jax.hessian, lambda f: jax.jacrev(jax.jacrev(f))]
     for way in ways if cell == "lstm" else ways[:1]:
-        found = way(function)(R)
+        found = jax.jit(way(function))(R)
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_vmap_over_any_inputs_is_a_loop(cell: str) -> None:
+def test_hessian_by_differences(cell: str) -> None:
+    """All second derivatives by h0 and the bias, against differences of the first."""
+    values, descriptor = make(cell, batch=1)
+    names = ("bias", "init_state")
+
+    def of(vector: Any) -> Any:
+        bias, state = jnp.split(vector, [values["bias"].size])
+        changed = {"bias": bias, "init_state": state[None]}
+        return loss(cell, descriptor)({**values, **changed})
+
+    at = jnp.concatenate([values[name].ravel() for name in names])
+    gradient, step = jax.jit(jax.vmap(jax.grad(of))), 1e-3 * jnp.eye(at.size)
+    weights = {1: 2 / 3, -1: -2 / 3, 2: -1 / 12, -2: 1 / 12}
+    wanted = sum(weight * gradient(at + k * step) for k, weight in weights.items()) / 1e-3
+    found = jax.jit(jax.hessian(of))(at)
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+    np.testing.assert_allclose(found, found.T, atol=1e-13)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_vmap_over_any_inputs_is_a_loop(cell: str, pytestconfig: pytest.Config) -> None:
     values, descriptor = make(cell)
-    function = loss(cell, descriptor)
-    one = jax.jit(jax.value_and_grad(function))
-    chosen = [{"source", "init_state"}, {"mask"}, {"recurrent_weight"}, set(values)]
-    if os.environ.get("ZSTATE_SOAK"):
-        chosen += [{name} for name in values]
-    for batched in chosen:
+    chosen = [*combinations(values, 1), *combinations(values, 2)]
+    if not os.environ.get("ZSTATE_SOAK"):  # a few of them, others at every commit
+        rng = np.random.default_rng(int(pytestconfig.option.hypothesis_seed))
+        chosen = [chosen[k] for k in rng.choice(len(chosen), 4, replace=False)]
+
+    def gradients(values: dict[str, Any]) -> Any:
+        others = {name: value for name, value in values.items() if name != "mask"}
+        function = with_mask(loss(cell, descriptor), values["mask"])
+        return jax.value_and_grad(function)(others)
+
+    one = jax.jit(gradients)
+    for batched in [*chosen, tuple(values)]:
         several = {
             name: jnp.stack([value, value * 1.5], axis=1) if name in batched else value
             for name, value in values.items()
         }
         axes = {name: 1 if name in batched else None for name in values}
-        both = jax.value_and_grad(function)
-        found, gradients = jax.jit(jax.vmap(both, in_axes=(axes,)))(several)
+        found, found_gradients = jax.jit(jax.vmap(gradients, in_axes=(axes,)))(several)
         for k in range(2):
             own = {n: v[:, k] if n in batched else v for n, v in several.items()}
-            value, alone = one(own)
-            np.testing.assert_allclose(found[k], value, rtol=1e-12)
-            for name in values:
-                np.testing.assert_allclose(gradients[name][k], alone[name], rtol=1e-10, atol=1e-12)
+            wanted, alone = one(own)
+            np.testing.assert_allclose(found[k], wanted, rtol=1e-12, err_msg=str(batched))
+            assert_close({name: each[k] for name, each in found_gradients.items()}, alone)
 
 
 def test_inside_scan_and_checkpoint() -> None:
@@ -185,18 +231,51 @@ def test_inside_scan_and_checkpoint() -> None:
     check_grads(repeated, (scale,), order=1, modes=["rev"], rtol=1e-6)
 
 
-def test_donated_and_exported() -> None:
+@pytest.mark.parametrize("cell", CELLS)
+def test_checkpoint_saves_nothing_and_changes_nothing(cell: str) -> None:
+    values, descriptor = make(cell)
+    del values["mask"]  # its gradient is composed of other operations
+    function = loss(cell, descriptor)
+    wanted = jax.jit(jax.grad(function))(values)
+    again = jax.jit(jax.grad(jax.checkpoint(function)))
+    for name, value in again(values).items():
+        np.testing.assert_array_equal(value, wanted[name])
+    nothing = jax.checkpoint_policies.nothing_saveable
+    text = str(jax.make_jaxpr(jax.grad(jax.checkpoint(function, policy=nothing)))(values))
+    assert text.count("zstate_forward[") == 2  # once more on the way back
+
+
+def test_donated_buffers() -> None:
+    """A step of training that gives its weights away gets the right ones back."""
     values, descriptor = make("lstm")
-    function = loss("lstm", descriptor)
-    wanted = function(values)
+    function = with_mask(loss("lstm", descriptor), values.pop("mask"))
+
+    def step(values: Any) -> Any:
+        gradients = jax.grad(function)(values)
+        return {name: value - 0.1 * gradients[name] for name, value in values.items()}
+
+    wanted = jax.jit(step)(values)
     copies = {name: value + 0 for name, value in values.items()}
-    np.testing.assert_allclose(jax.jit(function, donate_argnums=0)(copies), wanted, rtol=1e-12)
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("zstate_forward")]
-    exported = jax.export.export(jax.jit(function), disabled_checks=allowed)(values)
+    found = jax.jit(step, donate_argnums=0)(copies)
+    assert copies["recurrent_weight"].is_deleted()
+    for name in values:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-13, atol=1e-15)
+
+
+def test_exported_and_compiled_ahead_of_time() -> None:
+    values, descriptor = make("lstm")
+    function = with_mask(loss("lstm", descriptor), values.pop("mask"))
+    function = jax.jit(jax.value_and_grad(function))
+    wanted = function(values)
+    targets = ("zstate_forward", "zstate_gradient")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
+    exported = jax.export.export(function, disabled_checks=allowed)(values)
     again = jax.export.deserialize(exported.serialize())
-    np.testing.assert_allclose(again.call(values), wanted, rtol=1e-12)
-    compiled = jax.jit(function).lower(values).compile()
-    np.testing.assert_allclose(compiled(values), wanted, rtol=1e-12)
+    compiled = function.lower(values).compile()
+    for found in (again.call(values), compiled(values)):
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-12)
+        for name in values:
+            np.testing.assert_allclose(found[1][name], wanted[1][name], rtol=1e-12, atol=1e-14)
 
 
 def test_equal_descriptors_compile_once() -> None:
@@ -212,14 +291,47 @@ def test_equal_descriptors_compile_once() -> None:
     for _ in range(3):
         jitted(x, R, zs.LSTMDescriptor(forget_gate_last=True))
     assert traces == 1
+    jitted(x, R, zs.LSTMDescriptor(forget_gate_last=False))
+    assert traces == 2
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The programs that XLA compiles meanwhile."""
+    found: list[str] = []
+
+    def listen(event: str, duration: float, **more: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_call_without_jit_compiles_once() -> None:
+    """Plain calls and their gradients: for equal descriptors there is one program each."""
+    x, R = jnp.full((2, 1, 12), 0.3), jnp.full((12, 3), 0.1)
+
+    def call(descriptor: Any) -> Any:
+        return jax.grad(lambda R: zj.lstm(x, R, descriptor=descriptor).state.sum())(R)
+
+    with compilations() as first:
+        call(zs.LSTMDescriptor(forget_gate_last=True))
+    with compilations() as again:
+        for _ in range(2):
+            call(zs.LSTMDescriptor(forget_gate_last=True))
+    assert len(first) >= 2 and not again
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 def test_other_float_types_keep_theirs(dtype: Any) -> None:
     values, descriptor = make("gru")
+    del values["mask"]
+    function = jax.jit(jax.grad(lambda v: loss("gru", descriptor)(v).astype(jnp.float32)))
     cast = {name: value.astype(dtype) for name, value in values.items()}
-    gradients = jax.grad(lambda v: loss("gru", descriptor)(v).astype(jnp.float32))(cast)
-    exact = jax.grad(loss("gru", descriptor))({n: v.astype(jnp.float64) for n, v in cast.items()})
+    gradients = function(cast)
+    exact = function({name: value.astype(jnp.float64) for name, value in cast.items()})
     bound = {jnp.float32: 1e-5, jnp.float16: 1e-2, jnp.bfloat16: 8e-2}[dtype]
     for name, value in gradients.items():
         assert value.dtype == dtype
@@ -227,10 +339,40 @@ def test_other_float_types_keep_theirs(dtype: Any) -> None:
         assert error <= bound * jnp.abs(exact[name]).max(), name
 
 
+@needs_handlers
+def test_no_copies_in_a_step_of_training() -> None:
+    """The compiled program is two calls of the engine on its own arguments and results."""
+    values, descriptor = make("lstm")
+    del values["mask"]
+
+    def function(values: Any, dy: Any) -> Any:
+        state = zj.lstm(**values, descriptor=replace(descriptor, produce_cell=False)).state
+        return (state * dy).sum()
+
+    dy = jnp.ones((T, N, H))
+    compiled = jax.jit(jax.grad(function)).lower(values, dy).compile()
+    text = compiled.as_text()
+    calls = [line for line in text.splitlines() if "custom-call(" in line]
+    assert len(calls) == 2
+    for line in calls:  # on the source as it came in
+        assert re.search(r"custom-call\(%values__source__[.\d]*,", line)
+    assert not re.search(r"= \S+ (copy|transpose|dynamic-slice|pad)\(", text)
+    # All that is kept for the way back: h, c and z, and some bytes for alignment and tables.
+    saved = 8 * T * N * (H + H + 4 * H)
+    assert compiled.memory_analysis().temp_size_in_bytes <= saved + 1024
+
+
+@needs_handlers
 def test_no_copy_of_the_source() -> None:
     """The compiled program needs no room beyond its arguments and results."""
-    if zj.unavailable() is not None:
-        pytest.skip("built without the XLA handlers")
     x, R = jnp.ones((64, 16, 128)), jnp.ones((128, 128)) * 0.01
     compiled = jax.jit(lambda x, R: zj.single_gate_rnn(x, R).state).lower(x, R).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < x.nbytes // 2
+    assert compiled.memory_analysis().temp_size_in_bytes < 1024
+
+
+@needs_handlers
+def test_settings_reach_the_engine_in_the_handlers() -> None:
+    library, before = ffi._load(), zs.get_num_threads()
+    for number in (3, before):
+        zs.set_num_threads(number)
+        assert library.zstate_get_num_threads() == number

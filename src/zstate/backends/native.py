@@ -212,9 +212,7 @@ def set_num_threads(count: int) -> None:
     The default is OMP_NUM_THREADS, or the cores that the process may use. Without the native
     engine there is nothing to set.
     """
-    number = _whole_number("set_num_threads", count, 1, 2**31 - 1)
-    if not _REASON:
-        _native.set_num_threads(number)
+    _set("set_num_threads", _whole_number("set_num_threads", count, 1, 2**31 - 1))
 
 
 def set_kept_memory(size: int) -> None:
@@ -224,9 +222,27 @@ def set_kept_memory(size: int) -> None:
     next call: new memory has to be cleared by the system first. The default is 512 MB, or an eighth
     of the machine's memory if that is less; 0 keeps nothing, and gives back what is kept now.
     """
-    number = _whole_number("set_kept_memory", size, 0)
+    _set("set_kept_memory", min(_whole_number("set_kept_memory", size, 0), sys.maxsize))
+
+
+# The settings that were made, and the copies of the engine in other libraries that follow them.
+_settings: dict[str, int] = {}
+_copies: list[Any] = []
+
+
+def _set(setting: str, number: int) -> None:
+    _settings[setting] = number
     if not _REASON:
-        _native.set_kept_memory(min(number, sys.maxsize))
+        getattr(_native, setting)(number)
+    for library in _copies:
+        getattr(library, f"zstate_{setting}")(number)
+
+
+def add_copy(library: Any) -> None:
+    """Let the engine inside another library follow this one's settings."""
+    for setting, number in _settings.items():
+        getattr(library, f"zstate_{setting}")(number)
+    _copies.append(library)
 
 
 def _whole_number(function: str, value: Any, least: int, most: int | None = None) -> int:

@@ -28,11 +28,19 @@ _LIBRARY = Path(__file__).parent.parent / "libzstate_xla.so"
 _TARGETS = {False: "zstate_forward", True: "zstate_gradient"}  # by whether it is a gradient
 
 
+@lru_cache(maxsize=1)
+def _load() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(_LIBRARY))
+    library.zstate_set_kept_memory.argtypes = [ctypes.c_size_t]
+    native.add_copy(library)
+    return library
+
+
 @lru_cache(maxsize=8)
 def register(target: str, platform: str) -> str | None:
     """Let XLA find a handler; why it cannot, or None."""
     try:
-        handler = getattr(ctypes.CDLL(str(_LIBRARY)), target)
+        handler = getattr(_load(), target)
     except (OSError, AttributeError) as error:
         return f"the package was built without its XLA handlers, which need jax then ({error})"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
