@@ -43,7 +43,8 @@ def options(rng: np.random.Generator, cell: str) -> dict[str, Any]:
         for name in DESCRIPTORS[cell].activation_fields:
             found[name] = zs.Activation(int(rng.integers(5)))
     if cell == "lstm":
-        found |= {"forget_gate_last": coin(), "produce_cell": coin()}
+        names = ("forget_gate_last", "produce_cell", "peephole_on_new_cell")
+        found |= {name: coin() for name in names}
     if cell == "gru":
         found |= {"reset_gate_first": coin(), "reset_after": coin(), "flip_z": coin(0.25)}
     return found

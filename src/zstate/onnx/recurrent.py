@@ -8,15 +8,16 @@ lengths are given, one for each direction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..convert import FRAMEWORKS
-from ..convert.options import _TAKES_ALPHA, _TAKES_BETA, options
+from ..convert.blocks import peephole_options
+from ..convert.options import TAKES_ALPHA, TAKES_BETA, options
 from ..convert.table import LSTM, RNN
-from ..descriptors import AnyDescriptor, LSTMDescriptor
+from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops.like import broadcast_like
@@ -39,14 +40,6 @@ def gate_rows(theirs: Sequence[str], ours: Sequence[str], hidden: int) -> Array:
     return np.concatenate(blocks)
 
 
-def peephole_options(operation: str) -> dict[str, Any]:
-    """The option by which an LSTM's output gate looks at c[t], as ONNX's does."""
-    if "peephole_on_new_cell" in {field.name for field in fields(LSTMDescriptor)}:
-        return {"peephole_on_new_cell": True}
-    expected = "no peephole, as ONNX's output gate looks at c[t] and zstate's at c[t-1]"
-    raise OptionError(refusal(operation, "P", expected, "one"))
-
-
 def recurrent(node: Node) -> list[Tensor | None]:
     """Y [T,D,N,H], Y_h [D,N,H] and, of an LSTM, Y_c [D,N,H]; batch first with layout = 1."""
     g, cell = node.graph, CELLS[node.kind]
@@ -60,7 +53,7 @@ def recurrent(node: Node) -> list[Tensor | None]:
         del attributes["clip"]
     told = _by_direction(cell, attributes, count)
     if cell == LSTM and node.has(P):
-        told = [{**each, **peephole_options(node.kind)} for each in told]
+        told = [each | peephole_options(ROW) for each in told]
     has_cell = cell == LSTM and node.wants(2)
     more: dict[str, Any] = {"produce_cell": True} if has_cell else {}
     descriptors = [DESCRIPTORS[cell](**each, **more) for each in told]
@@ -126,10 +119,10 @@ def _by_direction(cell: str, facts: dict[str, Any], count: int) -> list[dict[str
     for part in (words[:half], words[half:]):
         taken = {
             "activation_alpha": [
-                alphas.pop(0) for word in part if word.lower() in _TAKES_ALPHA and alphas
+                alphas.pop(0) for word in part if word.lower() in TAKES_ALPHA and alphas
             ],
             "activation_beta": [
-                betas.pop(0) for word in part if word.lower() in _TAKES_BETA and betas
+                betas.pop(0) for word in part if word.lower() in TAKES_BETA and betas
             ],
         }
         found.append(options(ROW, cell, {**facts, **taken, "activations": part}, 1, True, None))
