@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -185,6 +185,9 @@ class Node:
 
     def shape(self, tensor: Tensor) -> list[int | Size]:
         return [self.owner.size(tensor, axis) for axis in range(len(tensor.shape))]
+
+
+Row = Callable[[Node], Sequence[Any]]  # of the table of operators: a node to its results
 
 
 class Importer:

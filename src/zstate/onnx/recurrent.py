@@ -24,7 +24,7 @@ from ..graph.ops.like import broadcast_like
 from ..layout import DESCRIPTORS, brackets, gate_order
 from ..types import Array
 from .loading import Node
-from .sizes import sized_node
+from .operators.indexing import steps_at, within_lengths
 
 ROW = FRAMEWORKS["onnx"]
 CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": "gru"}
@@ -334,14 +334,9 @@ def _one_direction(
         found = _call(g, cell, source, tensors, descriptor, name)
         last = [g.slice_tensor(each, 0, -1, 1) for each in found]
         return g.reverse(found[0], axes=[0]) if is_backward else found[0], last
-    steps = sized_node(g, "range_to", None, [0, _size(source, 0), 1])
-    steps = g.expand_dims(steps, axes=[1])  # [T,1]
-    inside = g.expand_dims(g.less_than(steps, lengths), axes=[2])  # [T,N,1]
+    inside, turned = within_lengths(g, source, lengths)
     if is_backward:
-        # Backwards within each length, and as it was behind it: its own inverse.
-        turned = g.select(g.less_than(steps, lengths), lengths - 1 - steps, steps)
-        turned = g.expand_dims(turned, axes=[2])
-        source = g.gather_along_axis(source, broadcast_like(g, turned, source), 0)
+        source = steps_at(g, source, turned)
     found = _call(g, cell, source, tensors, descriptor, name)
     end = g.expand_dims(g.maximum(lengths - 1, 0), axes=[0, 2])  # [1,N,1]
     last = []
@@ -351,12 +346,5 @@ def _one_direction(
         last.append(g.select(g.greater_than(g.expand_dims(lengths, axes=[0, 2]), 0), taken, 0.0))
     state = found[0]
     if is_backward:
-        state = g.gather_along_axis(state, broadcast_like(g, turned, state), 0)
-    return g.select(inside, state, 0.0), last
-
-
-def _size(tensor: Tensor, axis: int) -> Any:
-    from .sizes import Size
-
-    size = tensor.shape[axis]
-    return Size.axis(tensor, axis) if size is None else size
+        state = steps_at(g, state, turned)
+    return g.select(g.expand_dims(inside, axes=[2]), state, 0.0), last
