@@ -267,7 +267,7 @@ def _onnx_model(layers: Sequence[Layer]) -> Any:
         arrays = save(layer, target="onnx")
         for name, array in arrays.items():
             initialisers.append(numpy_helper.from_array(array, f"{name}_{number}"))
-        given = ["W", "R", "B", "", "initial_h", "initial_c"]
+        given = ["W", "R", "B", "", "initial_h", "initial_c", "P"]
         inputs = [source] + [f"{name}_{number}" if name in arrays else "" for name in given]
         while not inputs[-1]:
             inputs.pop()

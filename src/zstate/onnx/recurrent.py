@@ -249,12 +249,18 @@ def _states(node: Node, layout: int, count: int) -> dict[str, Tensor]:
     for index, name in ((H0, "init_state"), (C0, "init_cell")):
         if not node.has(index):
             continue
-        tensor = node.tensor(index)
-        if len(tensor.shape) != 3 or tensor.shape[1 if layout else 0] not in (None, count):
+        shape, axis = _shape(node, index), 1 if layout else 0
+        if len(shape) != 3 or shape[axis] not in (None, count):
             expected = f"[N,{count},H]" if layout else f"[{count},N,H]"
-            raise ShapeError(refusal(node.kind, name, expected, brackets(tensor.shape)))
-        axis = 1 if layout else 0
-        pieces = [g.squeeze(each, axes=[axis]) for each in g.split(tensor, [1] * count, axis=axis)]
+            raise ShapeError(refusal(node.kind, name, expected, brackets(shape)))
+        given, owner = node.inputs[index], node.owner
+        if owner.is_own(given, node.proto, index) and len(owner.readers[given]) == 1:
+            array = np.moveaxis(owner.arrays[given], axis, 1).reshape(-1, count * shape[2])
+            found[name] = owner.parameters[given] = g.variable(array, name=given)
+            continue
+        tensor = node.tensor(index)
+        pieces = [tensor] if count == 1 else g.split(tensor, [1, 1], axis=axis)
+        pieces = [g.squeeze(each, axes=[axis]) for each in pieces]
         found[name] = g.concat_tensors(pieces, axis=1) if count == 2 else pieces[0]
     return found
 

@@ -71,7 +71,13 @@ def _axes(node: Node, index: int = 1) -> list[int] | None:
 
 
 def _squeeze(node: Node) -> list[Tensor]:
-    return [node.graph.squeeze(node.tensor(0), axes=_axes(node))]
+    x, axes = node.tensor(0), _axes(node)
+    if axes is not None and x.node.op.name == "expand_dims":
+        # The direction of a recurrent node, which most models take away at once.
+        added = x.node.attributes["axes"]
+        if sorted(axis % len(x.shape) for axis in axes) == sorted(a % len(x.shape) for a in added):
+            return [x.node.inputs[0]]
+    return [node.graph.squeeze(x, axes=axes)]
 
 
 def _unsqueeze(node: Node) -> list[Tensor]:
