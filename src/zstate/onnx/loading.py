@@ -180,6 +180,13 @@ class Node:
             return value
         return [each.decode() if isinstance(each, bytes) else each for each in value]
 
+    def subgraph(self, name: str) -> Any:
+        """An attribute that is a graph."""
+        attribute = self._unread.pop(name, None)
+        if attribute is None or attribute.type != onnx_package().AttributeProto.GRAPH:
+            raise GraphError(refusal(self.kind, name, "a graph", "none"))
+        return attribute.g
+
     def finish(self) -> None:
         """Refuse what was not looked at."""
         if self._unread:

@@ -1,7 +1,7 @@
 """The table of ONNX operators: each row translates a node into nodes of the graph.
 
-Recurrent nodes are in recurrent.py, all others in operators/, arithmetic on sizes that are not
-known yet in shapes.py.
+Recurrent nodes are in recurrent.py and scan_reading.py, all others in operators/, arithmetic on
+sizes that are not known yet in shapes.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from . import shapes
 from .loading import Node, Row
 from .operators import contractions, elementwise, indexing, reductions, shaping, values
 from .recurrent import CELLS, recurrent
+from .scan_reading import scan
 
 ROWS: dict[str, Row] = {
     **elementwise.ROWS,
@@ -23,6 +24,7 @@ ROWS: dict[str, Row] = {
     **shaping.ROWS,
     **values.ROWS,
     **dict.fromkeys(CELLS, recurrent),
+    "Scan": scan,
     "Shape": shapes.shape,
     "Size": shapes.size,
 }
