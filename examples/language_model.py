@@ -1,7 +1,11 @@
 """A character language model with zstate: embedding, LSTM, projection, loss, gradients, Adam.
 
-The same in Swift: language_model.swift. Numbers in brackets tie the two together.
+``python examples/language_model.py FOLDER`` also writes the trained model to FOLDER: its weights,
+and the same graph in Swift, which is language_model.swift beside this file.
 """
+
+import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -30,15 +34,15 @@ P = parameter((H, V), 0.125, "P")
 parameters = [table, W, R, b, P]
 
 # [3] The model. `training` turns itself on where a gradient needs it.
-x = g.gather(table, tokens)
+x = g.gather(table, tokens, name="x")
 (h,) = g.lstm(x, recurrent_weight=R, input_weight=W, bias=b, name="encoder")
-rows = g.reshape(h, (T * N, H))
-logits = g.matrix_multiplication(rows, P)
+rows = g.reshape(h, (T * N, H), name="rows")
+logits = g.matrix_multiplication(rows, P, name="logits")
 
 # [4] The loss.
 flat = g.reshape(targets, (T * N,))
-labels = g.one_hot(flat, V)
-loss = g.soft_max_cross_entropy(logits, labels, axis=-1, reduction="mean")
+labels = g.one_hot(flat, V, name="labels")
+loss = g.soft_max_cross_entropy(logits, labels, axis=-1, reduction="mean", name="loss")
 
 # [5] Its gradients.
 gradients = g.gradients(of=loss, with_respect_to=parameters)
@@ -49,8 +53,8 @@ power1, power2 = g.variable(1.0, name="power1"), g.variable(1.0, name="power2")
 next1, next2 = power1 * beta1, power2 * beta2
 operations = [g.assign(power1, next1), g.assign(power2, next2)]
 for p in parameters:
-    m = g.variable(0.0, shape=p.shape)
-    v = g.variable(0.0, shape=p.shape)
+    m = g.variable(0.0, shape=p.shape, name=f"{p.name}_momentum")
+    v = g.variable(0.0, shape=p.shape, name=f"{p.name}_velocity")
     updated = g.adam(
         learning_rate=0.01,
         beta1=beta1,
@@ -62,6 +66,7 @@ for p in parameters:
         momentum=m,
         velocity=v,
         gradient=gradients[p],
+        name=f"{p.name}_updated",
     )
     for variable, value in zip([p, m, v], updated, strict=True):
         operations.append(g.assign(variable, value))
@@ -84,3 +89,10 @@ for step in range(120):
     first, last = (loss_now if step == 0 else first), loss_now
 print(f"loss {first:.3f} -> {last:.3f} nats per character")
 assert last < first / 2
+
+# [8] The graph in Swift, and the file of weights that it reads.
+if len(sys.argv) == 2:
+    folder = Path(sys.argv[1])
+    g.save(folder / "language_model.safetensors")
+    text = g.to_swift("LanguageModel", weights="language_model.safetensors")
+    (folder / "language_model.swift").write_text(text, encoding="utf-8")

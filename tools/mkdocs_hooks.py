@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "examples/*"]
 # Methods that modules of zstate call on each other's classes; users do not.
 INTERNAL = {
-    *("add_node", "add_node_named", "apply", "apply_many", "needed", "own", "training_twin"),
+    *("add_node", "add_node_named", "apply", "apply_many", "fit", "needed", "own", "training_twin"),
     *("direction_weights", "directions", "joined", "layer_parameters"),
 }
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)")

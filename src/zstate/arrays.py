@@ -132,6 +132,9 @@ class NumPyNamespace(_InTurn):
     def flip(self, value: Any, axis: Sequence[int]) -> Any:
         return np.flip(value, tuple(axis))
 
+    def argsort(self, value: Any, axis: int) -> Any:
+        return np.argsort(value, axis=axis, kind="stable")
+
     def take(self, value: Any, indices: Any, axis: int) -> Any:
         if axis == 0:
             found = fused("take_rows", value, indices.astype(np.int64, copy=False))
@@ -174,6 +177,7 @@ class TorchNamespace(_InTurn):
         self._torch, self.device = torch, device
         self.take_along_axis = lambda x, indices, axis: torch.take_along_dim(x, indices, axis)
         self.equal = torch.eq  # torch.equal compares whole tensors
+        self.rint = torch.round
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._torch, name)
@@ -224,6 +228,27 @@ class TorchNamespace(_InTurn):
 
     def max(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         return self._torch.amax(value, axis, keepdim=keepdims) if axis else value
+
+    def min(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        return self._torch.amin(value, axis, keepdim=keepdims) if axis else value
+
+    def prod(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        return self._one_by_one(self._torch.prod, value, axis)
+
+    def all(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        return self._one_by_one(self._torch.all, value, axis)
+
+    def any(self, value: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        return self._one_by_one(self._torch.any, value, axis)
+
+    def _one_by_one(self, reduce: Any, value: Any, axis: tuple[int, ...]) -> Any:
+        """A reduction that torch has over one axis; the axes stay."""
+        for one in axis:
+            value = reduce(value, one, keepdim=True)
+        return value
+
+    def argsort(self, value: Any, axis: int) -> Any:
+        return self._torch.argsort(value, dim=axis, stable=True)
 
     def permute_dims(self, value: Any, axes: tuple[int, ...]) -> Any:
         return value.permute(axes)

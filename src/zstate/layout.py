@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -412,6 +412,7 @@ def is_plain_array(value: object) -> bool:
     return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix)
 
 
+@lru_cache(maxsize=64)  # NumPy makes the name anew each time, which costs a microsecond
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The type's name; a type in foreign byte order keeps its mark, so that it is refused."""
     return dtype.name if dtype.isnative else dtype.str

@@ -159,7 +159,6 @@ def test_gru_by_its_published_equations(rng: np.random.Generator) -> None:
         ({}, {"direction": "reverse"}, "order of the input"),
         ({}, {"clip": 5.0}, "clip=5.0: zstate does not clip"),
         ({}, {"activation": "scaled_tanh"}, "activation: expected one of.*'scaled_tanh'"),
-        ({"peephole": np.ones(6)}, {}, r"output gate looks at c\[t\]; zstate's at c\[t-1\]"),
     ],
 )
 def test_refused(extra: dict[str, Any], facts: dict[str, Any], message: str) -> None:

@@ -85,10 +85,17 @@ def test_facts_and_prefixes_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(np.load("out.npz")) == {"Wxh", "Whh", "bias"}
 
 
+def _with_peepholes(rng: np.random.Generator, layer: zc.Layer) -> zc.Layer:
+    peephole = draw(rng, (2, 4 * H))
+    peephole[:, 2 * H : 3 * H] = 0
+    return zc.Layer(layer.cell, layer.descriptor, {**layer.tensors, "peephole": peephole})
+
+
 @pytest.mark.parametrize("dtype", ["float32"])
 def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
+    first = random_layer(rng, "lstm", bidirectional=True, peephole_on_new_cell=True)
     stack = [
-        random_layer(rng, "lstm", bidirectional=True),
+        _with_peepholes(rng, first),
         random_layer(rng, "gru", inputs=2 * H, reset_after=True),
         random_layer(rng, "single_gate_rnn", inputs=H, hidden=3, bias=False),
     ]
@@ -100,7 +107,8 @@ def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
     back = as_list(zc.load(files.read("model.onnx", "onnx"), source="onnx"))
     for one, other in zip(back, stack, strict=True):
         same_layer(one, other)
-    assert _convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "keras") == 0
+    assert _convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "tensorflow") == 0
+    assert _convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "keras") == 2
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,12 @@ def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
             ["in.pt", "o.npz", "--from", "torch", "--to", "keras"],
             "a file that ends in .safetensors",
         ),
-        (["in.npz", "o.keras", "--from", "torch", "--to", "keras"], "write: expected a file that"),
+        (["in.npz", "o.pt", "--from", "torch", "--to", "keras"], "write: expected a file that"),
+        (["in.npz", "o.keras", "--from", "torch", "--to", "tensorflow"], "keras for a .keras file"),
+        (
+            ["in.npz", "o.h5", "--from", "torch", "--to", "mlx"],
+            "--to: expected keras or tensorflow",
+        ),
         (["in.npz", "o.onnx", "--from", "torch", "--to", "keras"], "--to: expected onnx for a"),
         (["in.onnx", "o.npz", "--from", "torch", "--to", "keras"], "--from: expected onnx"),
         (["in.keras", "o.npz", "--from", "torch", "--to", "mlx"], "--from: expected keras or"),
@@ -240,3 +253,50 @@ def test_models_of_keras_2(name: str, rng: np.random.Generator) -> None:
         same_layer(one, other)
     with pytest.raises(zs.OptionError, match="--from tensorflow"):
         files.read(name, "keras")
+
+
+def _stack(rng: np.random.Generator) -> list[zc.Layer]:
+    return [
+        random_layer(rng, "lstm", bidirectional=True),
+        random_layer(rng, "gru", inputs=2 * H, reset_after=True),
+        random_layer(rng, "gru", inputs=H, bias=False, output_gate_activation=ACT.RELU),
+        random_layer(rng, "single_gate_rnn", inputs=H, hidden=3, activation=ACT.SIGMOID),
+        random_layer(rng, "lstm", inputs=3, reverse=True),
+        random_layer(rng, "lstm", inputs=H),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [("out.keras", "keras"), ("out.h5", "keras"), ("out.h5", "tensorflow")],
+)
+def test_models_for_keras(name: str, framework: str, rng: np.random.Generator) -> None:
+    """Written without Keras; read back to the bit, and loaded by Keras itself where it is."""
+    pytest.importorskip("h5py")
+    stack = _stack(rng)
+    files.write(name, stack, framework)
+    found = as_list(zc.load(files.read(name, framework), source=framework))
+    for one, other in zip(found, stack, strict=True):
+        same_layer(one, other)
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    keras = pytest.importorskip("keras" if framework == "keras" else "tf_keras")
+    model = keras.models.load_model(name, compile=False)
+    source = draw(rng, (T, N, I))
+    expected = ours(stack, source, [{}] * len(stack))
+    result = np.asarray(model.predict(source.swapaxes(0, 1), verbose=0)).swapaxes(0, 1)
+    close(result, expected)
+
+
+def test_what_a_model_of_keras_cannot_hold(rng: np.random.Generator) -> None:
+    pytest.importorskip("h5py")
+    layer = random_layer(rng, "lstm", peephole_on_new_cell=True)
+    peephole = draw(rng, (4 * H,))
+    peephole[2 * H : 3 * H] = 0
+    seeing = zc.Layer("lstm", layer.descriptor, {**layer.tensors, "peephole": peephole})
+    with pytest.raises(zs.OptionError, match="no peephole, which no layer of Keras has"):
+        files.write("out.h5", [seeing], "tensorflow")
+    narrow = random_layer(rng, "lstm", dtype="bfloat16")
+    with pytest.raises(zs.OptionError, match="a type that .h5 has, got bfloat16"):
+        files.write("out.h5", [narrow], "keras")
+    assert not Path("out.h5").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import zstate as zs
 import zstate.convert as zc
 from zstate.convert import blocks
+from zstate.convert.objects import keras_facts
 from zstate.types import Array, float_dtype
 
 from .common import ACT, H, I, as_list, draw, random_layer, random_stack, same_layer
@@ -164,7 +166,7 @@ def test_from_one_framework_to_another_by_way_of_all(rng: np.random.Generator) -
 
 @pytest.mark.parametrize("framework", ["onnx", "coreml", "tensorflow1"])
 def test_peepholes_by_gate(framework: str, rng: np.random.Generator) -> None:
-    """The arrays of formats whose convention is refused are still told apart by gate."""
+    """Three of the four gates have one, each format in its own order."""
     row = zc.FRAMEWORKS[framework]
     layer = random_layer(rng, "lstm")
     arrays = blocks.encode(row, "lstm", layer.tensors, layer.descriptor)
@@ -177,14 +179,11 @@ def test_peepholes_by_gate(framework: str, rng: np.random.Generator) -> None:
     assert np.array_equal(back["peephole"], peephole)
 
 
-@pytest.mark.parametrize("framework", ["onnx", "coreml", "tensorflow1"])
+@pytest.mark.parametrize("framework", ["onnx", "coreml", "tensorflow", "tensorflow1"])
 @pytest.mark.parametrize("twice", [False, True])
-def test_peepholes_once_the_convention_can_be_told(
-    framework: str, twice: bool, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    """All but the convention is there: the arrays make the round trip when it is let through."""
-    monkeypatch.setattr(blocks, "peephole_options", lambda *_: {})
-    plain = random_layer(rng, "lstm", bidirectional=twice)
+def test_peepholes(framework: str, twice: bool, rng: np.random.Generator) -> None:
+    """These formats' output gates look at c[t], and their cell gates have no peephole."""
+    plain = random_layer(rng, "lstm", bidirectional=twice, peephole_on_new_cell=True)
     shape = (2, 4, H) if twice else (4, H)
     peephole = draw(rng, shape)
     tensors = {**plain.tensors, "peephole": peephole.reshape(*shape[:-2], 4 * H)}
@@ -197,3 +196,16 @@ def test_peepholes_once_the_convention_can_be_told(
     back = zc.load(weights, source=framework, cell="lstm", **facts)
     assert isinstance(back, zc.Layer)
     same_layer(back, layer)
+    old = zc.Layer("lstm", replace(plain.descriptor, peephole_on_new_cell=False), tensors)
+    with pytest.raises(zs.OptionError, match="peephole_on_new_cell: expected True"):
+        zc.save(old, target=framework)
+    peephole[..., 3, :] = 0  # without o's it does not matter which cell it looks at
+    assert zc.save(old, target=framework).keys() == weights.keys()
+
+
+def test_the_peephole_cell_of_keras_2_is_known() -> None:
+    """No Keras of today has it, so by its name alone."""
+    assert keras_facts("PeepholeLSTMCell", {"units": 3, "use_bias": True}) == (
+        "lstm",
+        {"use_bias": True},
+    )

@@ -203,9 +203,41 @@ def test_the_block_cell(rng: np.random.Generator) -> None:
         close(h.numpy(), expected)
 
 
-def test_peepholes_of_tensorflow_1_are_refused() -> None:
+def test_peepholes_of_tensorflow_1(rng: np.random.Generator) -> None:
     theirs = _cell("lstm", {"use_peepholes": True})
+    theirs.set_weights([draw(rng, w.shape) for w in theirs.get_weights()])
     named = {w.name: w for w in theirs.weights}
     assert len(named) == 5
-    with pytest.raises(zs.OptionError, match=r"output gate looks at c\[t\]; zstate's at c\[t-1\]"):
-        zc.load(named, source="tensorflow1", cell="lstm")
+    layer = zc.load(named, source="tensorflow1", cell="lstm")
+    assert isinstance(layer, zc.Layer) and layer.descriptor.peephole_on_new_cell
+    source, initial = draw(rng, (T, N, I)), states(rng, [layer])
+    close(ours([layer], source, initial), _steps(theirs, "lstm", source, initial[0]))
+    again = _cell("lstm", {"use_peepholes": True, "forget_bias": 0.0})
+    weights = zc.save(layer, target="tensorflow1")
+    again.set_weights([weights[w.name.split("/", 1)[1].split(":")[0]] for w in again.weights])
+    close(_steps(again, "lstm", source, initial[0]), ours([layer], source, initial))
+
+
+def test_the_block_cell_with_peepholes(rng: np.random.Generator) -> None:
+    shapes = {"kernel": (I + H, 4 * H), "bias": (4 * H,)}
+    shapes |= dict.fromkeys(("w_i_diag", "w_f_diag", "w_o_diag"), (H,))
+    weights = {name: draw(rng, shape) for name, shape in shapes.items()}
+    layer = zc.load(weights, source="tensorflow1", cell="lstm")
+    assert isinstance(layer, zc.Layer)
+    source, initial = draw(rng, (T, N, I)), states(rng, [layer])
+    h, c = initial[0]["init_state"], initial[0]["init_cell"]
+    for step, expected in zip(source, ours([layer], source, initial), strict=True):
+        found = tf.raw_ops.LSTMBlockCell(
+            x=step,
+            cs_prev=c,
+            h_prev=h,
+            w=weights["kernel"],
+            b=weights["bias"],
+            wci=weights["w_i_diag"],
+            wcf=weights["w_f_diag"],
+            wco=weights["w_o_diag"],
+            forget_bias=1.0,
+            use_peephole=True,
+        )
+        h, c = found.h, found.cs
+        close(h.numpy(), expected)

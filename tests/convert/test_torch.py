@@ -134,6 +134,7 @@ def test_the_options_of_zstate_torch(bidirectional: bool, rng: np.random.Generat
         H,
         bidirectional=bidirectional,
         peephole=True,
+        peephole_on_new_cell=bidirectional,
         activations={"activation": "relu", "forget_gate_activation": "hard_sigmoid"},
         dtype=torch.float64,
     )

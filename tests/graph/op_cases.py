@@ -98,6 +98,93 @@ CASES = [
         [normal(3, 4) > 0, normal(3, 4), normal(4)],
         np.where,
     ),
+    Case("identity", lambda g, a: g.identity(a), [normal(2, 3)], lambda a: a),
+    Case("modulo", lambda g, a, b: g.modulo(a, b), [normal(3, 4) * 5, positive(4)], np.fmod),
+    Case(
+        "floor_modulo",
+        lambda g, a, b: g.floor_modulo(a, b),
+        [normal(3, 4) * 5, -positive(4)],
+        np.mod,
+    ),
+    *(
+        Case(
+            row,
+            lambda g, a, b, name=name: getattr(g, name)(a, b),
+            [np.array([[True], [False]]), np.array([True, False])],
+            function,
+            False,
+        )
+        for row, name, function in [
+            ("logical_and", "logical_and", np.logical_and),
+            ("logical_or", "logical_or", np.logical_or),
+            ("logical_xor", "logical_xor", np.logical_xor),
+            ("logical_not", "logical_nand", lambda a, b: ~(a & b)),
+            ("logical_not", "logical_nor", lambda a, b: ~(a | b)),
+            ("logical_not", "logical_xnor", np.equal),
+        ]
+    ),
+    *(
+        Case(
+            name,
+            lambda g, a, name=name: getattr(g, name)(a),
+            [np.array([1.0, -np.inf, np.nan, np.inf, 0.0])],
+            function,
+            False,
+        )
+        for name, function in {
+            "is_nan": np.isnan,
+            "is_finite": np.isfinite,
+            "is_infinite": np.isinf,
+        }.items()
+    ),
+    *(
+        Case(name, lambda g, a, name=name: getattr(g, name)(a), [inputs], function)
+        for name, inputs, function in [
+            ("floor", normal(3, 3) * 3, np.floor),
+            ("ceil", normal(3, 3) * 3, np.ceil),
+            ("truncate", normal(3, 3) * 3, np.trunc),
+            ("rint", normal(3, 3) * 3, np.rint),
+            ("exponent_base2", normal(4), np.exp2),
+            ("logarithm_base2", positive(4), np.log2),
+            ("logarithm_base10", positive(4), np.log10),
+            ("sin", normal(4), np.sin),
+            ("cos", normal(4), np.cos),
+            ("tan", normal(4) / 2, np.tan),
+            ("sinh", normal(4), np.sinh),
+            ("cosh", normal(4), np.cosh),
+            ("asin", normal(4) / 9, np.arcsin),
+            ("acos", normal(4) / 9, np.arccos),
+            ("atan", normal(4), np.arctan),
+            ("asinh", normal(4), np.arcsinh),
+            ("acosh", positive(4) + 1, np.arccosh),
+            ("atanh", normal(4) / 9, np.arctanh),
+        ]
+    ),
+    Case("power", lambda g, a: g.exponent_base10(a), [normal(3)], lambda a: 10**a),
+    Case(
+        "reciprocal",
+        lambda g, a: g.reciprocal_square_root(a),
+        [positive(3)],
+        lambda a: 1 / np.sqrt(a),
+    ),
+    Case(
+        "select",
+        lambda g, a, b: g.division_no_nan(a, b),
+        [normal(3), np.array([2.0, 0.5, -4.0])],
+        np.divide,
+    ),
+    Case(
+        "minimum",
+        lambda g, a, low, high: g.clamp(a, low, high),
+        [normal(4, 3) * 2, -positive(3), positive(4, 1)],
+        np.clip,
+    ),
+    Case(
+        "select",
+        lambda g, a, b: g.leaky_relu(a, b),
+        [normal(4, 3), positive(3)],
+        lambda a, b: np.where(a > 0, a, a * b),
+    ),
     Case("negative", lambda g, a: -a, [normal(3)], np.negative),
     Case("absolute", lambda g, a: g.absolute(a), [normal(3, 3)], np.abs),
     Case("sign", lambda g, a: g.sign(a), [normal(3, 3)], np.sign),
@@ -250,6 +337,116 @@ CASES = [
         lambda g, a: g.reduction_maximum(a, axes=[1]),
         [normal(3, 4)],
         lambda a: a.max(1, keepdims=True),
+    ),
+    Case(
+        "reduction_minimum",
+        lambda g, a: g.reduction_minimum(a, axes=[0, 2]),
+        [normal(3, 4, 2)],
+        lambda a: a.min((0, 2), keepdims=True),
+    ),
+    Case(
+        "reduction_product",
+        lambda g, a: g.reduction_product(a, axes=[0, 2]),
+        [normal(2, 3, 2)],
+        lambda a: a.prod((0, 2), keepdims=True),
+    ),
+    Case(
+        "reduction_product",
+        lambda g, a: g.reduction_product(a, axes=[1]),
+        [np.array([[2.0, 0, 3], [0, 0, 5], [1, 2, 4]])],
+        lambda a: a.prod(1, keepdims=True),
+    ),
+    *(
+        Case(
+            name,
+            lambda g, a, name=name: getattr(g, name)(a, axes=[0, 2]),
+            [np.array([[[1, 1], [0, 1], [0, 0]], [[1, 1], [1, 1], [0, 0]]], bool)],
+            lambda a, f=function: f(a, (0, 2), keepdims=True),
+            False,
+        )
+        for name, function in {"reduction_and": np.all, "reduction_or": np.any}.items()
+    ),
+    Case(
+        "reduction_arg_minimum",
+        lambda g, a: g.reduction_arg_minimum(a, axis=0),
+        [np.array([[3.0, 1], [1, 1], [1, 5]])],
+        lambda a: np.array([[1, 0]], np.int32),
+        False,
+    ),
+    Case(
+        "mean",
+        lambda g, a: g.variance(a, axes=[0, 2]),
+        [normal(3, 2, 4)],
+        lambda a: a.var((0, 2), keepdims=True),
+    ),
+    Case(
+        "mean",
+        lambda g, a, m: g.variance(a, axes=[1], mean=m),
+        [normal(3, 4), normal(3, 1)],
+        lambda a, m: ((a - m) ** 2).mean(1, keepdims=True),
+    ),
+    Case(
+        "division",
+        lambda g, a, b, c: g.normalization(
+            a, g.mean(a, axes=[1]), g.variance(a, axes=[1]), gamma=b, beta=c, epsilon=0.1
+        ),
+        [normal(3, 5), normal(5), normal(5)],
+        lambda a, b, c: np.asarray(
+            torch.nn.functional.layer_norm(
+                torch.tensor(a), (5,), torch.tensor(b), torch.tensor(c), 0.1
+            )
+        ),
+    ),
+    Case(
+        "arg_sort",
+        lambda g, a: g.arg_sort(a, axis=1),
+        [np.array([[2.0, 1, 2, 1], [0, 3, -1, 3]])],
+        lambda a: np.array([[1, 3, 0, 2], [2, 0, 1, 3]], np.int32),
+        False,
+    ),
+    Case(
+        "arg_sort",
+        lambda g, a: g.arg_sort(a, axis=0, descending=True),
+        [np.array([[2.0, 1], [1, 1], [2, 4]])],
+        lambda a: np.array([[0, 2], [2, 0], [1, 1]], np.int32),
+        False,
+    ),
+    Case(
+        "gather_along_axis",
+        lambda g, a: g.sort(a, axis=-1, descending=True),
+        [normal(3, 5)],
+        lambda a: -np.sort(-a, 1),
+    ),
+    Case(
+        "gather_along_axis",
+        lambda g, a: g.top_k(a, 2, axis=1)[0],
+        [normal(3, 5, 2)],
+        lambda a: np.asarray(torch.topk(torch.tensor(a), 2, 1).values),
+    ),
+    Case(
+        "slice",
+        lambda g, a: g.bottom_k(a, 3)[1],
+        [normal(3, 5)],
+        lambda a: np.asarray(torch.topk(torch.tensor(a), 3, largest=False).indices).astype("i4"),
+        False,
+    ),
+    Case(
+        "cumulative_sum",
+        lambda g, a: g.cumulative_sum(a, axis=1),
+        [normal(2, 4, 3)],
+        lambda a: a.cumsum(1),
+    ),
+    Case(
+        "cumulative_sum",
+        lambda g, a: g.cumulative_sum(a, axis=-1, exclusive=True, reverse=True),
+        [normal(3, 4)],
+        lambda a: a.sum(1, keepdims=True) - a.cumsum(1),
+    ),
+    Case(
+        "concat_tensors",
+        lambda g, a: g.tile(a, [2, 1, 3]),
+        [normal(2, 2, 1)],
+        lambda a: np.tile(a, (2, 1, 3)),
     ),
     Case(
         "reduction_arg_maximum",

@@ -131,3 +131,28 @@ def test_gradients_share_what_is_equal() -> None:
     b = g.constant(np.full((2, 3), 4.0))
     ties = g.gradients(g.reduction_sum(g.maximum(a, b)), [a])[a]
     assert g.run({a: array}, [ties])[ties].tolist() == [[0, 1, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 2), (None, 4, None), ()])
+def test_shape_of_gives_the_sizes_of_the_run(shape: tuple[int | None, ...]) -> None:
+    g = zs.Graph()
+    a = g.placeholder(shape=shape, dtype="float64")
+    sizes = g.shape_of(a)
+    assert (sizes.shape, sizes.dtype) == ((len(shape),), "int32")
+    found = g.run({a: np.ones([5 if size is None else size for size in shape])}, [sizes])[sizes]
+    assert found.tolist() == [5 if size is None else size for size in shape]
+
+
+def test_rounding_and_division_at_their_edges() -> None:
+    g = zs.Graph()
+    a = g.placeholder(shape=(6,), dtype="float64")
+    b = g.placeholder(shape=(6,), dtype="float64")
+    away, even = g.round(a), g.rint(a)
+    zeros = [g.division_no_nan(a, b), g.floor_modulo(a, b)]
+    zeros += [t for y in list(zeros) for t in g.gradients(g.reduction_sum(y), [a, b]).values()]
+    feeds = {a: np.array([0.5, -0.5, 1.5, -2.5, 0.49999999999999994, 3]), b: np.zeros(6)}
+    found = g.run(feeds, [away, even, *zeros])
+    assert found[away].tolist() == [1, -1, 2, -3, 0, 3]
+    assert found[even].tolist() == [0, 0, 2, -2, 0, 3]
+    for tensor in zeros:
+        assert found[tensor].tolist() == [0] * 6

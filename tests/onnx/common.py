@@ -105,6 +105,7 @@ class Drawn:
         self.outputs = ["Y", "Y_h"]
         if self.kind == "LSTM":
             self.arrays["initial_c"] = maybe(normal(count, batch, hidden))
+            self.arrays["P"] = maybe(normal(count, 3 * hidden), 0.5)
             self.outputs.append("Y_c")
         self.attributes: dict[str, Any] = {"hidden_size": hidden, "direction": word}
         if rng.random() < 0.5:
@@ -114,10 +115,14 @@ class Drawn:
         self.attributes |= forced
         fed = {
             "X",
-            *(n for n in ("sequence_lens", "initial_h", "initial_c", "R") if rng.random() < 0.3),
+            *(
+                n
+                for n in ("sequence_lens", "initial_h", "initial_c", "R", "P")
+                if rng.random() < 0.3
+            ),
         }
         self.fed = tuple(n for n, a in self.arrays.items() if n in fed and a.size)
-        self.unknown = bool(rng.integers(2)) and "R" not in self.fed
+        self.unknown = bool(rng.integers(2)) and not {"R", "P"} & set(self.fed)
 
     def _draw_activations(self, rng: np.random.Generator, count: int) -> None:
         places = {"RNN": 1, "LSTM": 3, "GRU": 2}[self.kind]

@@ -43,7 +43,8 @@ def options(rng: np.random.Generator, cell: str) -> dict[str, Any]:
         for name in DESCRIPTORS[cell].activation_fields:
             found[name] = zs.Activation(int(rng.integers(5)))
     if cell == "lstm":
-        found |= {"forget_gate_last": coin(), "produce_cell": coin()}
+        names = ("forget_gate_last", "produce_cell", "peephole_on_new_cell")
+        found |= {name: coin() for name in names}
     if cell == "gru":
         found |= {"reset_gate_first": coin(), "reset_after": coin(), "flip_z": coin(0.25)}
     return found
@@ -116,7 +117,59 @@ def test_random_layers(rng: np.random.Generator, tmp_path: Path) -> None:
         wanted = g.run(feeds, list(outputs.values()))
         named = {name: wanted[tensor] for name, tensor in outputs.items()}
         close(found, named, f"{number}: {descriptor}")
+        loaded = zo.load(path)  # a Scan that save wrote comes back as a recurrent node
+        names = [n.op.name for n in loaded.graph.nodes if n.op.name in GATES]
+        assert len(names) == (descriptor.bidirectional and kind == "Scan") + 1
+        fed = {tensor.name: array for tensor, array in feeds.items()}
+        close(loaded.run(fed), named, f"{number}: {descriptor}, loaded")
     assert min(seen.values()) > 10
+
+
+def _swap_kind(body: Any, old: str, new: str) -> None:
+    next(node for node in body.node if node.op_type == old).op_type = new
+
+
+def _swap_operands(body: Any) -> None:
+    node = [node for node in body.node if node.op_type == "Mul"][-1]
+    node.input[:] = list(node.input)[::-1]
+
+
+def _gates_in_another_order(body: Any) -> None:
+    (node,) = [node for node in body.node if node.op_type == "Split"]
+    node.output[:] = list(node.output)[::-1]
+
+
+ALTERED: dict[str, Any] = {
+    "another operation": lambda body: _swap_kind(body, "Mul", "Div"),
+    "another activation": lambda body: _swap_kind(body, "Sigmoid", "Elu"),
+    "another operand": _swap_operands,
+    "another order": _gates_in_another_order,
+    "a node more": lambda body: body.node.append(
+        onnx.helper.make_node("Neg", [body.input[0].name], ["more"])
+    ),
+    "an output less": lambda body: body.output.pop(),
+    "a result twice": lambda body: body.output[0].CopyFrom(body.output[1]),
+}
+
+
+@pytest.mark.parametrize("how", ALTERED)
+def test_another_scan_is_refused_by_name(
+    how: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    g = zs.Graph()
+    x, mask = g.placeholder(shape=(T, N, 4 * H), name="x"), g.placeholder(shape=(T, 1, H), name="m")
+    R, p = g.variable(normal(rng, 4 * H, H)), g.variable(normal(rng, 4 * H))
+    descriptor = zs.LSTMDescriptor(produce_cell=True)
+    h, c = g.lstm(x, recurrent_weight=R, mask=mask, peephole=p, descriptor=descriptor)
+    path = tmp_path / "scan.onnx"
+    zo.save(g, {"h": h, "c": c}, path)
+    model = onnx.load(path)
+    assert len(zo.load(model).outputs) == 2
+    (node,) = [node for node in model.graph.node if node.op_type == "Scan"]
+    (body,) = [a.g for a in node.attribute if a.name == "body"]
+    ALTERED[how](body)
+    with pytest.raises(zs.ZStateError, match=rf"node '{node.name}' \(Scan\)"):
+        zo.load(model)
 
 
 def test_what_onnx_has_is_not_a_scan(rng: np.random.Generator, tmp_path: Path) -> None:

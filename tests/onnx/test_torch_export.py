@@ -86,6 +86,13 @@ def test_what_onnx_has_no_node_for(tmp_path: Path) -> None:
     assert "Scan" in kinds and "GRU" not in kinds
 
 
+@pytest.mark.parametrize("on_new_cell", [False, True])
+def test_peepholes(on_new_cell: bool, tmp_path: Path) -> None:
+    layer = zt.LSTM(I, H, peephole=True, peephole_on_new_cell=on_new_cell)
+    kinds = check(Model(layer, H, False), {"x": torch.randn(T, N, I)}, None, tmp_path / "m.onnx")
+    assert "Scan" in kinds and "LSTM" not in kinds  # ONNX has no peephole on the cell gate
+
+
 def test_zstate_loads_what_was_exported(tmp_path: Path) -> None:
     model = Model(zt.LSTM(I, H, num_layers=2, bidirectional=True), 2 * H, False)
     feeds = {"x": torch.randn(T, N, I)}

@@ -50,6 +50,33 @@ def along() -> Array:
     return total
 
 
+OVER = {
+    "Minimum": lambda a, axis: a.min(axis, keepdims=True),
+    "Product": lambda a, axis: a.prod(axis, keepdims=True),
+    "MaximumPropagateNaN": lambda a, axis: a.max(axis, keepdims=True),
+    "MinimumPropagateNaN": lambda a, axis: a.min(axis, keepdims=True),
+}
+BOOLS = {"And": np.all, "Or": np.any}
+BATCH = [X, X.mean(0, keepdims=True), X.var(0, keepdims=True)]
+
+
+def pulled(function: Any, gradient: Array) -> Array:
+    """torch's gradient of X, given that of a function of it."""
+    x = torch.tensor(X, requires_grad=True)
+    function(x).backward(torch.tensor(gradient))
+    return np.asarray(x.grad)
+
+
+def normalized(gradient: Array, axes: list[int]) -> list[Array]:
+    """torch's gradients of X, of gamma Z[:1, :3] and of beta in a batch normalization."""
+    x = torch.tensor(X, requires_grad=True)
+    gamma = torch.tensor(Z[:1, :3], requires_grad=True)
+    beta = torch.zeros(1, 3, requires_grad=True)
+    mean, var = x.mean(axes, keepdim=True), x.var(axes, keepdim=True, unbiased=False)
+    (gamma * (x - mean) / torch.sqrt(var + 0.25) + beta).backward(torch.tensor(gradient))
+    return [np.asarray(t.grad) for t in (x, gamma, beta)]
+
+
 class Call(NamedTuple):
     """A selector as Apple publishes it, its arguments without the name, what it must give."""
 
@@ -129,6 +156,70 @@ CALLS = [
     Call("stochasticGradientDescentWithLearningRateTensor:valuesTensor:gradientTensor:name:", [np.float32(0.5), X, Y], X - 0.5 * Y),
     Call("adamWithLearningRateTensor:beta1Tensor:beta2Tensor:epsilonTensor:beta1PowerTensor:beta2PowerTensor:valuesTensor:momentumTensor:velocityTensor:maximumVelocityTensor:gradientTensor:name:", [*map(np.float32, (0.3, 0.9, 0.99, 1e-3, 0.81, 0.9801)), Z[:2, :3], Y, P, None, X], adam(0.3 * np.sqrt(1 - 0.9801) / (1 - 0.81))),
     Call("adamWithCurrentLearningRateTensor:beta1Tensor:beta2Tensor:epsilonTensor:valuesTensor:momentumTensor:velocityTensor:maximumVelocityTensor:gradientTensor:name:", [*map(np.float32, (0.3, 0.9, 0.99, 1e-3)), Z[:2, :3], Y, P, None, X], adam(0.3)),
+    *(Call(f"{name}WithTensor:name:", [X], function(X)) for name, function in {
+        "identity": np.array, "floor": np.floor, "ceil": np.ceil, "truncate": np.trunc, "rint": np.rint,
+        "round": lambda x: np.sign(x) * np.floor(np.abs(x) + 0.5), "exponentBase2": np.exp2,
+        "exponentBase10": lambda x: 10**x, "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh,
+        "cosh": np.cosh, "atan": np.arctan, "asinh": np.arcsinh, "absoluteSquare": np.square,
+        "isNaN": np.isnan, "isFinite": np.isfinite, "isInfinite": np.isinf}.items()),
+    *(Call(f"{name}WithTensor:name:", [P], function(P)) for name, function in {
+        "logarithmBase2": np.log2, "logarithmBase10": np.log10,
+        "reciprocalSquareRoot": lambda x: 1 / np.sqrt(x), "reverseSquareRoot": lambda x: 1 / np.sqrt(x)}.items()),
+    Call("acoshWithTensor:name:", [P + 1], np.arccosh(P + 1)),
+    *(Call(f"{name}WithTensor:name:", [X / 9], function(X / 9)) for name, function in {
+        "asin": np.arcsin, "acos": np.arccos, "atanh": np.arctanh}.items()),
+    Call("notWithTensor:name:", [X > 0], X <= 0),
+    *(Call(f"{name}WithPrimaryTensor:secondaryTensor:name:", [X > 0, Y > 0], function(X > 0, Y > 0)) for name, function in {
+        "logicalAND": np.logical_and, "logicalOR": np.logical_or, "logicalXOR": np.logical_xor,
+        "logicalNAND": lambda a, b: ~(a & b), "logicalNOR": lambda a, b: ~(a | b), "logicalXNOR": np.equal}.items()),
+    *(Call(f"{name}WithPrimaryTensor:secondaryTensor:name:", [X * 5, -P], function(X * 5, -P)) for name, function in {
+        "modulo": np.fmod, "floorModulo": np.mod, "divisionNoNaN": np.divide,
+        "minimumWithNaNPropagation": np.minimum, "maximumWithNaNPropagation": np.maximum}.items()),
+    Call("divisionNoNaNWithPrimaryTensor:secondaryTensor:name:", [X, np.zeros_like(X)], np.zeros_like(X)),
+    *(Call(f"reduction{name}WithTensor:axis:name:", [V, 1], function(V, 1)) for name, function in OVER.items()),
+    *(Call(f"reduction{name}WithTensor:axes:name:", [V, [0, 2]], function(V, (0, 2))) for name, function in OVER.items()),
+    *(Call(f"reduction{name}WithTensor:axis:name:", [V > 0, 1], function(V > 0, 1, keepdims=True)) for name, function in BOOLS.items()),
+    *(Call(f"reduction{name}WithTensor:axes:name:", [V > 0, [0, 2]], function(V > 0, (0, 2), keepdims=True)) for name, function in BOOLS.items()),
+    Call("reductionSumWithTensor:axes:name:", [V, None], V.sum(keepdims=True)),
+    Call("reductionArgMinimumWithTensor:axis:name:", [V, 2], V.argmin(2)[..., None].astype(np.int32)),
+    Call("varianceOfTensor:axes:name:", [V, [0, 2]], V.var((0, 2), keepdims=True)),
+    Call("varianceOfTensor:meanTensor:axes:name:", [V, Y[:1, :, None], [2]], ((V - Y[:1, :, None]) ** 2).mean(2, keepdims=True)),
+    Call("normalizationWithTensor:meanTensor:varianceTensor:gammaTensor:betaTensor:epsilon:name:", [X, Y[:, :1], P[:, :1], Z[0, :3], None, 0.25], Z[0, :3] * (X - Y[:, :1]) / np.sqrt(P[:, :1] + 0.25)),
+    Call("normalizationWithTensor:meanTensor:varianceTensor:gammaTensor:betaTensor:epsilon:name:", [X, Y[:, :1], P[:, :1], None, Z[0, :3], 0.25], (X - Y[:, :1]) / np.sqrt(P[:, :1] + 0.25) + Z[0, :3]),
+    Call("normalizationGammaGradientWithIncomingGradientTensor:sourceTensor:meanTensor:varianceTensor:reductionAxes:epsilon:name:", [Y, *BATCH, [0], 0.25], normalized(Y, [0])[1]),
+    Call("normalizationBetaGradientWithIncomingGradientTensor:sourceTensor:reductionAxes:name:", [Y, X, [0]], normalized(Y, [0])[2]),
+    Call("normalizationGradientWithIncomingGradientTensor:sourceTensor:meanTensor:varianceTensor:gammaTensor:gammaGradientTensor:betaGradientTensor:reductionAxes:epsilon:name:", [Y, *BATCH, Z[:1, :3], None, None, [0], 0.25], normalized(Y, [0])[0]),
+    Call("clampWithTensor:minValueTensor:maxValueTensor:name:", [X, -P, np.float32(0.1)], np.minimum(np.maximum(X, -P), np.float32(0.1))),
+    Call("leakyReLUWithTensor:alpha:name:", [X, 0.2], np.where(X > 0, X, np.float32(0.2) * X)),
+    Call("leakyReLUWithTensor:alphaTensor:name:", [X, P], np.where(X > 0, X, P * X)),
+    Call("reLUGradientWithIncomingGradient:sourceTensor:name:", [Y, X], np.where(X > 0, Y, 0)),
+    Call("sigmoidGradientWithIncomingGradient:sourceTensor:name:", [Y, X], pulled(torch.sigmoid, Y)),
+    Call("softMaxGradientWithIncomingGradient:sourceTensor:axis:name:", [Y, X, 0], pulled(lambda x: torch.softmax(x, 0), Y)),
+    Call("leakyReLUGradientWithIncomingGradient:sourceTensor:alphaTensor:name:", [Y, X, P], np.where(X > 0, Y, P * Y)),
+    Call("softMaxCrossEntropyGradientWithIncomingGradientTensor:sourceTensor:labelsTensor:axis:reductionType:name:", [np.full(1, 3, np.float32), X, P, 1, pyobjc.MPSGraphLossReductionTypeMean], pulled(lambda x: -(torch.tensor(P) * torch.log_softmax(x, 1)).sum(1).mean(), np.float32(3))),
+    Call("softMaxCrossEntropyGradientWithIncomingGradientTensor:sourceTensor:labelsTensor:axis:reductionType:name:", [Y[:, 0], X, P, 1, pyobjc.MPSGraphLossReductionTypeNone], pulled(lambda x: -(torch.tensor(P) * torch.log_softmax(x, 1)).sum(1), Y[:, 0])),
+    Call("topKWithSourceTensor:k:name:", [V, 2], [-np.sort(-V)[..., :2], np.argsort(-V)[..., :2].astype(np.int32)]),
+    Call("topKWithSourceTensor:axis:k:name:", [V, 1, 2], [-np.sort(-V, 1)[:, :2], np.argsort(-V, 1)[:, :2].astype(np.int32)]),
+    Call("bottomKWithSourceTensor:axis:k:name:", [V, 0, 1], [V.min(0, keepdims=True), V.argmin(0)[None].astype(np.int32)]),
+    Call("topKWithGradientTensor:source:k:name:", [Y[:, :2], X, 2], pulled(lambda x: torch.topk(x, 2).values, Y[:, :2])),
+    Call("topKWithGradientTensor:source:axis:k:name:", [Y[:1], X, 0, 1], pulled(lambda x: torch.topk(x, 1, 0).values, Y[:1])),
+    Call("sortWithTensor:axis:name:", [V, 1], np.sort(V, 1)),
+    Call("sortWithTensor:axis:descending:name:", [V, 2, True], -np.sort(-V, 2)),
+    Call("argSortWithTensor:axis:name:", [V, 1], np.argsort(V, 1).astype(np.int32)),
+    Call("argSortWithTensor:axis:descending:name:", [V, 2, True], np.argsort(-V, 2).astype(np.int32)),
+    Call("cumulativeSumWithTensor:axis:name:", [V, 1], V.cumsum(1)),
+    Call("cumulativeSumWithTensor:axis:exclusive:reverse:name:", [V, 1, True, False], V.cumsum(1) - V),
+    Call("cumulativeSumWithTensor:axis:exclusive:reverse:name:", [V, 1, False, True], V[:, ::-1].cumsum(1)[:, ::-1]),
+    Call("tileTensor:withMultiplier:name:", [X, [2, 3]], np.tile(X, (2, 3))),
+    Call("reshapeTensor:withShapeTensor:name:", [V, np.array([4, -1], np.int32)], V.reshape(4, 6)),
+    Call("broadcastTensor:toShapeTensor:name:", [X, np.array([5, 2, 3], np.int32)], np.broadcast_to(X, (5, 2, 3))),
+    Call("shapeOfTensor:name:", [V], np.array([2, 3, 4], np.int32)),
+    Call("flatten2DTensor:axis:name:", [V, 1], V.reshape(2, 12)),
+    Call("flatten2DTensor:axis:name:", [V, -1], V.reshape(6, 4)),
+    Call("coordinateAlongAxis:withShape:name:", [-1, [2, 3]], np.array([[0, 1, 2]] * 2, np.int32)),
+    Call("concatTensors:dimension:interleave:name:", [[X, Y], 1, False], np.concatenate([X, Y], 1)),
+    Call("sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:", [V, [1, 1, 1], [2, 2, 3], [1, 1, 2], 0b100, 0b010, 0b001], V[1, 1:, :3:2]),
+    Call("sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:", [V, [0, -1, 1], [2, 3, 3], [1, 1, 1], 0, 0, 0b010], V[:, -1, 1:3]),
 ]  # fmt: skip
 
 # What needs a variable or a generator, and is tested below.
@@ -137,6 +228,12 @@ STATEFUL = [
     "randomPhiloxStateTensorWithSeed:name:",
     "randomUniformTensorWithShape:stateTensor:name:",
     "randomTensorWithShape:descriptor:stateTensor:name:",
+    "randomUniformTensorWithShape:name:",
+    "randomUniformTensorWithShape:seed:name:",
+    "randomTensorWithShape:descriptor:name:",
+    "randomTensorWithShape:descriptor:seed:name:",
+    "dropoutTensor:rate:name:",
+    "dropoutTensor:rateTensor:name:",
 ]
 WRITTEN_OUT = [
     "assignVariable:withValueOfTensor:name:",
@@ -226,6 +323,72 @@ def test_random_numbers() -> None:
     assert (run(graph, [uniform])[0] != first).all()
 
 
+def test_numbers_without_a_state() -> None:
+    graph = new_graph()
+    make = pyobjc.MPSGraphRandomOpDescriptor.descriptorWithDistribution_dataType_
+    kind = make(pyobjc.MPSGraphRandomDistributionNormal, F32)
+    kind.setMean_(100.0)
+    free = [
+        call(graph, "randomUniformTensorWithShape:name:", [40], None),
+        call(graph, "randomUniformTensorWithShape:name:", [40], None),
+        call(graph, "randomTensorWithShape:descriptor:name:", [40], kind, None),
+    ]
+    seeded = [
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 3, None),
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], 4, None),
+        call(graph, "randomTensorWithShape:descriptor:seed:name:", [40], kind, 3, None),
+    ]
+    first, second = (run(graph, free + seeded) for _ in range(2))
+    streams = [*first[:3], *second[:3], *first[4:6]]
+    for k, one in enumerate(streams):
+        assert all((one != other).any() for other in streams[:k])
+    for once, twice in zip(first[3:], second[3:], strict=True):
+        np.testing.assert_array_equal(once, twice)
+    np.testing.assert_array_equal(first[3], first[4])
+    for array in (first[2], first[6]):
+        assert array.min() > 60 and array.max() < 140
+    for array in (first[0], first[1], first[3], first[5]):
+        assert array.min() >= 0 and array.max() < 1
+    with pytest.raises(zs.OptionError, match="seed: expected at least 0, got -1"):
+        call(graph, "randomUniformTensorWithShape:seed:name:", [40], -1, None)
+
+
+@pytest.mark.parametrize("selector", ["dropoutTensor:rate:name:", "dropoutTensor:rateTensor:name:"])
+def test_dropout_keeps_its_mask_for_the_gradient(selector: str) -> None:
+    graph = new_graph()
+    x = graph.variableWithData_shape_dataType_name_(
+        np.full(2000, 3, np.float32).tobytes(), [2000], F32, "x"
+    )
+    rate = 0.25 if "Tensor:name" not in selector[8:] else constant(graph, np.float32(0.25))
+    dropped = call(graph, selector, x, rate, "dropped")
+    total = call(graph, "reductionSumWithTensor:axis:name:", dropped, 0, None)
+    gradient = graph.gradientForPrimaryTensor_withTensors_name_(total, [x], None)[x]
+    first, slope = run(graph, [dropped, gradient])
+    kept = first != 0
+    np.testing.assert_allclose(first[kept], 4)
+    np.testing.assert_allclose(slope, np.where(kept, 1 / 0.75, 0), rtol=1e-6)
+    assert abs(kept.mean() - 0.75) < 0.05
+    assert ((run(graph, [dropped])[0] != 0) != kept).any()
+
+
+@pytest.mark.parametrize("shape", [[-1, 3], [3, 3]])
+def test_shapes_may_come_from_other_tensors(shape: list[int]) -> None:
+    graph = new_graph()
+    x = graph.placeholderWithShape_dataType_name_(shape, F32, "x")
+    row = constant(graph, X[:1])
+    sizes = call(graph, "shapeOfTensor:name:", x, None)
+    wide = call(graph, "broadcastTensor:toShapeTensor:name:", row, sizes, None)
+    flat = call(graph, "reshapeTensor:withShape:name:", x, [-1], None)
+    back = call(graph, "reshapeTensor:withShapeTensor:name:", flat, sizes, "back")
+    total = call(graph, "multiplicationWithPrimaryTensor:secondaryTensor:name:", wide, back, None)
+    loss = call(graph, "reductionSumWithTensor:axes:name:", total, [0, 1], None)
+    slope = graph.gradientForPrimaryTensor_withTensors_name_(loss, [x], None)[x]
+    found = graph.runWithFeeds_targetTensors_targetOperations_({x: Z[:, :3]}, [total, slope], None)
+    np.testing.assert_allclose(np.asarray(found[total]), X[:1] * Z[:, :3], rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(found[slope]), np.broadcast_to(X[:1], (3, 3)), rtol=1e-6)
+
+
 def test_a_read_sees_the_assign() -> None:
     graph = new_graph()
     v = graph.variableWithData_shape_dataType_name_(
@@ -284,7 +447,7 @@ batch = rng.integers(0, V, (T + 1, N)).astype(np.int32)
 def data(array):
     bytes_ = NSData.dataWithBytes_length_(array.tobytes(), array.nbytes)
     return MPSGraphTensorData.alloc().initWithDevice_data_shape_dataType_(
-        device, bytes_, array.shape, MPSDataTypeInt32)
+        MPSGraphDevice.deviceWithMTLDevice_(device), bytes_, array.shape, MPSDataTypeInt32)
 
 inputs = {tokens: data(batch[:-1]), targets: data(batch[1:])}
 losses = []
@@ -343,6 +506,16 @@ REFUSALS: list[tuple[str, list[Any], str]] = [
     ("additionWithPrimaryTensor:secondaryTensor:name:", [X, None], "secondary: expected a Tensor of this graph, got None"),
     ("castTensor:toType:name:", [X, 3], "dataType: expected an MPSDataType constant, got 3"),
     ("randomTensorWithShape:descriptor:stateTensor:name:", [[2], None, X], "descriptor: expected an MPSGraphRandomOpDescriptor, got None"),
+    ("concatTensors:dimension:interleave:name:", [[X, Y], 1, True], "interleave: expected False, got True"),
+    ("reLUGradientWithIncomingGradient:sourceTensor:name:", [Z, X], r"\[reLUGradient\] gradient: expected \[2,3\], got \[3,4\]"),
+    ("normalizationGradientWithIncomingGradientTensor:sourceTensor:meanTensor:varianceTensor:gammaTensor:gammaGradientTensor:betaGradientTensor:reductionAxes:epsilon:name:", [Z, *BATCH, None, None, None, [0], 0.1], r"\[normalizationGradient\] gradient: expected a shape that broadcasts"),
+    ("reshapeTensor:withShapeTensor:name:", [X, I > 0], r"\[reshape\] shapeTensor: expected a constant \[rank\] of whole numbers, or the result of shapeOf"),
+    ("broadcastTensor:toShapeTensor:name:", [X, [5, 2, 3]], r"\[broadcast\] shapeTensor: expected a Tensor of this graph, got"),
+    ("flatten2DTensor:axis:name:", [None, 1], r"\[flatten2DTensor:axis:name:\] tensor: expected a Tensor of this graph, got None"),
+    ("sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:", [X, [0], [1, 1], [1, 1], 0, 0, 0], r"\[sliceTensor\] starts: expected one number for each of 2 dimensions, got \[0\]"),
+    ("flatten2DTensor:axis:name:", [X, 3], r"\[flatten2D\] axis: expected an axis of 2 dimensions, got 3"),
+    ("coordinateAlongAxis:withShape:name:", [0, [-1]], r"\[coordinate\] axis: expected an axis of a shape of known sizes"),
+    ("dropoutTensor:rate:name:", [X, 1.0], r"\[dropout\] rate: expected at least 0 and below 1"),
 ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from ..errors import ZStateError
 _COMMANDS = {
     "train": "train a character language model through the graph",
     "sample": "write text with a trained model",
-    "graph": "print or draw a saved graph",
+    "graph": "print or draw a saved graph, or write it as Swift or for Core ML",
     "check": "check every backend on this machine against the oracle",
     "bench": "time zstate against PyTorch, ONNX Runtime and JAX, if installed",
     "convert": "convert weights between PyTorch, Keras, ONNX, Flax, MLX, Core ML and TensorFlow",

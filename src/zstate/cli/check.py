@@ -4,6 +4,9 @@ Prints the configuration first, then one line per backend, cell and type. The or
 reference backend in float64; central differences verify its gradients first (rows "differences").
 --through jax checks the operations inside jitted JAX programs instead, on JAX's default device.
 Exits with status 1 if an error exceeds its bound.
+
+With --mpsgraph, check Apple's framework instead, on a Mac with PyObjC: the same cases, and one
+probe per decision that Apple's pages leave open. Exits with status 1 if something differs.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +24,7 @@ from ..backends import BACKENDS, available
 from ..config import as_text, show_config
 from ..errors import OptionError, refusal
 from ..verify import CASES, FLOAT_TYPES, Case, gradient_error, worst_error
-from . import at_least_zero
+from . import at_least_one, at_least_zero
 
 # Relative error of a whole tensor, the worst over results and gradients. The 16-bit bounds are a
 # few units in the last place of the storage type.
@@ -58,6 +62,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="random seed; pass the printed one to repeat a run",
     )
+    mpsgraph = parser.add_argument_group("Apple's framework")
+    mpsgraph.add_argument(
+        "--mpsgraph", action="store_true", help="check MPSGraph through PyObjC, on a Mac"
+    )
+    mpsgraph.add_argument(
+        "--module",
+        metavar="NAME,...",
+        help="check these modules in the place of PyObjC's, for example zstate.pyobjc",
+    )
+    mpsgraph.add_argument(
+        "--timeout",
+        type=at_least_one(int),
+        default=60,
+        metavar="SECONDS",
+        help="end a call that takes longer (default: %(default)s)",
+    )
+    mpsgraph.add_argument("--json", type=Path, metavar="FILE", help="write all findings")
+    mpsgraph.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write a page to attach to an issue"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,6 +89,17 @@ def run(options: argparse.Namespace) -> int:
     seed = options.seed
     if seed is None:
         seed = int(np.random.default_rng().integers(2**31))
+    if options.mpsgraph:
+        for name, default in (("backend", None), ("through", "numpy")):
+            if getattr(options, name) != default:
+                got = f"--{name} {getattr(options, name)}"
+                raise OptionError(refusal("check", "--mpsgraph", "no other backend", got))
+        from . import check_mpsgraph
+
+        return check_mpsgraph.run(options, seed, _show_progress)
+    for name in ("module", "json", "markdown"):
+        if getattr(options, name) is not None:
+            raise OptionError(refusal("check", f"--{name}", "--mpsgraph beside it", "none"))
     if options.through == "jax" and (options.backend or find_spec("jax") is None):
         got = f"--backend {options.backend}" if options.backend else "no jax: pip install jax"
         raise OptionError(refusal("check", "--through jax", "jax, and no backend", got))

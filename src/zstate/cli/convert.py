@@ -1,7 +1,7 @@
 """Convert the weights of recurrent layers from one framework's conventions to another's.
 
-Reads .safetensors, .npz, .onnx, .keras and .h5; writes .safetensors, .npz and .onnx. What the
-target cannot express is refused by name, and nothing is written.
+Reads and writes .safetensors, .npz, .onnx, .keras and .h5. What the target cannot express is
+refused by name, and nothing is written.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, ShapeError, refusal
+from ..errors import ShapeError, refusal
 from ..layout import brackets, gate_order
 from ..types import Array
 from .layer import Layer
@@ -98,17 +98,9 @@ def encode(
     return arrays
 
 
-def peephole_options(framework: str, row: Framework, operation: str) -> dict[str, Any]:
-    """The descriptor's options for a format's peephole; the one place that knows which it can say.
-
-    Raises for a format whose output gate looks at the new cell.
-    """
-    if row.peephole_cell == "c[t-1]":
-        return {}
-    raise OptionError(
-        f"[{operation}] peephole: this format's output gate looks at c[t]; zstate's at c[t-1] "
-        f"({framework})"
-    )
+def peephole_options(row: Framework) -> dict[str, Any]:
+    """The descriptor's option for a format's peephole."""
+    return {"peephole_on_new_cell": row.peephole_cell == "c[t]"}
 
 
 def _kernels(

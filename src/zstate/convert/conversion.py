@@ -74,7 +74,7 @@ def save(layer: Layer | Sequence[Layer], target: str) -> dict[str, Array]:
     if not layers:
         raise OptionError(refusal("save", "layer", "at least one layer", "none"))
     for each in layers:
-        _check(target, row, each)
+        _check(row, each)
     if row.number:
         _check_stack(row, layers)
     arrays: dict[str, Array] = {}
@@ -98,7 +98,7 @@ def facts(layer: Layer, target: str) -> dict[str, Any]:
          'linear_before_reset': 0}
     """
     row = _row("facts", "target", target)
-    _check(target, row, layer)
+    _check(row, layer)
     return told(row, layer)
 
 
@@ -124,10 +124,10 @@ def _layer(
     rows = None
     if row.bias[cell] == "rows" and has_bias:
         rows = "second" in directions[0]
-    fields = options(row, cell, facts, len(directions), has_bias, rows) | dict(known)
+    fields = options(row, cell, facts, len(directions), has_bias, rows)
     if "peephole" in directions[0]:
-        fields |= blocks.peephole_options(source, row, "load")
-    descriptor = DESCRIPTORS[cell](**fields)
+        fields |= blocks.peephole_options(row)
+    descriptor = DESCRIPTORS[cell](**(fields | dict(known)))
     parts = []
     for arrays in directions:
         tensors = blocks.decode(row, cell, arrays, descriptor, f"load from {source}")
@@ -158,7 +158,7 @@ def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Arra
     return tensors | {"bias": bias}
 
 
-def _check(target: str, row: Framework, layer: Layer) -> None:
+def _check(row: Framework, layer: Layer) -> None:
     """Raise for what a framework cannot express, by name."""
     descriptor, tensors = layer.descriptor, layer.tensors
     if "input_weight" not in tensors:
@@ -169,7 +169,7 @@ def _check(target: str, row: Framework, layer: Layer) -> None:
         if name in tensors and name not in row.names[layer.cell]:
             _cannot(name, row, "no initial state among the weights", "one")
     if "peephole" in tensors:
-        _check_peephole(target, row, layer)
+        _check_peephole(row, layer)
     if layer.directions == 2 and layer.cell not in row.bidirectional:
         _cannot("bidirectional", row, f"one direction of {layer.cell}", "two")
     if layer.directions == 1 and descriptor.reverse and not row.reverse:
@@ -185,17 +185,20 @@ def _check(target: str, row: Framework, layer: Layer) -> None:
     told(row, layer)
 
 
-def _check_peephole(target: str, row: Framework, layer: Layer) -> None:
+def _check_peephole(row: Framework, layer: Layer) -> None:
     if not row.peephole or row.peephole_cell == "c[t-1]":  # zstate.torch's, not torch.nn's
         _cannot("peephole", row, "no peephole", "one")
-    wanted = blocks.peephole_options(target, row, "save")
-    for name, value in wanted.items():
-        if getattr(layer.descriptor, name) != value:
+    used = {
+        gate
+        for gate in "zo"
+        for index in range(layer.directions)
+        if np.any(blocks.gate(layer, "peephole", index, gate))
+    }
+    for name, value in blocks.peephole_options(row).items():
+        if "o" in used and getattr(layer.descriptor, name) != value:
             _cannot(name, row, str(value), str(not value))
-    for index in range(layer.directions):
-        cell_gate = blocks.gate(layer, "peephole", index, "z")
-        if "z" not in row.peephole and np.any(cell_gate):
-            _cannot("peephole", row, "none on the cell gate", "one that is not zero")
+    if "z" in used and "z" not in row.peephole:
+        _cannot("peephole", row, "none on the cell gate", "one that is not zero")
 
 
 def _check_stack(row: Framework, layers: list[Layer]) -> None:

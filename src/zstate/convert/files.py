@@ -1,4 +1,4 @@
-"""Files of weights: .safetensors and .npz by name, .onnx by node, .keras and .h5 by layer.
+"""Files of weights: .safetensors and .npz by name, .onnx by node; Keras' are in keras_files.py.
 
 Each reader gives what ``load`` takes. The packages behind them are imported when a file needs one.
 A file is written beside its place and renamed, so that nothing is left half-written.
@@ -7,10 +7,9 @@ A file is written beside its place and renamed, so that nothing is left half-wri
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,15 @@ import numpy as np
 from ..errors import OptionError, refusal
 from ..graph import storage
 from ..types import Array
+from . import keras_files
 from .conversion import facts, save
 from .layer import Layer
 from .names import natural
-from .objects import Piece, as_array, keras_facts
+from .objects import Piece
 from .table import FRAMEWORKS, RNN
 
 _KEY = "zstate.convert"  # in the metadata of a safetensors file: the layers' facts
 _KERAS = ("keras", "tensorflow")
-_VARIABLES = ("kernel", "recurrent_kernel", "bias")
 
 
 def read(path: str, source: str, only: str = "") -> Any:
@@ -40,7 +39,7 @@ def read(path: str, source: str, only: str = "") -> Any:
         if kind == "onnx":
             return _package("onnx", "zstate[onnx]").load(path)
         if kind in ("keras", "h5"):
-            found = _keras(path, kind, source)
+            found = keras_files.read(_package("h5py", "h5py"), path, kind, source)
             return _chosen(found, only, "/") if isinstance(found, dict) else found
         arrays, metadata = _named(path, kind)
     except (storage.FormatError, zipfile.BadZipFile, KeyError, ValueError) as error:
@@ -57,8 +56,10 @@ def read(path: str, source: str, only: str = "") -> Any:
 
 def check_target(path: str, target: str) -> str:
     """The format that a path ends with, if a framework's weights can be written in it."""
-    kind = _kind("to", path, ("safetensors", "npz", "onnx"))
+    kind = _kind("to", path, ("safetensors", "npz", "onnx", "keras", "h5"))
     _check_framework("to", kind, target)
+    if kind == "keras" and target != "keras":
+        raise OptionError(refusal("convert", "--to", "keras for a .keras file", target))
     return kind
 
 
@@ -70,6 +71,10 @@ def write(path: str, layers: Sequence[Layer], target: str) -> None:
         model = _onnx_model(layers)
         with storage.replacing(path) as file:
             file.write(model.SerializeToString())
+    elif kind in ("keras", "h5"):
+        data = keras_files.written(_package("h5py", "h5py"), kind, layers, target)
+        with storage.replacing(path) as file:
+            file.write(data)
     elif kind == "npz":
         strange = [name for name, array in arrays.items() if array.dtype.name == "bfloat16"]
         if strange:
@@ -144,115 +149,6 @@ def _with_facts(arrays: dict[str, Array], metadata: Mapping[str, str], source: s
     return found
 
 
-def _keras(path: str, kind: str, source: str) -> list[Piece] | dict[str, Array]:
-    """The recurrent layers of a saved model, or the arrays of a file of weights alone."""
-    h5py = _package("h5py", "h5py")
-    if kind == "keras":
-        with zipfile.ZipFile(path) as archive:
-            config = json.loads(archive.read("config.json"))
-            _check_version(json.loads(archive.read("metadata.json"))["keras_version"], source)
-            with h5py.File(io.BytesIO(archive.read("model.weights.h5")), "r") as file:
-                return _layers(config, _by_variables(file))
-    with h5py.File(path, "r") as file:
-        _check_version(_text(file.attrs.get("keras_version", "")), source)
-        if "model_config" in file.attrs:
-            return _layers(json.loads(_text(file.attrs["model_config"])), _by_names(file))
-        found = _by_variables(file) or _by_names(file)
-        return {
-            f"{layer}/{name}": array for layer, arrays in found.items() for name, array in arrays
-        }
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _check_version(version: str, source: str) -> None:
-    wanted = "2" if source == "tensorflow" else "3"
-    if version and version.split(".")[0] != wanted:
-        other = "keras" if source == "tensorflow" else "tensorflow"
-        expected = f"a file of Keras {wanted} (--from {other} reads this one)"
-        raise OptionError(refusal("convert", "--from", expected, f"Keras {version}"))
-
-
-_Arrays = list[tuple[str, Array]]
-
-
-def _by_variables(file: Any) -> dict[str, _Arrays]:
-    """Keras 3: arrays are numbered in groups "vars", and a layer's own group has its name."""
-    found: dict[str, _Arrays] = {}
-
-    def visit(group: Any) -> None:
-        arrays: _Arrays = []
-        if "vars" in group:
-            for part in ("cell", "forward_layer/cell", "backward_layer/cell"):
-                numbered = group.get(f"{part}/vars")
-                mark = part.removesuffix("cell")
-                for number, name in enumerate(_VARIABLES):
-                    if numbered is not None and str(number) in numbered:
-                        arrays.append((mark + name, as_array(name, numbered[str(number)][()])))
-        if arrays:
-            if "name" not in group["vars"].attrs:  # Keras 2: the order of the layers is lost
-                expected = "a file that names its layers (save the model as .h5)"
-                raise OptionError(refusal("convert", group.name, expected, "a group without name"))
-            found[_text(group["vars"].attrs["name"])] = arrays
-        for name, child in group.items():
-            inside = name in ("cell", "forward_layer", "backward_layer", "vars")
-            if not inside and hasattr(child, "items"):
-                visit(child)
-
-    visit(file)
-    return found
-
-
-def _by_names(file: Any) -> dict[str, _Arrays]:
-    """Keras 2, and the old format of Keras 3: a group for each layer, which lists its arrays."""
-    root = file.get("model_weights", file)
-    found = {}
-    for layer, group in root.items():
-        names = [_text(name) for name in group.attrs.get("weight_names", [])]
-        found[layer] = [(name, as_array(name, group[name][()])) for name in names]
-    return found
-
-
-def _layers(config: Mapping[str, Any], arrays: Mapping[str, _Arrays]) -> list[Piece]:
-    found = []
-    for layer in _walk(config):
-        name, options = layer["class_name"], layer["config"]
-        own = arrays.get(options["name"], [])
-        more: dict[str, Any] = {}
-        if name == "Bidirectional":
-            more = {"merge_mode": options["merge_mode"]}
-            both = [options["layer"], options.get("backward_layer") or options["layer"]]
-            told = [keras_facts(each["class_name"], each["config"]) for each in both]
-            for _, facts_of in told:
-                facts_of.pop("go_backwards", None)
-            if told[0] != told[1]:
-                expected = "the same options in both directions"
-                raise OptionError(refusal("load", options["name"], expected, str(told[1][1])))
-            cell, known = told[0]
-        elif name == "RNN":
-            more = {"go_backwards": options.get("go_backwards", False)}
-            cell, known = keras_facts(options["cell"]["class_name"], options["cell"]["config"])
-        elif name in ("SimpleRNN", "LSTM", "GRU"):
-            cell, known = keras_facts(name, options)
-        else:
-            continue
-        found.append(Piece(dict(own), known | more, cell))
-    if not found:
-        raise OptionError(refusal("convert", "the model", "recurrent layers", "none"))
-    return found
-
-
-def _walk(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The layers of a saved model, those of models inside it as well."""
-    for layer in config["config"]["layers"]:
-        if "layers" in layer.get("config", {}):
-            yield from _walk(layer)
-        else:
-            yield layer
-
-
 def _onnx_model(layers: Sequence[Layer]) -> Any:
     """A model of one node for each layer: X [T,N,I] in, Y [T,N,D·H] and the last states out."""
     _package("onnx", "zstate[onnx]")
@@ -267,7 +163,7 @@ def _onnx_model(layers: Sequence[Layer]) -> Any:
         arrays = save(layer, target="onnx")
         for name, array in arrays.items():
             initialisers.append(numpy_helper.from_array(array, f"{name}_{number}"))
-        given = ["W", "R", "B", "", "initial_h", "initial_c"]
+        given = ["W", "R", "B", "", "initial_h", "initial_c", "P"]
         inputs = [source] + [f"{name}_{number}" if name in arrays else "" for name in given]
         while not inputs[-1]:
             inputs.pop()

@@ -136,7 +136,8 @@ def _torch(module: Any) -> list[Piece] | None:
     return found
 
 
-_KERAS = {"SimpleRNN": RNN, "LSTM": LSTM, "GRU": GRU}
+# PeepholeLSTMCell is an experimental cell of Keras 2.
+_KERAS = {"SimpleRNN": RNN, "LSTM": LSTM, "PeepholeLSTM": LSTM, "GRU": GRU}
 _KERAS_PACKAGES = ("keras", "tf_keras", "tensorflow")
 _KERAS_FACTS = ("activation", "recurrent_activation", "use_bias", "reset_after", "go_backwards")
 

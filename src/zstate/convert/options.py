@@ -18,9 +18,9 @@ from .layer import Layer
 from .table import GRU, LSTM, RNN, Framework
 
 # What ONNX's activations take, of alpha and beta; zstate's two have these values.
-_TAKES_ALPHA = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
-_TAKES_BETA = {"affine", "scaledtanh", "hardsigmoid"}
-_ONNX_VALUES = {"affine": (1.0, 0.0), "hardsigmoid": (0.2, 0.5)}
+TAKES_ALPHA = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
+TAKES_BETA = {"affine", "scaledtanh", "hardsigmoid"}
+ONNX_VALUES = {"affine": (1.0, 0.0), "hardsigmoid": (0.2, 0.5)}
 _ONNX_DEFAULTS: dict[str, tuple[float | None, float | None]] = {"hardsigmoid": (0.2, 0.5)}
 
 
@@ -147,12 +147,12 @@ def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int)
     for word in map(_text, words):
         low = word.lower()
         alpha, beta = _ONNX_DEFAULTS.get(low, (None, None))
-        if low in _TAKES_ALPHA and alphas:
+        if low in TAKES_ALPHA and alphas:
             alpha = alphas.pop(0)
-        if low in _TAKES_BETA and betas:
+        if low in TAKES_BETA and betas:
             beta = betas.pop(0)
-        if low in _ONNX_VALUES and not _same((alpha, beta), _ONNX_VALUES[low]):
-            expected = "alpha={}, beta={}".format(*_ONNX_VALUES[low])
+        if low in ONNX_VALUES and not _same((alpha, beta), ONNX_VALUES[low]):
+            expected = "alpha={}, beta={}".format(*ONNX_VALUES[low])
             raise OptionError(refusal("load", word, expected, f"alpha={alpha}, beta={beta}"))
         found.append(word)
     if alphas or betas:
@@ -220,7 +220,7 @@ def _word(row: Framework, cell: str, name: str, kind: Activation) -> str:
 def _to_onnx(layer: Layer, facts: dict[str, Any]) -> dict[str, Any]:
     direction = facts.pop("direction")
     words = list(facts.values()) * layer.directions
-    pairs = [_ONNX_VALUES[word.lower()] for word in words if word.lower() in _ONNX_VALUES]
+    pairs = [ONNX_VALUES[word.lower()] for word in words if word.lower() in ONNX_VALUES]
     found = {"hidden_size": layer.hidden, "direction": direction, "activations": words}
     if pairs:
         found["activation_alpha"] = [alpha for alpha, _ in pairs]

@@ -57,7 +57,9 @@ class Framework:
     number: str = ""  # what the number of a layer in a module follows
     always_bias: bool = False  # a layer has biases, if only zeros
     peephole: str = ""  # the gates that have a peephole, in order
-    peephole_cell: str = "c[t]"  # the cell that the output gate's peephole looks at
+    # The cell that the output gate's peephole looks at. Core ML's is in the equations of LSTMParams
+    # (NeuralNetwork.proto); the page of MIL's lstm does not say.
+    peephole_cell: str = "c[t]"
     forget_bias: float | None = None  # what is added to the forget gate's bias, if it is not told
     reverse: str = ""  # the fact that reverses a layer and leaves its outputs in processing order
     bias_fact: str = ""  # the fact that says whether there is a bias

@@ -54,7 +54,7 @@ def compile_graph(
         tensor: simple.placeholder(shape=info.shape, dtype=info.dtype, name=tensor.name)
         for tensor, info in fed.items()
     }
-    keeps_training = _plain_twins(nodes)
+    keeps_training = trained_twins(nodes)
     updates: dict[Node, Tensor] = {}
     for node in nodes:
         if node.op is PLACEHOLDER:
@@ -106,17 +106,18 @@ def fits(shape: Sequence[int], pattern: Sequence[int | None]) -> bool:
     )
 
 
-def _plain_twins(nodes: Sequence[Node]) -> set[Node]:
-    """The recurrent nodes without training beside which one with training has the same inputs."""
+def trained_twins(nodes: Sequence[Node]) -> dict[Node, Node]:
+    """The recurrent nodes without training beside which one with training has the same inputs,
+    and that one."""
     trained = {
-        (node.op, node.inputs, normal(node.attributes["descriptor"]))
+        (node.op, node.inputs, normal(node.attributes["descriptor"])): node
         for node in nodes
         if node.op.name in FORWARD and node.attributes["descriptor"].training
     }
-    return {
-        node
-        for node in nodes
-        if node.op.name in FORWARD
-        and not node.attributes["descriptor"].training
-        and (node.op, node.inputs, normal(with_training(node.attributes)["descriptor"])) in trained
-    }
+    found = {}
+    for node in nodes:
+        if node.op.name in FORWARD and not node.attributes["descriptor"].training:
+            descriptor = normal(with_training(node.attributes)["descriptor"])
+            if (node.op, node.inputs, descriptor) in trained:
+                found[node] = trained[node.op, node.inputs, descriptor]
+    return found

@@ -69,7 +69,10 @@ class Executable:
         self._roots = _roots(self.nodes, self.feeds)
         self._steps = self._plan(kept)
         self.memory = self._measure(kept)
-        self._is_copied = self._copies()
+        self._target_slots = [
+            (self._slots[tensor], is_copied)
+            for tensor, is_copied in zip(self.targets, self._copies(), strict=True)
+        ]
         self._variable_slots = [
             (slot, tensor.node.attributes["store"])
             for tensor, slot in self._slots.items()
@@ -91,7 +94,13 @@ class Executable:
         The feeds are all NumPy arrays, or all torch tensors on one device; so are the results,
         which belong to the caller. Several threads may run one program.
         """
-        xp = self._check(feeds)
+        return self.run_checked(self._check(feeds), feeds)
+
+    def run_checked(self, xp: Namespace, feeds: Sequence[Any]) -> list[Any]:
+        """``run`` on feeds of one array library that are known to have the right shapes and types.
+
+        For callers that look programs up by these: to check them again costs a microsecond.
+        """
         bound = self._bound.get(xp)
         if bound is None:
             bound = self._bound.setdefault(xp, self._bind(xp))
@@ -111,13 +120,14 @@ class Executable:
                     values[slot] = array
             for slot in dead:
                 values[slot] = None
-        out = []
-        for tensor, is_copied in zip(self.targets, self._is_copied, strict=True):
-            array = values[self._slots[tensor]]
-            out.append(xp.copy(array) if is_copied else xp.result(array))
-        kept = [(node, self._kept(xp, tensor, values)) for node, tensor in self.updates]
-        for node, array in kept:
-            node.attributes["store"].value = array
+        out = [
+            xp.copy(values[slot]) if is_copied else xp.result(values[slot])
+            for slot, is_copied in self._target_slots
+        ]
+        if self.updates:
+            kept = [(node, self._kept(xp, tensor, values)) for node, tensor in self.updates]
+            for node, array in kept:
+                node.attributes["store"].value = array
         return out
 
     def __repr__(self) -> str:
@@ -138,6 +148,25 @@ class Executable:
         from .files import load_executable
 
         return load_executable(path)
+
+    def to_swift(self, name: str, *, weights: str | None = None) -> str:
+        """The program in Swift; see :meth:`zstate.Graph.to_swift`."""
+        from .swift import to_swift
+
+        nodes = self.saved_nodes()
+        return to_swift(
+            name,
+            nodes,
+            {node: f"n{number}" for number, node in enumerate(nodes)},
+            list(zip(self.target_names, self.targets, strict=True)),
+            [(f"assign_{node.name}", node, tensor) for node, tensor in self.updates],
+            weights or f"{name}.safetensors",
+        )
+
+    def saved_nodes(self) -> list[Node]:
+        """The nodes that belong to the program, in the order in which they were made."""
+        kept = {*self.nodes, *(t.node for t in self.feeds), *(n for n, _ in self.updates)}
+        return [node for node in self.graph.nodes if node in kept]
 
     def _plan(self, kept: Sequence[Tensor]) -> list[_Step]:
         last: dict[Tensor, Node] = {}

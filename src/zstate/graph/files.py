@@ -46,8 +46,7 @@ def load_graph(path: str | PathLike[str]) -> Graph:
 
 
 def save_executable(program: Executable, path: str | PathLike[str]) -> None:
-    kept = {*program.nodes, *(t.node for t in program.feeds), *(n for n, _ in program.updates)}
-    nodes = [node for node in program.graph.nodes if node in kept]
+    nodes = program.saved_nodes()
     structure, arrays = _encode(nodes)
     places = _places(nodes)
     more = {
@@ -272,7 +271,7 @@ def _attribute(kind: str, value: Any) -> Any:
     """One attribute, of the kind that the op table says, or ValueError."""
     if kind.endswith("?"):
         return None if value is None else _attribute(kind[:-1], value)
-    if kind == "int" and type(value) is int:
+    if (kind == "int" and type(value) is int) or (kind == "bool" and type(value) is bool):
         return value
     if kind == "float" and type(value) in (int, float):
         return float(value)

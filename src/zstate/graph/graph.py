@@ -16,15 +16,16 @@ from . import gradients as reverse
 from . import printing
 from .compiling import compile_graph, fits
 from .executable import Executable
-from .methods import Learning, Recurrent, Shaping
+from .methods import Recurrent, Statistics
 from .methods.core import checked_value, listed
-from .ops import PLACEHOLDER, VARIABLE
+from .ops import ASSIGN, PLACEHOLDER, VARIABLE
+from .outputs import outputs_of
 from .tensor import Node, Tensor
 
 _MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
 
 
-class Graph(Learning, Shaping, Recurrent):
+class Graph(Statistics, Recurrent):
     """A graph of operations, built once and run with feeds.
 
     Methods return Tensors without data; a wrong shape or type is refused when the node is made.
@@ -176,6 +177,54 @@ class Graph(Learning, Shaping, Recurrent):
         None folds graphs of more than 60 nodes; False draws every node.
         """
         return printing.to_svg(self, fold)
+
+    def to_swift(
+        self,
+        name: str,
+        *,
+        targets: Iterable[Tensor] | None = None,
+        operations: Iterable[Tensor] | None = None,
+        weights: str | None = None,
+    ) -> str:
+        """The same graph in Swift: a file that builds it with MPSGraph and runs one step.
+
+        Args:
+            name: of the struct in the file.
+            targets: what a step returns; None means every tensor that nothing reads.
+            operations: assigns that a step runs; None means every one where ``targets`` is None,
+                else none.
+            weights: the name of the file that :meth:`save` writes, which the Swift program reads;
+                None means ``name`` with ".safetensors".
+
+        What MPSGraph has no method for is refused by node.
+
+        Example:
+            >>> g = Graph()
+            >>> y = g.tanh(g.placeholder(shape=(2, 3), name="x"), name="y")
+            >>> lines = g.to_swift("Model").splitlines()
+            >>> print(*[line.strip() for line in lines if "tanh" in line])
+            let y = graph.tanh(with: x, name: "y")  // float32[2,3]
+        """
+        wanted = outputs_of(self) if targets is None else listed("to_swift", "targets", targets)
+        effects = listed("to_swift", "operations", operations or ())
+        for operand, tensors in (("targets", wanted), ("operations", effects)):
+            for tensor in tensors:
+                self.own("to_swift", operand, tensor)
+        nodes = self.nodes
+        if targets is not None or operations is not None:
+            nodes = self.needed([*wanted, *effects])
+        from .swift import to_swift
+
+        # Of several assigns to a variable the one made last counts.
+        assigns = {node.inputs[0].node: node for node in nodes if node.op is ASSIGN}
+        return to_swift(
+            name,
+            nodes,
+            {node: f"n{number}" for number, node in enumerate(self.nodes)},
+            [(tensor.name, tensor) for tensor in wanted],
+            [(node.name, variable, node.inputs[1]) for variable, node in assigns.items()],
+            weights or f"{name}.safetensors",
+        )
 
     def __str__(self) -> str:
         return printing.to_text(self)

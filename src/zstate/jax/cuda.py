@@ -31,6 +31,8 @@ from . import ffi
 from .signature import Signature, Value, result_types
 
 _TARGET = "zstate_launch"
+# At once: a program that another process has compiled may be loaded and need it.
+_UNREGISTERED = ffi.register(_TARGET, "CUDA")
 _KINDS = {"nt": (1, 1), "nn": (1, 0), "tn": (0, 0)}  # the axes that a product sums over
 
 
@@ -43,7 +45,7 @@ def unavailable() -> str | None:
         _device()
     except (RuntimeError, BackendError) as error:
         return f"there is no CUDA device ({error})"
-    return ffi.register(_TARGET, "CUDA")
+    return _UNREGISTERED
 
 
 def refuses(layout: Layout) -> str | None:

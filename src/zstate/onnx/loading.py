@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import is_array, namespace_of
+from ..arrays import NUMPY, is_array, namespace_of
 from ..errors import GraphError, OptionError, ShapeError, ZStateError, refusal
 from ..graph import Executable, Graph, Tensor
 from ..graph.ops import PLACEHOLDER, VARIABLE
@@ -45,19 +45,22 @@ class Model:
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
     parameters: dict[str, Tensor]
-    _programs: dict[Any, Executable] = field(default_factory=dict, repr=False)
+    # By what was asked for and fed: a program, and whether all of it was plain NumPy arrays.
+    _programs: dict[Any, tuple[Executable, bool]] = field(default_factory=dict, repr=False)
 
     def run(
         self, feeds: Mapping[str, Array], targets: Sequence[str] | None = None
     ) -> dict[str, Array]:
         """{name: array} of the outputs, or of those named, from {name: array} of the inputs."""
         wanted = tuple(self.outputs if targets is None else targets)
+        arrays = [*feeds.values()]
         try:  # the short way: a program that ran with such arrays before
-            key = (wanted, *[(name, a.shape, a.dtype) for name, a in feeds.items()])
-            program = self._programs[key]
+            program, is_plain = self._programs[_key(wanted, feeds)]
         except (AttributeError, TypeError, KeyError):
-            program = self._compiled(wanted, feeds)
-        return dict(zip(wanted, program.run([*feeds.values()]), strict=True))
+            found = self._compiled(wanted, feeds).run(arrays)
+        else:
+            found = program.run_checked(NUMPY, arrays) if is_plain else program.run(arrays)
+        return dict(zip(wanted, found, strict=True))
 
     def _compiled(self, wanted: tuple[str, ...], feeds: Mapping[str, Array]) -> Executable:
         """The program for these arrays, which is kept."""
@@ -74,11 +77,15 @@ class Model:
                 raise GraphError(refusal("onnx.Model.run", name, "an array", got))
         infos = {self.inputs[n]: namespace_of(value).info(value) for n, value in feeds.items()}
         program = self.graph.compile(infos, [self.outputs[name] for name in wanted])
-        key = (wanted, *[(name, a.shape, a.dtype) for name, a in feeds.items()])
-        self._programs[key] = program
+        is_plain = all(type(value) is np.ndarray for value in feeds.values())
+        self._programs[_key(wanted, feeds)] = program, is_plain
         if len(self._programs) > _MOST_PROGRAMS:
             del self._programs[next(iter(self._programs))]
         return program
+
+
+def _key(wanted: tuple[str, ...], feeds: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (wanted, *[(name, a.shape, a.dtype, a.__class__) for name, a in feeds.items()])
 
 
 def load(
@@ -173,6 +180,13 @@ class Node:
             return value
         return [each.decode() if isinstance(each, bytes) else each for each in value]
 
+    def subgraph(self, name: str) -> Any:
+        """An attribute that is a graph."""
+        attribute = self._unread.pop(name, None)
+        if attribute is None or attribute.type != onnx_package().AttributeProto.GRAPH:
+            raise GraphError(refusal(self.kind, name, "a graph", "none"))
+        return attribute.g
+
     def finish(self) -> None:
         """Refuse what was not looked at."""
         if self._unread:
@@ -185,6 +199,9 @@ class Node:
 
     def shape(self, tensor: Tensor) -> list[int | Size]:
         return [self.owner.size(tensor, axis) for axis in range(len(tensor.shape))]
+
+
+Row = Callable[[Node], Sequence[Any]]  # of the table of operators: a node to its results
 
 
 class Importer:

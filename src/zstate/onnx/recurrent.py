@@ -8,22 +8,23 @@ lengths are given, one for each direction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..convert import FRAMEWORKS
-from ..convert.options import _TAKES_ALPHA, _TAKES_BETA, options
+from ..convert.blocks import peephole_options
+from ..convert.options import TAKES_ALPHA, TAKES_BETA, options
 from ..convert.table import LSTM, RNN
-from ..descriptors import AnyDescriptor, LSTMDescriptor
+from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops.like import broadcast_like
 from ..layout import DESCRIPTORS, brackets, gate_order
 from ..types import Array
 from .loading import Node
-from .sizes import sized_node
+from .operators.indexing import steps_at, within_lengths
 
 ROW = FRAMEWORKS["onnx"]
 CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": "gru"}
@@ -39,14 +40,6 @@ def gate_rows(theirs: Sequence[str], ours: Sequence[str], hidden: int) -> Array:
     return np.concatenate(blocks)
 
 
-def peephole_options(operation: str) -> dict[str, Any]:
-    """The option by which an LSTM's output gate looks at c[t], as ONNX's does."""
-    if "peephole_on_new_cell" in {field.name for field in fields(LSTMDescriptor)}:
-        return {"peephole_on_new_cell": True}
-    expected = "no peephole, as ONNX's output gate looks at c[t] and zstate's at c[t-1]"
-    raise OptionError(refusal(operation, "P", expected, "one"))
-
-
 def recurrent(node: Node) -> list[Tensor | None]:
     """Y [T,D,N,H], Y_h [D,N,H] and, of an LSTM, Y_c [D,N,H]; batch first with layout = 1."""
     g, cell = node.graph, CELLS[node.kind]
@@ -60,7 +53,7 @@ def recurrent(node: Node) -> list[Tensor | None]:
         del attributes["clip"]
     told = _by_direction(cell, attributes, count)
     if cell == LSTM and node.has(P):
-        told = [{**each, **peephole_options(node.kind)} for each in told]
+        told = [each | peephole_options(ROW) for each in told]
     has_cell = cell == LSTM and node.wants(2)
     more: dict[str, Any] = {"produce_cell": True} if has_cell else {}
     descriptors = [DESCRIPTORS[cell](**each, **more) for each in told]
@@ -126,10 +119,10 @@ def _by_direction(cell: str, facts: dict[str, Any], count: int) -> list[dict[str
     for part in (words[:half], words[half:]):
         taken = {
             "activation_alpha": [
-                alphas.pop(0) for word in part if word.lower() in _TAKES_ALPHA and alphas
+                alphas.pop(0) for word in part if word.lower() in TAKES_ALPHA and alphas
             ],
             "activation_beta": [
-                betas.pop(0) for word in part if word.lower() in _TAKES_BETA and betas
+                betas.pop(0) for word in part if word.lower() in TAKES_BETA and betas
             ],
         }
         found.append(options(ROW, cell, {**facts, **taken, "activations": part}, 1, True, None))
@@ -256,12 +249,18 @@ def _states(node: Node, layout: int, count: int) -> dict[str, Tensor]:
     for index, name in ((H0, "init_state"), (C0, "init_cell")):
         if not node.has(index):
             continue
-        tensor = node.tensor(index)
-        if len(tensor.shape) != 3 or tensor.shape[1 if layout else 0] not in (None, count):
+        shape, axis = _shape(node, index), 1 if layout else 0
+        if len(shape) != 3 or shape[axis] not in (None, count):
             expected = f"[N,{count},H]" if layout else f"[{count},N,H]"
-            raise ShapeError(refusal(node.kind, name, expected, brackets(tensor.shape)))
-        axis = 1 if layout else 0
-        pieces = [g.squeeze(each, axes=[axis]) for each in g.split(tensor, [1] * count, axis=axis)]
+            raise ShapeError(refusal(node.kind, name, expected, brackets(shape)))
+        given, owner = node.inputs[index], node.owner
+        if owner.is_own(given, node.proto, index) and len(owner.readers[given]) == 1:
+            array = np.moveaxis(owner.arrays[given], axis, 1).reshape(-1, count * shape[2])
+            found[name] = owner.parameters[given] = g.variable(array, name=given)
+            continue
+        tensor = node.tensor(index)
+        pieces = [tensor] if count == 1 else g.split(tensor, [1, 1], axis=axis)
+        pieces = [g.squeeze(each, axes=[axis]) for each in pieces]
         found[name] = g.concat_tensors(pieces, axis=1) if count == 2 else pieces[0]
     return found
 
@@ -341,14 +340,9 @@ def _one_direction(
         found = _call(g, cell, source, tensors, descriptor, name)
         last = [g.slice_tensor(each, 0, -1, 1) for each in found]
         return g.reverse(found[0], axes=[0]) if is_backward else found[0], last
-    steps = sized_node(g, "range_to", None, [0, _size(source, 0), 1])
-    steps = g.expand_dims(steps, axes=[1])  # [T,1]
-    inside = g.expand_dims(g.less_than(steps, lengths), axes=[2])  # [T,N,1]
+    inside, turned = within_lengths(g, source, lengths)
     if is_backward:
-        # Backwards within each length, and as it was behind it: its own inverse.
-        turned = g.select(g.less_than(steps, lengths), lengths - 1 - steps, steps)
-        turned = g.expand_dims(turned, axes=[2])
-        source = g.gather_along_axis(source, broadcast_like(g, turned, source), 0)
+        source = steps_at(g, source, turned)
     found = _call(g, cell, source, tensors, descriptor, name)
     end = g.expand_dims(g.maximum(lengths - 1, 0), axes=[0, 2])  # [1,N,1]
     last = []
@@ -358,12 +352,5 @@ def _one_direction(
         last.append(g.select(g.greater_than(g.expand_dims(lengths, axes=[0, 2]), 0), taken, 0.0))
     state = found[0]
     if is_backward:
-        state = g.gather_along_axis(state, broadcast_like(g, turned, state), 0)
-    return g.select(inside, state, 0.0), last
-
-
-def _size(tensor: Tensor, axis: int) -> Any:
-    from .sizes import Size
-
-    size = tensor.shape[axis]
-    return Size.axis(tensor, axis) if size is None else size
+        state = steps_at(g, state, turned)
+    return g.select(g.expand_dims(inside, axes=[2]), state, 0.0), last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, TypeAlias
@@ -288,9 +289,12 @@ def _one_hot(e: Exporter, node: Node, indices: str) -> Any:
     return e.emit("OneHot", whole, np.array(a["depth"], np.int64), values, axis=a["axis"])
 
 
-def _argmax(e: Exporter, node: Node, x: str) -> Any:
-    found = e.emit("ArgMax", x, axis=node.attributes["axis"], keepdims=1)
-    return e.emit("Cast", found, to=e.type_number("int32"))
+def _place(kind: str) -> Callable[..., Any]:
+    def row(e: Exporter, node: Node, x: str) -> Any:
+        found = e.emit(kind, x, axis=node.attributes["axis"], keepdims=1)
+        return e.emit("Cast", found, to=e.type_number("int32"))
+
+    return row
 
 
 def _stack(e: Exporter, node: Node, *tensors: str) -> Any:
@@ -318,6 +322,39 @@ def _read(e: Exporter, node: Node, x: str) -> Any:
     if node.inputs[0].node.op is not VARIABLE:
         raise OptionError(refusal("read", "variable", "one without an assign", "one with"))
     return e.emit("Identity", x)
+
+
+def _over_bools(kind: str) -> Callable[..., Any]:
+    """All or any of bools, which ONNX reduces as numbers only."""
+
+    def row(e: Exporter, node: Node, x: str) -> Any:
+        numbers = e.emit("Cast", x, to=e.type_number("int32"))
+        return e.emit("Cast", _reduction(kind)(e, node, numbers), to=e.type_number("bool"))
+
+    return row
+
+
+def _floor_modulo(e: Exporter, node: Node, a: str, b: str) -> Any:
+    found = e.emit("Sub", a, e.emit("Mul", e.emit("Floor", e.emit("Div", a, b)), b))
+    zero = np.asarray(0, NUMPY.dtype(node.inputs[1].dtype))
+    return e.emit("Where", e.emit("Equal", b, zero), zero, found)
+
+
+def _is_finite(e: Exporter, node: Node, x: str) -> Any:
+    return e.emit("Not", e.emit("Or", e.emit("IsNaN", x), e.emit("IsInf", x)))
+
+
+def _logarithm(base: float) -> Callable[..., Any]:
+    return lambda e, node, x: e.emit(
+        "Div", e.emit("Log", x), np.asarray(math.log(base), NUMPY.dtype(node.inputs[0].dtype))
+    )
+
+
+def _arg_sort(e: Exporter, node: Node, x: str) -> Any:
+    axis = node.attributes["axis"] % len(node.inputs[0].shape)
+    largest = int(node.attributes["descending"])
+    _, places = e.emit("TopK", x, e.size(x, axis), count=2, axis=axis, largest=largest)
+    return e.emit("Cast", places, to=e.type_number("int32"))
 
 
 def _size(e: Exporter, text: str, likes: Sequence[str]) -> str:
@@ -372,12 +409,47 @@ ROWS: dict[str, Callable[..., Any]] = {
     "tanh": _named("Tanh"),
     "sigmoid": _named("Sigmoid"),
     "relu": _named("Relu"),
+    "identity": _named("Identity"),
+    "modulo": lambda e, node, a, b: e.emit("Mod", a, b, fmod=1),
+    "floor_modulo": _floor_modulo,
+    "logical_and": _named("And"),
+    "logical_or": _named("Or"),
+    "logical_xor": _named("Xor"),
+    "logical_not": _named("Not"),
+    "is_nan": _named("IsNaN"),
+    "is_infinite": _named("IsInf"),
+    "is_finite": _is_finite,
+    "floor": _named("Floor"),
+    "ceil": _named("Ceil"),
+    "truncate": lambda e, node, x: e.emit(
+        "Mul", e.emit("Sign", x), e.emit("Floor", e.emit("Abs", x))
+    ),
+    "rint": _named("Round"),
+    "exponent_base2": lambda e, node, x: e.emit(
+        "Pow", np.asarray(2, NUMPY.dtype(node.inputs[0].dtype)), x
+    ),
+    "logarithm_base2": _logarithm(2),
+    "logarithm_base10": _logarithm(10),
+    **{
+        name: _named(name.capitalize())
+        for name in (
+            *("sin", "cos", "tan", "sinh", "cosh"),
+            *("asin", "acos", "atan", "asinh", "acosh", "atanh"),
+        )
+    },
     "cast": lambda e, node, x: e.emit("Cast", x, to=e.type_number(node.attributes["dtype"])),
     "matrix_multiplication": _named("MatMul"),
     "reduction_sum": _reduction("ReduceSum"),
     "mean": _reduction("ReduceMean"),
     "reduction_maximum": _reduction("ReduceMax"),
-    "reduction_arg_maximum": _argmax,
+    "reduction_minimum": _reduction("ReduceMin"),
+    "reduction_product": _reduction("ReduceProd"),
+    "reduction_and": _over_bools("ReduceMin"),
+    "reduction_or": _over_bools("ReduceMax"),
+    "reduction_arg_maximum": _place("ArgMax"),
+    "reduction_arg_minimum": _place("ArgMin"),
+    "arg_sort": _arg_sort,
+    "cumulative_sum": lambda e, node, x: e.emit("CumSum", x, e.ints(node.attributes["axis"])),
     "soft_max": lambda e, node, x: e.emit("Softmax", x, axis=node.attributes["axis"]),
     "one_hot": _one_hot,
     "gather": lambda e, node, x, i: e.emit("Gather", x, i, axis=node.attributes["axis"]),

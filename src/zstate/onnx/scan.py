@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..convert.options import _ONNX_VALUES
+from ..convert.options import ONNX_VALUES
 from ..convert.table import GRU, LSTM
 from ..descriptors import Activation
 from ..graph import Tensor
@@ -155,7 +155,7 @@ def _body(
         if kind is Activation.NONE:
             return value
         if kind is Activation.HARD_SIGMOID:
-            alpha, beta = _ONNX_VALUES["hardsigmoid"]
+            alpha, beta = ONNX_VALUES["hardsigmoid"]
             return e.emit(word, value, alpha=alpha, beta=beta)
         return e.emit(word, value)
 
@@ -163,7 +163,7 @@ def _body(
     if cell == LSTM:
         i, f, z = (active(looked(gate(k), k, c), kinds[k]) for k in "ifz")
         new_c = e.emit("Add", e.emit("Mul", f, c), e.emit("Mul", i, z))
-        at = new_c if getattr(descriptor, "peephole_on_new_cell", False) else c
+        at = new_c if descriptor.peephole_on_new_cell else c
         o = active(looked(gate("o"), "o", at), kinds["o"])
         results = [e.emit("Mul", o, active(new_c, kinds["cell"])), new_c]
         states = [h, c]

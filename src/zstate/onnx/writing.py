@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..convert.options import _ONNX_VALUES
+from ..convert.options import ONNX_VALUES
 from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
@@ -59,12 +59,14 @@ def _is_plain(e: Exporter, node: Node) -> bool:
     if "peephole" not in names:
         return True
     value = e.value(node.inputs[names.index("peephole")])
-    if not isinstance(value, np.ndarray) or not getattr(descriptor, "peephole_on_new_cell", False):
+    if not isinstance(value, np.ndarray):
         return False
     order = gate_order(descriptor)
     hidden = node.inputs[names.index("recurrent_weight")].shape[-1]
     whole = value.reshape(-1, len(order), hidden)
-    return not np.any(whole[:, order.index("z")])  # ONNX has no peephole there
+    # ONNX's cell gate has no peephole, and its output gate looks at c[t].
+    zeros = "z" if descriptor.peephole_on_new_cell else "zo"
+    return not any(np.any(whole[:, order.index(gate)]) for gate in zeros)
 
 
 def _last_cells(e: Exporter, node: Node) -> list[tuple[Node, int, int, int]] | None:
@@ -126,7 +128,7 @@ def _node(
         "activations": words * count,
         "direction": "bidirectional" if count == 2 else "reverse" if is_reverse else "forward",
     }
-    pairs = [_ONNX_VALUES[w.lower()] for w in words * count if w.lower() in _ONNX_VALUES]
+    pairs = [ONNX_VALUES[w.lower()] for w in words * count if w.lower() in ONNX_VALUES]
     if pairs:
         attributes["activation_alpha"] = [alpha for alpha, _ in pairs]
         attributes["activation_beta"] = [beta for _, beta in pairs]

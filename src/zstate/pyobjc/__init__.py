@@ -1,9 +1,9 @@
 """MPSGraph under PyObjC's spelling, on any machine.
 
 A PyObjC script that builds a recurrent model, differentiates it, compiles it and runs it runs with
-only its import line changed to ``from zstate.pyobjc import *``. The selectors come from two tables:
-``recurrent.py`` has the 20 recurrent ones, ``operations.py`` those around them. Everything is
-computed by :class:`zstate.Graph`.
+only its import line changed to ``from zstate.pyobjc import *``. The selectors are those of
+:mod:`zstate.mpsgraph.published`; ``recurrent.py`` and ``operations.py`` say which method of
+:class:`zstate.Graph` each stands for. Everything is computed by that graph.
 """
 
 from .constants import (
@@ -20,10 +20,23 @@ from .constants import (
     MPSDataTypeUInt16,
     MPSDataTypeUInt32,
     MPSDataTypeUInt64,
+    MPSGraphDeploymentPlatformIOS,
+    MPSGraphDeploymentPlatformMacOS,
+    MPSGraphDeploymentPlatformTvOS,
+    MPSGraphDeploymentPlatformVisionOS,
+    MPSGraphDeviceTypeMetal,
     MPSGraphLossReductionTypeAxis,
     MPSGraphLossReductionTypeMean,
     MPSGraphLossReductionTypeNone,
     MPSGraphLossReductionTypeSum,
+    MPSGraphOptimizationLevel0,
+    MPSGraphOptimizationLevel1,
+    MPSGraphOptimizationProfilePerformance,
+    MPSGraphOptimizationProfilePowerEfficiency,
+    MPSGraphOptionsDefault,
+    MPSGraphOptionsNone,
+    MPSGraphOptionsSynchronizeResults,
+    MPSGraphOptionsVerbose,
     MPSGraphPaddingModeAntiPeriodic,
     MPSGraphPaddingModeClampToEdge,
     MPSGraphPaddingModeConstant,
@@ -34,34 +47,83 @@ from .constants import (
     MPSGraphRandomDistributionNormal,
     MPSGraphRandomDistributionTruncatedNormal,
     MPSGraphRandomDistributionUniform,
+    MPSGraphReducedPrecisionFastMathDefault,
+    MPSGraphReducedPrecisionFastMathNone,
     MPSGraphRNNActivationHardSigmoid,
     MPSGraphRNNActivationNone,
     MPSGraphRNNActivationRelu,
     MPSGraphRNNActivationSigmoid,
     MPSGraphRNNActivationTanh,
     MPSGraphScatterModeAdd,
+    MTLCommandBufferStatusCommitted,
+    MTLCommandBufferStatusCompleted,
+    MTLCommandBufferStatusEnqueued,
+    MTLCommandBufferStatusError,
+    MTLCommandBufferStatusNotEnqueued,
+    MTLCommandBufferStatusScheduled,
+    MTLResourceCPUCacheModeDefaultCache,
+    MTLResourceCPUCacheModeWriteCombined,
+    MTLResourceStorageModeManaged,
+    MTLResourceStorageModePrivate,
+    MTLResourceStorageModeShared,
+    MTLStorageModeManaged,
+    MTLStorageModePrivate,
+    MTLStorageModeShared,
 )
 from .descriptors import (
+    MPSGraphCompilationDescriptor,
+    MPSGraphExecutableExecutionDescriptor,
+    MPSGraphExecutableSerializationDescriptor,
+    MPSGraphExecutionDescriptor,
     MPSGraphGRUDescriptor,
     MPSGraphLSTMDescriptor,
     MPSGraphRandomOpDescriptor,
     MPSGraphSingleGateRNNDescriptor,
 )
-from .graph import MPSGraph, MPSGraphExecutable
-from .objects import (
+from .executable import (
+    MPSGraphExecutable,
+)
+from .foundation import (
+    NSURL,
+    NSArray,
+    NSAutoreleasePool,
+    NSData,
+    NSDictionary,
+    NSMutableArray,
+    NSMutableData,
+    NSMutableDictionary,
+    NSNumber,
+)
+from .graph import (
+    MPSGraph,
+)
+from .metal import (
+    MPSCommandBuffer,
     MPSGraphDevice,
+    MTLCopyAllDevices,
+    MTLCreateSystemDefaultDevice,
+)
+from .ndarrays import (
+    MPSGraphTensorData,
+    MPSNDArray,
+    MPSNDArrayDescriptor,
+)
+from .objects import (
     MPSGraphOperation,
     MPSGraphShapedType,
     MPSGraphTensor,
-    MPSGraphTensorData,
-    MPSNDArray,
-    MTLCreateSystemDefaultDevice,
-    NSData,
+    MPSGraphVariableOp,
 )
-from .operations import operation_selectors
-from .recurrent import selectors
+from .operations import (
+    operation_selectors,
+)
+from .recurrent import (
+    selectors,
+)
 
 __all__ = [
+    "NSURL",
+    "MPSCommandBuffer",
     "MPSDataTypeBFloat16",
     "MPSDataTypeBool",
     "MPSDataTypeFloat16",
@@ -76,8 +138,17 @@ __all__ = [
     "MPSDataTypeUInt32",
     "MPSDataTypeUInt64",
     "MPSGraph",
+    "MPSGraphCompilationDescriptor",
+    "MPSGraphDeploymentPlatformIOS",
+    "MPSGraphDeploymentPlatformMacOS",
+    "MPSGraphDeploymentPlatformTvOS",
+    "MPSGraphDeploymentPlatformVisionOS",
     "MPSGraphDevice",
+    "MPSGraphDeviceTypeMetal",
     "MPSGraphExecutable",
+    "MPSGraphExecutableExecutionDescriptor",
+    "MPSGraphExecutableSerializationDescriptor",
+    "MPSGraphExecutionDescriptor",
     "MPSGraphGRUDescriptor",
     "MPSGraphLSTMDescriptor",
     "MPSGraphLossReductionTypeAxis",
@@ -85,6 +156,14 @@ __all__ = [
     "MPSGraphLossReductionTypeNone",
     "MPSGraphLossReductionTypeSum",
     "MPSGraphOperation",
+    "MPSGraphOptimizationLevel0",
+    "MPSGraphOptimizationLevel1",
+    "MPSGraphOptimizationProfilePerformance",
+    "MPSGraphOptimizationProfilePowerEfficiency",
+    "MPSGraphOptionsDefault",
+    "MPSGraphOptionsNone",
+    "MPSGraphOptionsSynchronizeResults",
+    "MPSGraphOptionsVerbose",
     "MPSGraphPaddingModeAntiPeriodic",
     "MPSGraphPaddingModeClampToEdge",
     "MPSGraphPaddingModeConstant",
@@ -101,14 +180,40 @@ __all__ = [
     "MPSGraphRandomDistributionTruncatedNormal",
     "MPSGraphRandomDistributionUniform",
     "MPSGraphRandomOpDescriptor",
+    "MPSGraphReducedPrecisionFastMathDefault",
+    "MPSGraphReducedPrecisionFastMathNone",
     "MPSGraphScatterModeAdd",
     "MPSGraphShapedType",
     "MPSGraphSingleGateRNNDescriptor",
     "MPSGraphTensor",
     "MPSGraphTensorData",
+    "MPSGraphVariableOp",
     "MPSNDArray",
+    "MPSNDArrayDescriptor",
+    "MTLCommandBufferStatusCommitted",
+    "MTLCommandBufferStatusCompleted",
+    "MTLCommandBufferStatusEnqueued",
+    "MTLCommandBufferStatusError",
+    "MTLCommandBufferStatusNotEnqueued",
+    "MTLCommandBufferStatusScheduled",
+    "MTLCopyAllDevices",
     "MTLCreateSystemDefaultDevice",
+    "MTLResourceCPUCacheModeDefaultCache",
+    "MTLResourceCPUCacheModeWriteCombined",
+    "MTLResourceStorageModeManaged",
+    "MTLResourceStorageModePrivate",
+    "MTLResourceStorageModeShared",
+    "MTLStorageModeManaged",
+    "MTLStorageModePrivate",
+    "MTLStorageModeShared",
+    "NSArray",
+    "NSAutoreleasePool",
     "NSData",
+    "NSDictionary",
+    "NSMutableArray",
+    "NSMutableData",
+    "NSMutableDictionary",
+    "NSNumber",
     "operation_selectors",
     "selectors",
 ]

@@ -1,31 +1,44 @@
-"""MPSGraph and MPSGraphExecutable. Their operations are made from the two tables of selectors."""
+"""MPSGraph. Its operations are made from the two tables of selectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import DTypeError, GraphError, ShapeError, refusal
-from ..graph import Executable, Graph, Tensor
-from ..graph.methods.core import listed
-from ..layout import brackets, describe
+from ..errors import DTypeError, refusal
+from ..graph import Graph, Tensor
+from ..graph.methods.core import listed, whole_number
+from ..graph.ops import PLACEHOLDER, VARIABLE
+from ..graph.tensor import Node
+from ..layout import describe
 from ..operations import OPERATIONS, check_saved
-from .constants import MPSDataTypeFloat32, type_name
-from .descriptors import ObjCDescriptor
+from ..types import Array
+from .base import NSObject, one_of
+from .composed import Build
+from .constants import MPSDataTypeFloat32, MPSGraphOptionsDefault, type_name
+from .descriptors import (
+    MPSGraphCompilationDescriptor,
+    MPSGraphExecutionDescriptor,
+    ObjCDescriptor,
+    tell,
+)
+from .executable import MPSGraphExecutable
+from .metal import MPSCommandBuffer, MPSGraphDevice
+from .ndarrays import MPSGraphTensorData, array_of, data_of, fed, sizes_of, store
 from .objects import (
     MPSGraphOperation,
     MPSGraphShapedType,
     MPSGraphTensor,
-    MPSGraphTensorData,
-    NSObject,
-    array_of,
-    data_of,
-    fed,
-    sizes_of,
+    MPSGraphVariableOp,
     unwrap,
 )
-from .operations import Build, keyword_of, operation_selectors
+from .operations import TENSORS, keyword_of, operation_selectors
 from .recurrent import selectors
+
+_Feeds = Mapping[MPSGraphTensor, Any]
+_Tensors = Sequence[MPSGraphTensor]
+_Operations = Sequence[MPSGraphOperation] | None
+_Results = dict[MPSGraphTensor, MPSGraphTensorData]
 
 
 class MPSGraph(NSObject):
@@ -35,10 +48,24 @@ class MPSGraph(NSObject):
         self._graph = Graph()
         # One wrapper per tensor, so that results can be looked up by the tensor that was given out.
         self._wrappers: dict[Tensor, MPSGraphTensor] = {}
+        self._operations: dict[Node, MPSGraphOperation] = {}
+        self._options = MPSGraphOptionsDefault
 
     @classmethod
     def alloc(cls) -> Any:
         return cls()
+
+    def options(self) -> int:
+        return self._options
+
+    def setOptions_(self, options: int) -> None:
+        """Nothing follows: results are always those of a run that is over."""
+        self._options = whole_number("MPSGraph", "options", options)
+
+    def placeholderTensors(self) -> list[MPSGraphTensor]:
+        """In the order in which they were made."""
+        nodes = [node for node in self._graph.nodes if node.op is PLACEHOLDER]
+        return [self._wrap(node.results[0]) for node in nodes]
 
     def placeholderWithShape_dataType_name_(
         self, shape: Sequence[int], dataType: int, name: str | None
@@ -75,10 +102,24 @@ class MPSGraph(NSObject):
         self, variable: MPSGraphTensor, tensor: MPSGraphTensor, name: str | None
     ) -> MPSGraphOperation:
         """Runs that have it among their targetOperations perform it."""
-        made = MPSGraphOperation()
         values = unwrap("assign", "variable", variable), unwrap("assign", "tensor", tensor)
-        made._tensor = self._graph.assign(*values, name=name)
-        return made
+        return self._operation(self._graph.assign(*values, name=name).node)
+
+    def applyStochasticGradientDescentWithLearningRateTensor_variable_gradientTensor_name_(
+        self,
+        learningRate: MPSGraphTensor,
+        variable: MPSGraphVariableOp,
+        gradient: MPSGraphTensor,
+        name: str | None,
+    ) -> MPSGraphOperation:
+        """variable - learningRate · gradient, assigned; ``variable`` is a tensor's operation()."""
+        label = "applyStochasticGradientDescent"
+        one_of(label, "variable", MPSGraphVariableOp, variable)
+        rate = unwrap(label, "learningRateTensor", learningRate)
+        values = variable._node.results[0]
+        step = unwrap(label, "gradientTensor", gradient)
+        found = self._graph.stochastic_gradient_descent(rate, values, step)
+        return self._operation(self._graph.assign(values, found, name=name).node)
 
     def gradientForPrimaryTensor_withTensors_name_(
         self, primary: MPSGraphTensor, tensors: Sequence[MPSGraphTensor], name: str | None
@@ -88,110 +129,200 @@ class MPSGraph(NSObject):
         return {self._wrap(tensor): self._wrap(gradient) for tensor, gradient in found.items()}
 
     def runWithFeeds_targetTensors_targetOperations_(
-        self,
-        feeds: Mapping[MPSGraphTensor, Any],
-        targetTensors: Sequence[MPSGraphTensor],
-        targetOperations: Sequence[MPSGraphOperation] | None,
-    ) -> dict[MPSGraphTensor, MPSGraphTensorData]:
+        self, feeds: _Feeds, targetTensors: _Tensors, targetOperations: _Operations
+    ) -> _Results:
         """Run; feeds are MPSGraphTensorData, or NumPy arrays for convenience."""
-        arrays = {unwrap("run", "feeds", t): fed(value) for t, value in _items("run", feeds)}
-        targets = _tensors("run", "targetTensors", targetTensors)
-        found = self._graph.run(arrays, targets, _effects("run", targetOperations))
-        return {self._wrap(tensor): data_of(array) for tensor, array in found.items()}
+        targets = listed("run", "targetTensors", targetTensors)
+        found = self._values(feeds, targets, targetOperations)
+        return {tensor: data_of(array) for tensor, array in found.items()}
 
     def runWithMTLCommandQueue_feeds_targetTensors_targetOperations_(
         self,
         commandQueue: object,
-        feeds: Mapping[MPSGraphTensor, Any],
-        targetTensors: Sequence[MPSGraphTensor],
-        targetOperations: Sequence[MPSGraphOperation] | None,
-    ) -> dict[MPSGraphTensor, MPSGraphTensorData]:
+        feeds: _Feeds,
+        targetTensors: _Tensors,
+        targetOperations: _Operations,
+    ) -> _Results:
         """The same; the queue is ignored."""
         run = self.runWithFeeds_targetTensors_targetOperations_
         return run(feeds, targetTensors, targetOperations)
+
+    def runWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_(
+        self,
+        commandQueue: object,
+        feeds: _Feeds,
+        targetOperations: _Operations,
+        resultsDictionary: Mapping[MPSGraphTensor, MPSGraphTensorData],
+    ) -> None:
+        """Run for the dictionary's tensors, and write their values into its data."""
+        wanted = dict(_items("run", "resultsDictionary", resultsDictionary))
+        self._store(self._values(feeds, list(wanted), targetOperations), wanted)
+
+    def runAsyncWithFeeds_targetTensors_targetOperations_executionDescriptor_(
+        self,
+        feeds: _Feeds,
+        targetTensors: _Tensors,
+        targetOperations: _Operations,
+        executionDescriptor: Any,
+    ) -> _Results:
+        """Run at once; the descriptor's handlers are called before this returns."""
+        descriptor = _run_descriptor(executionDescriptor)
+        run = self.runWithFeeds_targetTensors_targetOperations_
+        found = run(feeds, targetTensors, targetOperations)
+        tell(descriptor, found)
+        return found
+
+    def runAsyncWithMTLCommandQueue_feeds_targetTensors_targetOperations_executionDescriptor_(
+        self,
+        commandQueue: object,
+        feeds: _Feeds,
+        targetTensors: _Tensors,
+        targetOperations: _Operations,
+        executionDescriptor: Any,
+    ) -> _Results:
+        """The same; the queue is ignored."""
+        run = self.runAsyncWithFeeds_targetTensors_targetOperations_executionDescriptor_
+        return run(feeds, targetTensors, targetOperations, executionDescriptor)
+
+    def runAsyncWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_executionDescriptor_(
+        self,
+        commandQueue: object,
+        feeds: _Feeds,
+        targetOperations: _Operations,
+        resultsDictionary: Mapping[MPSGraphTensor, MPSGraphTensorData],
+        executionDescriptor: Any,
+    ) -> None:
+        """Run at once for the dictionary's tensors, write, and call the handlers."""
+        descriptor = _run_descriptor(executionDescriptor)
+        run = self.runWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_
+        run(commandQueue, feeds, targetOperations, resultsDictionary)
+        tell(descriptor, resultsDictionary)
+
+    def encodeToCommandBuffer_feeds_targetTensors_targetOperations_executionDescriptor_(
+        self,
+        commandBuffer: Any,
+        feeds: _Feeds,
+        targetTensors: _Tensors,
+        targetOperations: _Operations,
+        executionDescriptor: Any,
+    ) -> _Results:
+        """Run when the command buffer is committed; the results have their values then."""
+        targets = listed("encode", "targetTensors", targetTensors)
+        results = {tensor: data_of(None) for tensor in targets}
+
+        def fill(found: dict[MPSGraphTensor, Array]) -> None:
+            for tensor, array in found.items():
+                results[tensor]._values = array
+
+        self._encode(commandBuffer, feeds, results, targetOperations, executionDescriptor, fill)
+        return results
+
+    def encodeToCommandBuffer_feeds_targetOperations_resultsDictionary_executionDescriptor_(
+        self,
+        commandBuffer: Any,
+        feeds: _Feeds,
+        targetOperations: _Operations,
+        resultsDictionary: Mapping[MPSGraphTensor, MPSGraphTensorData],
+        executionDescriptor: Any,
+    ) -> None:
+        """Run when the command buffer is committed, and write into the dictionary's data."""
+        wanted = dict(_items("encode", "resultsDictionary", resultsDictionary))
+        self._encode(
+            commandBuffer,
+            feeds,
+            wanted,
+            targetOperations,
+            executionDescriptor,
+            lambda found: self._store(found, wanted),
+        )
 
     def compileWithDevice_feeds_targetTensors_targetOperations_compilationDescriptor_(
         self,
         device: object,
         feeds: Mapping[MPSGraphTensor, MPSGraphShapedType],
-        targetTensors: Sequence[MPSGraphTensor],
-        targetOperations: Sequence[MPSGraphOperation] | None,
-        compilationDescriptor: object,
+        targetTensors: _Tensors,
+        targetOperations: _Operations,
+        compilationDescriptor: Any,
     ) -> MPSGraphExecutable:
+        one_of("compile", "device", MPSGraphDevice, device, nil=True)
+        kind = MPSGraphCompilationDescriptor
+        how = compilationDescriptor
+        descriptor = one_of("compile", "compilationDescriptor", kind, how, nil=True)
         shapes = {}
-        for tensor, kind in _items("compile", feeds):
-            if not isinstance(kind, MPSGraphShapedType):
-                got = describe(kind)
-                raise DTypeError(refusal("compile", "feeds", "an MPSGraphShapedType", got))
-            dtype = type_name("compile", kind.dataType())
-            shapes[unwrap("compile", "feeds", tensor)] = (kind.shape(), dtype)
+        for tensor, shaped in _items("compile", "feeds", feeds):
+            one_of("compile", "feeds", MPSGraphShapedType, shaped)
+            dtype = type_name("compile", shaped.dataType())
+            shapes[unwrap("compile", "feeds", tensor)] = (shaped.shape(), dtype)
         targets = _tensors("compile", "targetTensors", targetTensors)
         effects = _effects("compile", targetOperations)
         made = MPSGraphExecutable()
         made._program = self._graph.compile(shapes, targets, effects)
         made._feeds, made._targets = list(feeds), list(targetTensors)
+        if descriptor is not None:
+            descriptor._handler("compilationCompletionHandler", made, None)
         return made
+
+    def _values(
+        self, feeds: _Feeds, targets: Sequence[Any], operations: _Operations
+    ) -> dict[MPSGraphTensor, Array]:
+        arrays = {
+            unwrap("run", "feeds", t): fed(value) for t, value in _items("run", "feeds", feeds)
+        }
+        wanted = _tensors("run", "targetTensors", targets)
+        found = self._graph.run(arrays, wanted, _effects("run", operations))
+        return {self._wrap(tensor): array for tensor, array in found.items()}
+
+    def _store(self, found: Mapping[Any, Array], wanted: Mapping[Any, object]) -> None:
+        for tensor, array in found.items():
+            store("run", f"resultsDictionary[{tensor._tensor.name}]", wanted[tensor], array)
+
+    def _encode(
+        self,
+        commandBuffer: object,
+        feeds: _Feeds,
+        results: Mapping[Any, Any],
+        operations: _Operations,
+        executionDescriptor: object,
+        finish: Callable[[dict[MPSGraphTensor, Array]], None],
+    ) -> None:
+        descriptor = _run_descriptor(executionDescriptor)
+        kept = dict(_items("encode", "feeds", feeds))
+
+        def work() -> None:
+            finish(self._values(kept, list(results), operations))
+            tell(descriptor, results)
+
+        one_of("encode", "commandBuffer", MPSCommandBuffer, commandBuffer)._encode("encode", work)
 
     def _wrap(self, tensor: Tensor) -> MPSGraphTensor:
         found = self._wrappers.get(tensor)
         if found is None:
             found = MPSGraphTensor()
-            found._tensor = tensor
+            found._tensor, found._operation = tensor, self._operation(tensor.node)
             # Another thread may have been first: its wrapper is the one that was given out.
             found = self._wrappers.setdefault(tensor, found)
+        return found
+
+    def _operation(self, node: Node) -> MPSGraphOperation:
+        found = self._operations.get(node)
+        if found is None:
+            found = (MPSGraphVariableOp if node.op is VARIABLE else MPSGraphOperation)()
+            found._node, found._graph = node, self
+            found = self._operations.setdefault(node, found)
         return found
 
     def __repr__(self) -> str:
         return f"<MPSGraph {self._graph!r}>"
 
 
-class MPSGraphExecutable(NSObject):
-    """A compiled graph. Its feeds are in the order in which ``feeds`` had them."""
-
-    _program: Executable
-    _feeds: list[MPSGraphTensor]
-    _targets: list[MPSGraphTensor]
-
-    def feedTensors(self) -> list[MPSGraphTensor]:
-        return self._feeds
-
-    def targetTensors(self) -> list[MPSGraphTensor]:
-        return self._targets
-
-    def __repr__(self) -> str:
-        return f"<MPSGraphExecutable {self._program!r}>"
-
-    def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
-        self,
-        commandQueue: object,
-        inputsArray: Sequence[Any],
-        resultsArray: Sequence[MPSGraphTensorData] | None,
-        executionDescriptor: object,
-    ) -> list[MPSGraphTensorData]:
-        """The targets' values; written into ``resultsArray`` where there is one."""
-        inputs = listed("run", "inputsArray", inputsArray)
-        arrays = self._program.run([fed(value) for value in inputs])
-        if resultsArray is None:
-            return [data_of(array) for array in arrays]
-        if len(resultsArray) != len(arrays):
-            expected = f"{len(arrays)} results"
-            raise GraphError(refusal("run", "resultsArray", expected, str(len(resultsArray))))
-        for data, array in zip(resultsArray, arrays, strict=True):
-            if not isinstance(data, MPSGraphTensorData):
-                expected = "MPSGraphTensorData"
-                raise DTypeError(refusal("run", "resultsArray", expected, describe(data)))
-            if (data._array.shape, data._array.dtype) != (array.shape, array.dtype):
-                wanted = f"{array.dtype}{brackets(array.shape)}"
-                got = f"{data._array.dtype}{brackets(data._array.shape)}"
-                raise ShapeError(refusal("run", "resultsArray", wanted, got))
-            data._array = array
-        return list(resultsArray)
+def _run_descriptor(value: object) -> Any:
+    return one_of("run", "executionDescriptor", MPSGraphExecutionDescriptor, value, nil=True)
 
 
-def _items(label: str, feeds: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    if not isinstance(feeds, Mapping):
-        raise DTypeError(refusal(label, "feeds", "a dictionary", describe(feeds)))
-    return feeds.items()
+def _items(label: str, name: str, values: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(values, Mapping):
+        raise DTypeError(refusal(label, name, "a dictionary", describe(values)))
+    return values.items()
 
 
 def _tensors(label: str, name: str, tensors: Sequence[MPSGraphTensor]) -> list[Tensor]:
@@ -201,10 +332,8 @@ def _tensors(label: str, name: str, tensors: Sequence[MPSGraphTensor]) -> list[T
 def _effects(label: str, operations: Sequence[MPSGraphOperation] | None) -> list[Tensor]:
     wanted = listed(label, "targetOperations", () if operations is None else operations)
     for operation in wanted:
-        if not isinstance(operation, MPSGraphOperation):
-            expected = "an MPSGraphOperation"
-            raise DTypeError(refusal(label, "targetOperations", expected, describe(operation)))
-    return [operation._tensor for operation in wanted]
+        one_of(label, "targetOperations", MPSGraphOperation, operation)
+    return [operation._node.results[0] for operation in wanted]
 
 
 def _named(method: Callable[..., Any], selector: str, calls: str, words: Sequence[str]) -> None:
@@ -237,7 +366,7 @@ def _add_recurrent(selector: str, operation: str, keywords: tuple[str, ...]) -> 
             raise DTypeError(refusal(operation, "descriptor", expected, describe(descriptor)))
         source = passed.pop("source")
         build = getattr(self._graph, operation)
-        found = build(source, **passed, descriptor=descriptor.frozen(), name=name)
+        found = build(source, **passed, descriptor=descriptor._frozen(), name=name)
         return [self._wrap(tensor) for tensor in found]
 
     _named(method, selector, operation, words)
@@ -253,10 +382,13 @@ def _add_operation(selector: str, target: str | Build, words: tuple[str, ...]) -
         if isinstance(target, str):
             found = getattr(self._graph, target)(**passed)
         else:
+            for word in TENSORS:
+                if word in passed:
+                    self._graph.own(label, word, passed[word])
             found = target(self._graph, **passed)
         return [self._wrap(t) for t in found] if isinstance(found, list) else self._wrap(found)
 
-    _named(method, selector, target if isinstance(target, str) else target.__name__[1:], words)
+    _named(method, selector, target if isinstance(target, str) else target.__name__, words)
 
 
 def _inner(value: Any) -> Any:

@@ -3,90 +3,42 @@
 A row is a selector and the method of :class:`zstate.Graph` that it calls, with a word for each of
 the selector's labels, in their order. A word is the method's keyword; where Apple's argument has
 another form than zstate's, ``_FORMS`` says how it becomes one. What is no method of the graph is a
-function of the graph here.
+function of ``composed.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ..errors import DTypeError, OptionError, ShapeError, refusal
-from ..graph import Graph, Tensor
+from ..graph import Graph
 from ..graph.methods.core import whole_number
-from ..layout import brackets, describe
+from .composed import (
+    Build,
+    adam_at_rate,
+    beta_gradient,
+    broadcast_to,
+    concat_interleaved,
+    concat_two,
+    coordinate,
+    dropout,
+    flatten,
+    gamma_gradient,
+    gather,
+    gradient_of,
+    masked_slice,
+    normalization_gradient,
+    random,
+    random_anew,
+    reshape_to,
+    scatter,
+    scatter_along,
+    uniform_anew,
+)
 from .constants import PADDING_MODES, REDUCTIONS, SCATTER_MODES, chosen, type_name
-from .descriptors import MPSGraphRandomOpDescriptor
-from .objects import sizes_of
-
-Build = Callable[..., Any]
-
-
-def _concat_two(g: Graph, first: Tensor, second: Tensor, axis: int, name: str | None) -> Tensor:
-    return g.concat_tensors([first, second], axis=axis, name=name)
-
-
-def _gather(
-    g: Graph, updates: Tensor, indices: Tensor, axis: int, batch_dimensions: int, name: str | None
-) -> Tensor:
-    if batch_dimensions != 0:
-        raise OptionError(refusal("gather", "batchDimensions", "0", repr(batch_dimensions)))
-    return g.gather(updates, indices, axis=axis, name=name)
-
-
-def _scatter_along(
-    g: Graph, axis: int, updates: Tensor, indices: Tensor, shape: Sequence[int], name: str | None
-) -> Tensor:
-    found = g.scatter_along_axis(updates, indices, _size(shape, axis), axis, name=name)
-    return _of_shape("scatter_along_axis", found, shape)
-
-
-def _scatter(
-    g: Graph, updates: Tensor, indices: Tensor, shape: Sequence[int], axis: int, name: str | None
-) -> Tensor:
-    found = g.scatter(updates, indices, _size(shape, axis), axis, name=name)
-    return _of_shape("scatter", found, shape)
-
-
-def _size(shape: Sequence[int], axis: int) -> int:
-    if not -len(shape) <= axis < len(shape):
-        expected = f"an axis of {len(shape)} dimensions"
-        raise ShapeError(refusal("scatter", "axis", expected, str(axis)))
-    return shape[axis]
-
-
-def _of_shape(label: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """zstate infers the rest of the shape that Apple's interface asks for: they must agree."""
-    if list(tensor.shape) != list(shape):
-        raise ShapeError(refusal(label, "shape", brackets(tensor.shape), brackets(shape)))
-    return tensor
-
-
-def _adam_at_rate(g: Graph, **arguments: Any) -> list[Tensor]:
-    """The rate has its correction for the first steps already."""
-    return g.adam(**arguments, beta1_power=0.0, beta2_power=0.0)
-
-
-def _random(
-    g: Graph,
-    shape: Sequence[int],
-    descriptor: MPSGraphRandomOpDescriptor,
-    state: Tensor,
-    name: str | None,
-) -> list[Tensor]:
-    if not isinstance(descriptor, MPSGraphRandomOpDescriptor):
-        expected = "an MPSGraphRandomOpDescriptor"
-        raise DTypeError(refusal("random_tensor", "descriptor", expected, describe(descriptor)))
-    dtype, values = descriptor._dtype, descriptor._values
-    if descriptor._kind == "uniform":
-        low, high = values["min"], values["max"]
-        return g.random_uniform(shape, state, minimum=low, maximum=high, dtype=dtype, name=name)
-    mean, deviation = values["mean"], values["standardDeviation"]
-    return g.random_normal(
-        shape, state, mean=mean, standard_deviation=deviation, dtype=dtype, name=name
-    )
-
+from .ndarrays import sizes_of
 
 # An argument of another form than the graph's: the keyword, and how its value is made.
 _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
@@ -98,25 +50,41 @@ _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
         "padding_mode",
         lambda label, v: chosen(label, "paddingMode", PADDING_MODES, v),
     ),
+    "shape_tensor": ("shape", lambda label, value: value),
     "mode": ("", lambda label, v: chosen(label, "mode", SCATTER_MODES, v)),
     **{
         word: (word, partial(sizes_of, name=word))
         for word in (
             *("shape", "axes", "permutation", "starts", "ends", "strides"),
-            *("split_sizes", "left_padding", "right_padding"),
+            *("split_sizes", "left_padding", "right_padding", "multiplier"),
         )
     },
 }
 
 _UNARY = (
     *("absolute", "exponent", "logarithm", "squareRoot", "reciprocal", "square", "negative"),
-    *("sign", "tanh", "sigmoid", "reLU"),
+    *("sign", "tanh", "sigmoid", "reLU", "identity", "floor", "ceil", "round", "rint", "truncate"),
+    *("exponentBase2", "exponentBase10", "logarithmBase2", "logarithmBase10"),
+    *("reciprocalSquareRoot", "isNaN", "isFinite", "isInfinite"),
+    *("sin", "cos", "tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh"),
 )
 _BINARY = (
     *("addition", "subtraction", "multiplication", "division", "power", "minimum", "maximum"),
     *("equal", "notEqual", "lessThan", "lessThanOrEqualTo", "greaterThan"),
-    *("greaterThanOrEqualTo", "matrixMultiplication"),
+    *("greaterThanOrEqualTo", "matrixMultiplication", "modulo", "floorModulo", "divisionNoNaN"),
+    *("logicalAND", "logicalOR", "logicalNAND", "logicalNOR", "logicalXOR", "logicalXNOR"),
 )
+# NaN wins in both of Apple's forms here.
+_REDUCTIONS = {
+    "Sum": "reduction_sum",
+    "Product": "reduction_product",
+    "Maximum": "reduction_maximum",
+    "Minimum": "reduction_minimum",
+    "MaximumPropagateNaN": "reduction_maximum",
+    "MinimumPropagateNaN": "reduction_minimum",
+    "And": "reduction_and",
+    "Or": "reduction_or",
+}
 _ONE_HOT = {
     "": "",
     "axis:": "axis",
@@ -125,15 +93,18 @@ _ONE_HOT = {
     "dataType:onValue:offValue:": "dataType on_value off_value",
     "axis:dataType:onValue:offValue:": "axis dataType on_value off_value",
 }
+_TOP_K_GRADIENT = gradient_of("topKGradient", lambda g, x, **options: g.top_k(x, **options)[0])
+_INCOMING = "IncomingGradientTensor:sourceTensor:"
+_MOMENTS = "meanTensor:varianceTensor:"
 _BETAS = "beta1Tensor:beta2Tensor:epsilonTensor:"
 _ADAM = "valuesTensor:momentumTensor:velocityTensor:maximumVelocityTensor:gradientTensor:name:"
 _ADAM_WORDS = "values momentum velocity maximum_velocity gradient name"
 
 
 def _snake(camel: str) -> str:
-    if camel == "reLU":
-        return "relu"
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in camel)
+    """A word per capital; capitals in a row, and Apple's NaN and LU, are one word."""
+    plain = camel.replace("NaN", "Nan").replace("reLU", "relu")
+    return re.sub("[A-Z]+", lambda found: f"_{found[0].lower()}", plain)
 
 
 _ROWS: dict[str, tuple[str | Build, str]] = {
@@ -153,13 +124,15 @@ _ROWS: dict[str, tuple[str | Build, str]] = {
         "tensor dimension with_dimension name",
     ),
     "reshapeTensor:withShape:name:": ("reshape", "tensor shape name"),
+    "reshapeTensor:withShapeTensor:name:": (reshape_to, "tensor shape_tensor name"),
     "broadcastTensor:toShape:name:": ("broadcast", "tensor shape name"),
+    "broadcastTensor:toShapeTensor:name:": (broadcast_to, "tensor shape_tensor name"),
     "expandDimsOfTensor:axis:name:": ("expand_dims", "tensor one_axis name"),
     "expandDimsOfTensor:axes:name:": ("expand_dims", "tensor axes name"),
     "squeezeTensor:name:": ("squeeze", "tensor name"),
     "squeezeTensor:axis:name:": ("squeeze", "tensor one_axis name"),
     "squeezeTensor:axes:name:": ("squeeze", "tensor axes name"),
-    "concatTensor:withTensor:dimension:name:": (_concat_two, "first second axis name"),
+    "concatTensor:withTensor:dimension:name:": (concat_two, "first second axis name"),
     "concatTensors:dimension:name:": ("concat_tensors", "tensors axis name"),
     "stackTensors:axis:name:": ("stack", "tensors axis name"),
     "splitTensor:splitSizes:axis:name:": ("split", "tensor split_sizes axis name"),
@@ -175,11 +148,97 @@ _ROWS: dict[str, tuple[str | Build, str]] = {
         "pad_tensor",
         "tensor paddingMode left_padding right_padding constant_value name",
     ),
-    "reductionSumWithTensor:axis:name:": ("reduction_sum", "tensor one_axis name"),
-    "reductionSumWithTensor:axes:name:": ("reduction_sum", "tensor axes name"),
-    "reductionMaximumWithTensor:axis:name:": ("reduction_maximum", "tensor one_axis name"),
-    "reductionMaximumWithTensor:axes:name:": ("reduction_maximum", "tensor axes name"),
+    **{
+        f"reduction{kind}WithTensor:{label}:name:": (method, f"tensor {word} name")
+        for kind, method in _REDUCTIONS.items()
+        for label, word in {"axis": "one_axis", "axes": "axes"}.items()
+    },
     "reductionArgMaximumWithTensor:axis:name:": ("reduction_arg_maximum", "tensor axis name"),
+    "reductionArgMinimumWithTensor:axis:name:": ("reduction_arg_minimum", "tensor axis name"),
+    "varianceOfTensor:axes:name:": ("variance", "tensor axes name"),
+    "varianceOfTensor:meanTensor:axes:name:": ("variance", "tensor mean axes name"),
+    f"normalizationWithTensor:{_MOMENTS}gammaTensor:betaTensor:epsilon:name:": (
+        "normalization",
+        "tensor mean variance gamma beta epsilon name",
+    ),
+    f"normalizationGammaGradientWith{_INCOMING}{_MOMENTS}reductionAxes:epsilon:name:": (
+        gamma_gradient,
+        "gradient source mean variance axes epsilon name",
+    ),
+    f"normalizationBetaGradientWith{_INCOMING}reductionAxes:name:": (
+        beta_gradient,
+        "gradient source axes name",
+    ),
+    f"normalizationGradientWith{_INCOMING}{_MOMENTS}gammaTensor:gammaGradientTensor:"
+    "betaGradientTensor:reductionAxes:epsilon:name:": (
+        normalization_gradient,
+        "gradient source mean variance gamma gamma_gradient beta_gradient axes epsilon name",
+    ),
+    "notWithTensor:name:": ("logical_not", "tensor name"),
+    "absoluteSquareWithTensor:name:": ("square", "tensor name"),
+    "reverseSquareRootWithTensor:name:": ("reciprocal_square_root", "tensor name"),
+    **{
+        f"{op}WithNaNPropagationWithPrimaryTensor:secondaryTensor:name:": (
+            op,
+            "primary secondary name",
+        )
+        for op in ("minimum", "maximum")
+    },
+    "clampWithTensor:minValueTensor:maxValueTensor:name:": (
+        "clamp",
+        "tensor minimum maximum name",
+    ),
+    "leakyReLUWithTensor:alpha:name:": ("leaky_relu", "tensor alpha name"),
+    "leakyReLUWithTensor:alphaTensor:name:": ("leaky_relu", "tensor alpha name"),
+    "reLUGradientWithIncomingGradient:sourceTensor:name:": (
+        gradient_of("reLUGradient", Graph.relu),
+        "gradient source name",
+    ),
+    "sigmoidGradientWithIncomingGradient:sourceTensor:name:": (
+        gradient_of("sigmoidGradient", Graph.sigmoid),
+        "gradient source name",
+    ),
+    "softMaxGradientWithIncomingGradient:sourceTensor:axis:name:": (
+        gradient_of("softMaxGradient", Graph.soft_max),
+        "gradient source axis name",
+    ),
+    "leakyReLUGradientWithIncomingGradient:sourceTensor:alphaTensor:name:": (
+        gradient_of("leakyReLUGradient", Graph.leaky_relu),
+        "gradient source alpha name",
+    ),
+    f"softMaxCrossEntropyGradientWith{_INCOMING}labelsTensor:axis:reductionType:name:": (
+        gradient_of("softMaxCrossEntropyGradient", Graph.soft_max_cross_entropy),
+        "gradient source labels axis reductionType name",
+    ),
+    "topKWithSourceTensor:k:name:": ("top_k", "tensor k name"),
+    "topKWithSourceTensor:axis:k:name:": ("top_k", "tensor axis k name"),
+    "bottomKWithSourceTensor:axis:k:name:": ("bottom_k", "tensor axis k name"),
+    "topKWithGradientTensor:source:k:name:": (_TOP_K_GRADIENT, "gradient source k name"),
+    "topKWithGradientTensor:source:axis:k:name:": (
+        _TOP_K_GRADIENT,
+        "gradient source axis k name",
+    ),
+    "sortWithTensor:axis:name:": ("sort", "tensor axis name"),
+    "sortWithTensor:axis:descending:name:": ("sort", "tensor axis descending name"),
+    "argSortWithTensor:axis:name:": ("arg_sort", "tensor axis name"),
+    "argSortWithTensor:axis:descending:name:": ("arg_sort", "tensor axis descending name"),
+    "cumulativeSumWithTensor:axis:name:": ("cumulative_sum", "tensor axis name"),
+    "cumulativeSumWithTensor:axis:exclusive:reverse:name:": (
+        "cumulative_sum",
+        "tensor axis exclusive reverse name",
+    ),
+    "tileTensor:withMultiplier:name:": ("tile", "tensor multiplier name"),
+    "shapeOfTensor:name:": ("shape_of", "tensor name"),
+    "flatten2DTensor:axis:name:": (flatten, "tensor axis name"),
+    "coordinateAlongAxis:withShape:name:": (coordinate, "axis shape name"),
+    "concatTensors:dimension:interleave:name:": (
+        concat_interleaved,
+        "tensors axis interleave name",
+    ),
+    "sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:": (
+        masked_slice,
+        "tensor starts ends strides start_mask end_mask squeeze_mask name",
+    ),
     "meanOfTensor:axes:name:": ("mean", "tensor axes name"),
     "softMaxWithTensor:axis:name:": ("soft_max", "tensor axis name"),
     "softMaxCrossEntropyWithSourceTensor:labelsTensor:axis:reductionType:name:": (
@@ -191,7 +250,7 @@ _ROWS: dict[str, tuple[str | Build, str]] = {
         for labels, words in _ONE_HOT.items()
     },
     "gatherWithUpdatesTensor:indicesTensor:axis:batchDimensions:name:": (
-        _gather,
+        gather,
         "updates indices axis batch_dimensions name",
     ),
     "gatherAlongAxis:withUpdatesTensor:indicesTensor:name:": (
@@ -199,16 +258,22 @@ _ROWS: dict[str, tuple[str | Build, str]] = {
         "axis updates indices name",
     ),
     "scatterWithUpdatesTensor:indicesTensor:shape:axis:mode:name:": (
-        _scatter,
+        scatter,
         "updates indices shape axis mode name",
     ),
     "scatterAlongAxis:withUpdatesTensor:indicesTensor:shape:mode:name:": (
-        _scatter_along,
+        scatter_along,
         "axis updates indices shape mode name",
     ),
     "randomPhiloxStateTensorWithSeed:name:": ("random_philox_state", "seed name"),
     "randomUniformTensorWithShape:stateTensor:name:": ("random_uniform", "shape state name"),
-    "randomTensorWithShape:descriptor:stateTensor:name:": (_random, "shape descriptor state name"),
+    "randomTensorWithShape:descriptor:stateTensor:name:": (random, "shape descriptor state name"),
+    "randomUniformTensorWithShape:name:": (uniform_anew, "shape name"),
+    "randomUniformTensorWithShape:seed:name:": (uniform_anew, "shape seed name"),
+    "randomTensorWithShape:descriptor:name:": (random_anew, "shape descriptor name"),
+    "randomTensorWithShape:descriptor:seed:name:": (random_anew, "shape descriptor seed name"),
+    "dropoutTensor:rate:name:": (dropout, "tensor rate name"),
+    "dropoutTensor:rateTensor:name:": (dropout, "tensor rate name"),
     "stochasticGradientDescentWithLearningRateTensor:valuesTensor:gradientTensor:name:": (
         "stochastic_gradient_descent",
         "learning_rate values gradient name",
@@ -218,11 +283,15 @@ _ROWS: dict[str, tuple[str | Build, str]] = {
         f"learning_rate beta1 beta2 epsilon beta1_power beta2_power {_ADAM_WORDS}",
     ),
     f"adamWithCurrentLearningRateTensor:{_BETAS}{_ADAM}": (
-        _adam_at_rate,
+        adam_at_rate,
         f"learning_rate beta1 beta2 epsilon {_ADAM_WORDS}",
     ),
     "readVariable:name:": ("read", "variable name"),
 }
+
+
+# Words of tensors, which a function of composed.py may look at before the graph does.
+TENSORS = ("tensor", "gradient", "source", "mean", "variance", "labels")
 
 
 def operation_selectors() -> Iterator[tuple[str, str | Build, tuple[str, ...]]]:

@@ -9,18 +9,20 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ShapeError, refusal
+from ...errors import DTypeError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
     Infos,
     Op,
+    Prepare,
     axes_of,
     axis_of,
     broadcast_shapes,
     known,
     only,
     require_float,
+    require_number,
     require_same_type,
     widened,
 )
@@ -128,10 +130,33 @@ def _mean_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
     )
 
 
-def _max_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
-    axes = axes_of("reduction_maximum", attributes["axes"], len(inputs[0].shape))
-    largest = xp.max
-    return lambda array: largest(array, axis=axes, keepdims=True)
+def _extreme_prepare(name: str) -> Prepare:
+    def prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+        axes = axes_of("axes", attributes["axes"], len(inputs[0].shape))
+        extreme = getattr(xp, name)
+        return lambda array: extreme(array, axis=axes, keepdims=True)
+
+    return prepare
+
+
+def _product_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    require_number(label, "tensor", inputs[0])
+    return only(_reduced(inputs[0], attributes, label))
+
+
+def _product_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    axes = axes_of("axes", attributes["axes"], len(inputs[0].shape))
+    product, dtype, astype = xp.prod, xp.dtype(inputs[0].dtype), xp.astype
+    if inputs[0].dtype.startswith(("int", "uint")):  # libraries widen these on their own
+        return lambda array: astype(product(array, axis=axes, keepdims=True), dtype)
+    return widened(xp, inputs[0].dtype, lambda array: product(array, axis=axes, keepdims=True))
+
+
+def _bool_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    if inputs[0].dtype != "bool":
+        expected = "bool (graph.not_equal(tensor, 0) makes it)"
+        raise DTypeError(refusal(label, "tensor", expected, inputs[0].dtype))
+    return only(_reduced(inputs[0], attributes, label))
 
 
 def _sum_derivative(
@@ -153,12 +178,26 @@ def _mean_derivative(
 def _max_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    """Equal largest elements share the gradient."""
+    """Equal largest, or smallest, elements share the gradient."""
     (gradient,), (tensor,), (result,) = gradients, node.inputs, node.results
     assert gradient is not None
     largest = g.cast(g.equal(tensor, result), tensor.dtype)
     count = g.reduction_sum(largest, axes=node.attributes["axes"])
     return [largest * (gradient / count)]
+
+
+def _product_derivative(
+    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
+) -> list[Tensor | None]:
+    """The product of the others, also where one of them, or the element itself, is 0."""
+    (gradient,), (tensor,), axes = gradients, node.inputs, node.attributes["axes"]
+    assert gradient is not None
+    is_zero = g.equal(tensor, 0.0)
+    zeros = g.reduction_sum(g.cast(is_zero, tensor.dtype), axes=axes)
+    safe = g.select(is_zero, 1.0, tensor)
+    rest = gradient * g.reduction_product(safe, axes=axes)
+    alone = g.select(g.equal(zeros, 1.0), rest, 0.0)
+    return [g.select(is_zero, alone, g.select(g.equal(zeros, 0.0), rest, 0.0) / safe)]
 
 
 def _argmax_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -169,12 +208,22 @@ def _argmax_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str
     return only(TensorInfo((*info.shape[:axis], 1, *info.shape[axis + 1 :]), "int32"))
 
 
-def _argmax_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
-    axis = axis_of("argmax", "axis", attributes["axis"], len(inputs[0].shape))
-    argmax, dtype, astype, expand = xp.argmax, xp.dtype("int32"), xp.astype, xp.expand_dims
-    if inputs[0].dtype == "bool":  # torch has no order of bools
-        return lambda array: expand(astype(argmax(astype(array, dtype), axis), dtype), axis=(axis,))
-    return lambda array: expand(astype(argmax(array, axis), dtype), axis=(axis,))
+def _place_prepare(name: str) -> Prepare:
+    def prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+        axis = axis_of("axis", "axis", attributes["axis"], len(inputs[0].shape))
+        place, dtype, astype, expand = (
+            getattr(xp, name),
+            xp.dtype("int32"),
+            xp.astype,
+            xp.expand_dims,
+        )
+        if inputs[0].dtype == "bool":  # torch has no order of bools
+            return lambda array: expand(
+                astype(place(astype(array, dtype), axis), dtype), axis=(axis,)
+            )
+        return lambda array: expand(astype(place(array, axis), dtype), axis=(axis,))
+
+    return prepare
 
 
 _AXES = {"axes": "ints?"}
@@ -188,6 +237,11 @@ ROWS = (
     ),
     Op("reduction_sum", _reduce_infer, _sum_prepare, _sum_derivative, kinds=_AXES),
     Op("mean", _mean_infer, _mean_prepare, _mean_derivative, kinds=_AXES),
-    Op("reduction_maximum", _max_infer, _max_prepare, _max_derivative, kinds=_AXES),
-    Op("reduction_arg_maximum", _argmax_infer, _argmax_prepare, kinds={"axis": "int"}),
+    Op("reduction_maximum", _max_infer, _extreme_prepare("max"), _max_derivative, kinds=_AXES),
+    Op("reduction_minimum", _max_infer, _extreme_prepare("min"), _max_derivative, kinds=_AXES),
+    Op("reduction_product", _product_infer, _product_prepare, _product_derivative, kinds=_AXES),
+    Op("reduction_and", _bool_infer, _extreme_prepare("all"), kinds=_AXES),
+    Op("reduction_or", _bool_infer, _extreme_prepare("any"), kinds=_AXES),
+    Op("reduction_arg_maximum", _argmax_infer, _place_prepare("argmax"), kinds={"axis": "int"}),
+    Op("reduction_arg_minimum", _argmax_infer, _place_prepare("argmin"), kinds={"axis": "int"}),
 )

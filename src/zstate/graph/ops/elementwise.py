@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...errors import OptionError, refusal
+from ...errors import DTypeError, OptionError, refusal
 from ...layout import TensorInfo
 from .base import (
     Attributes,
@@ -94,6 +95,30 @@ def _unary(name: str, function: str, part: Part, *, integers: bool = False) -> O
     return _row(name, ("tensor",), function, (part,), integers=integers, bools=False)
 
 
+def _step(name: str, function: str) -> Op:
+    """A row that is constant but for its jumps, where its derivative is taken to be 0 as well."""
+    return _unary(name, function, lambda i, y, d: d * 0.0)
+
+
+def _test(name: str, function: str) -> Op:
+    """A row that answers a question about every float."""
+    return _row(name, ("tensor",), function, integers=False, result="bool")
+
+
+def _logical(name: str, operands: tuple[str, ...]) -> Op:
+    """A row of bools."""
+
+    def infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+        for operand, info in zip(operands, inputs, strict=True):
+            if info.dtype != "bool":
+                expected = "bool (graph.not_equal(tensor, 0) makes it)"
+                raise DTypeError(refusal(label, operand, expected, info.dtype))
+        shape = broadcast_shapes(label, operands, [info.shape for info in inputs])
+        return only(TensorInfo(shape, "bool"))
+
+    return Op(name, infer, lambda xp, *_: getattr(xp, name), operands=operands)
+
+
 def _chosen(compare: str, first: bool) -> Part:
     """The gradient of the larger or the smaller of two; of equal ones the first has it all."""
 
@@ -126,6 +151,21 @@ def _power_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
         return power(base, exponent)
 
     return checked
+
+
+def _floor_modulo_prepare(
+    xp: Namespace, inputs: Infos, attributes: Attributes
+) -> Callable[..., Any]:
+    """0 where the divisor is 0, as MPSGraph documents."""
+    remainder, where = xp.remainder, xp.where
+
+    def evaluate(primary: Any, secondary: Any) -> Any:
+        is_zero = secondary == 0
+        return where(
+            is_zero, secondary, remainder(primary, where(is_zero, 1 + secondary, secondary))
+        )
+
+    return evaluate
 
 
 def _power_exponent(inputs: tuple[Tensor, ...], result: Tensor, d: Tensor) -> Tensor:
@@ -166,6 +206,10 @@ def _cast_derivative(
 
 def _cast_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:
     return list(inputs) if inputs[0].dtype == attributes["dtype"] else None
+
+
+def _root(tensor: Tensor) -> Tensor:
+    return tensor.graph.square_root(tensor)
 
 
 ROWS = (
@@ -235,6 +279,56 @@ ROWS = (
         "relu",
         lambda i, y, d: d.graph.select(d.graph.greater_than(i[0], 0.0), d, 0.0),
     ),
+    Op(
+        "identity",
+        lambda inputs, attributes, label: only(inputs[0]),
+        lambda xp, inputs, attributes: lambda array: array,
+        lambda g, node, gradients, needs: gradients,
+        lambda g, inputs, attributes: list(inputs),
+        view=True,
+    ),
+    _binary(
+        "modulo",
+        "fmod",
+        lambda i, y, d: d,
+        lambda i, y, d: -(d * d.graph.truncate(i[0] / i[1])),
+        integers=False,
+    ),
+    replace(
+        _binary(
+            "floor_modulo",
+            "remainder",
+            lambda i, y, d: d.graph.select(d.graph.equal(i[1], 0.0), 0.0, d),
+            lambda i, y, d: -(d * d.graph.floor(d.graph.division_no_nan(i[0], i[1]))),
+            integers=False,
+        ),
+        prepare=_floor_modulo_prepare,
+    ),
+    _logical("logical_and", _BINARY),
+    _logical("logical_or", _BINARY),
+    _logical("logical_xor", _BINARY),
+    _logical("logical_not", ("tensor",)),
+    _test("is_nan", "isnan"),
+    _test("is_finite", "isfinite"),
+    _test("is_infinite", "isinf"),
+    _step("floor", "floor"),
+    _step("ceil", "ceil"),
+    _step("truncate", "trunc"),
+    _step("rint", "rint"),
+    _unary("exponent_base2", "exp2", lambda i, y, d: d * y * math.log(2)),
+    _unary("logarithm_base2", "log2", lambda i, y, d: d / (i[0] * math.log(2))),
+    _unary("logarithm_base10", "log10", lambda i, y, d: d / (i[0] * math.log(10))),
+    _unary("sin", "sin", lambda i, y, d: d * d.graph.cos(i[0])),
+    _unary("cos", "cos", lambda i, y, d: -(d * d.graph.sin(i[0]))),
+    _unary("tan", "tan", lambda i, y, d: d * (1.0 + d.graph.square(y))),
+    _unary("sinh", "sinh", lambda i, y, d: d * d.graph.cosh(i[0])),
+    _unary("cosh", "cosh", lambda i, y, d: d * d.graph.sinh(i[0])),
+    _unary("asin", "arcsin", lambda i, y, d: d / _root(1.0 - d.graph.square(i[0]))),
+    _unary("acos", "arccos", lambda i, y, d: -(d / _root(1.0 - d.graph.square(i[0])))),
+    _unary("atan", "arctan", lambda i, y, d: d / (1.0 + d.graph.square(i[0]))),
+    _unary("asinh", "arcsinh", lambda i, y, d: d / _root(d.graph.square(i[0]) + 1.0)),
+    _unary("acosh", "arccosh", lambda i, y, d: d / _root(d.graph.square(i[0]) - 1.0)),
+    _unary("atanh", "arctanh", lambda i, y, d: d / (1.0 - d.graph.square(i[0]))),
     Op(
         "cast",
         _cast_infer,

@@ -1,0 +1,1 @@
+"""What Apple publishes about MPSGraph, as data: see :mod:`zstate.mpsgraph.published`."""

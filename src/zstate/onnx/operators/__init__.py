@@ -1,0 +1,1 @@
+"""The operators of ONNX that are not recurrent, by kind: each row translates a node."""

@@ -1,0 +1,120 @@
+"""Operators that multiply and add up: matrix products and convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+from ...errors import OptionError, ShapeError, refusal
+from ...graph import Tensor
+from ...graph.ops.base import known
+from ..loading import Node, Row
+
+
+def _matmul(node: Node) -> list[Tensor]:
+    g, a, b = node.graph, node.tensor(0), node.tensor(1)
+    left, right = len(a.shape) == 1, len(b.shape) == 1
+    a = g.expand_dims(a, axes=[0]) if left else a
+    b = g.expand_dims(b, axes=[1]) if right else b
+    found = g.matrix_multiplication(a, b)
+    gone = ([-2] if left else []) + ([-1] if right else [])
+    return [g.squeeze(found, axes=gone) if gone else found]
+
+
+def _gemm(node: Node) -> list[Tensor]:
+    g, a, b = node.graph, node.tensor(0), node.tensor(1)
+    for index, tensor in enumerate((a, b)):
+        if len(tensor.shape) != 2:
+            got = str(len(tensor.shape))
+            raise ShapeError(refusal("Gemm", f"input {index}", "2 dimensions", got))
+    a = g.transpose(a, [1, 0]) if node.attribute("transA", 0) else a
+    b = g.transpose(b, [1, 0]) if node.attribute("transB", 0) else b
+    found = _scaled(g.matrix_multiplication(a, b), node.attribute("alpha", 1.0))
+    beta = node.attribute("beta", 1.0)
+    return [found + _scaled(node.tensor(2), beta)] if node.has(2) else [found]
+
+
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    return tensor if factor == 1 else tensor * factor
+
+
+def _padding(
+    node: Node, sizes: Sequence[int | None], windows: Sequence[int], strides: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """What a window pads before and behind each spatial dimension."""
+    how = node.attribute("auto_pad", "NOTSET")
+    count = len(windows)
+    pads = node.attribute("pads", [0] * 2 * count)
+    if how in ("NOTSET", "VALID"):
+        pads = [0] * 2 * count if how == "VALID" else [int(pad) for pad in pads]
+        return pads[:count], pads[count:]
+    if how not in ("SAME_UPPER", "SAME_LOWER"):
+        raise OptionError(refusal(node.kind, "auto_pad", "one of ONNX's", repr(how)))
+    totals = []
+    for size, window, stride in zip(sizes, windows, strides, strict=True):
+        if stride == 1:
+            totals.append(window - 1)
+        elif size is None:
+            raise OptionError(refusal(node.kind, "auto_pad", "known sizes", "an unknown one"))
+        else:
+            totals.append(max(0, (math.ceil(size / stride) - 1) * stride + window - size))
+    small = [total // 2 for total in totals]
+    large = [total - total // 2 for total in totals]
+    return (small, large) if how == "SAME_UPPER" else (large, small)
+
+
+def _convolution(node: Node) -> list[Tensor]:
+    """The windows side by side along the channels, and one matrix product."""
+    g, x, weight = node.graph, node.tensor(0), node.tensor(1)
+    shape = known(weight.shape)
+    groups = int(node.attribute("group", 1))
+    if shape is None or len(shape) < 3 or groups < 1 or shape[0] % groups:
+        raise ShapeError(refusal("Conv", "W", "a known shape [M,C/group,K,…]", str(weight)))
+    out, inner, *kernel = shape
+    count = len(kernel)
+    if len(x.shape) != count + 2 or x.shape[1] not in (None, inner * groups):
+        expected = f"[N,{inner * groups},…] of {count + 2} dimensions"
+        raise ShapeError(refusal("Conv", "X", expected, str(x)))
+    if node.attribute("kernel_shape", kernel) != kernel:
+        raise ShapeError(refusal("Conv", "kernel_shape", str(kernel), "another"))
+    steps = node.attribute("dilations", [1] * count)
+    strides = node.attribute("strides", [1] * count)
+    spans = [(size - 1) * step for size, step in zip(kernel, steps, strict=True)]
+    left, right = _padding(node, x.shape[2:], [span + 1 for span in spans], strides)
+    if any(left) or any(right):
+        x = g.pad_tensor(x, [0, 0, *left], [0, 0, *right])
+    for size, span in zip(x.shape[2:], spans, strict=True):
+        if size is not None and size <= span:
+            raise ShapeError(refusal("Conv", "X", f"a padded size above {span}", str(x)))
+    found = []
+    inputs = [x] if groups == 1 else g.split(x, [inner] * groups, axis=1)
+    weights = [weight] if groups == 1 else g.split(weight, groups, axis=0)
+    last = [0, *range(2, count + 2), 1]  # the channels at the end
+    for part, part_weight in zip(inputs, weights, strict=True):
+        columns = [
+            g.strided_slice(
+                part,
+                [0, 0, *place],
+                [None, None, *(k - span or None for k, span in zip(place, spans, strict=True))],
+                [1, 1, *strides],
+            )
+            for place in product(
+                *(range(0, span + 1, step) for span, step in zip(spans, steps, strict=True))
+            )
+        ]
+        joined = g.concat_tensors(columns, axis=1) if len(columns) > 1 else columns[0]
+        flat = g.reshape(g.transpose(part_weight, last), (out // groups, len(columns) * inner))
+        rows = g.transpose(joined, last)  # [N,L…,K·C]
+        found.append(g.matrix_multiplication(rows, g.transpose(flat, [1, 0])))
+    result = g.concat_tensors(found, axis=-1) if groups > 1 else found[0]
+    if node.has(2):
+        result = result + node.tensor(2)
+    return [g.transpose(result, [0, count + 1, *range(1, count + 1)])]
+
+
+ROWS: dict[str, Row] = {
+    "Conv": _convolution,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+}

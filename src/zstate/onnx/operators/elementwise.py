@@ -1,0 +1,214 @@
+"""Operators that work element by element: arithmetic, comparisons, activations, casts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ...errors import OptionError, refusal
+from ...graph import Graph, Tensor
+from ...types import FLOAT_NAMES
+from ..loading import Node, Row
+from ..reading import type_name
+
+
+def _unary(method: str) -> Row:
+    return lambda node: [getattr(node.graph, method)(node.tensor(0))]
+
+
+def _binary(method: str) -> Row:
+    return lambda node: [getattr(node.graph, method)(node.tensor(0), node.tensor(1))]
+
+
+def _variadic(method: str) -> Row:
+    def row(node: Node) -> list[Tensor]:
+        tensors = [node.tensor(k) for k in range(len(node.inputs))]
+        return [reduce(getattr(node.graph, method), tensors)]
+
+    return row
+
+
+def _mean_of(node: Node) -> list[Tensor]:
+    total = _variadic("addition")(node)[0]
+    return [total * (1.0 / len(node.inputs))]
+
+
+def _division(node: Node) -> list[Any]:
+    g, a, b = node.graph, node.tensor(0), node.tensor(1)
+    if a.dtype in FLOAT_NAMES:
+        return [g.division(a, b)]
+    if a.dtype in ("int64", "uint64"):  # float64 does not hold all of them
+        x, y = node.known(0), node.known(1)
+        return [np.asarray(np.sign(x) * np.sign(y) * (abs(x) // abs(y))).astype(x.dtype)]
+    return [g.cast(g.division(g.cast(a, "float64"), g.cast(b, "float64")), a.dtype)]
+
+
+def _power(node: Node) -> list[Tensor]:
+    g, a, b = node.graph, node.tensor(0), node.tensor(1)
+    if a.dtype == b.dtype:
+        return [g.power(a, b)]
+    if a.dtype in FLOAT_NAMES:
+        return [g.power(a, g.cast(b, a.dtype))]
+    return [g.cast(g.power(g.cast(a, "float64"), g.cast(b, "float64")), a.dtype)]
+
+
+def _logical(name: str) -> Row:
+    def row(node: Node) -> list[Tensor]:
+        g = node.graph
+        a, b = node.tensor(0), node.tensor(1)
+        for index, tensor in enumerate((a, b)):
+            if tensor.dtype != "bool":
+                raise OptionError(refusal(name, f"input {index}", "bool", tensor.dtype))
+        if name == "Xor":
+            return [g.not_equal(a, b)]
+        fixed = g.constant(np.array(name == "Or"))
+        return [g.select(a, fixed, b) if name == "Or" else g.select(a, b, fixed)]
+
+    return row
+
+
+def _not(node: Node) -> list[Tensor]:
+    return [node.graph.equal(node.tensor(0), node.graph.constant(np.array(False)))]
+
+
+def _is_nan(node: Node) -> list[Tensor]:
+    return [node.graph.not_equal(node.tensor(0), node.tensor(0))]
+
+
+def _clip(node: Node) -> list[Tensor]:
+    g, x = node.graph, node.tensor(0)
+    low: Any = node.attribute("min") if node.opset < 11 else node.optional(1)
+    high: Any = node.attribute("max") if node.opset < 11 else node.optional(2)
+    # The bounds come first, so that x equal to one of them passes the gradient on as inside.
+    if low is not None:
+        x = g.maximum(x, low)
+    return [x if high is None else g.minimum(x, high)]
+
+
+def _hard_sigmoid(g: Graph, x: Tensor, alpha: float, beta: float) -> Tensor:
+    return g.minimum(g.maximum(x * alpha + beta, 0.0), 1.0)
+
+
+def _elu(g: Graph, x: Tensor, alpha: float) -> Tensor:
+    # The exponent sees no large x, whose derivative would be infinite times zero.
+    return g.select(g.greater_than(x, 0.0), x, (g.exponent(g.minimum(x, 0.0)) - 1.0) * alpha)
+
+
+def _softplus(g: Graph, x: Tensor) -> Tensor:
+    return g.relu(x) + g.logarithm(g.exponent(-g.absolute(x)) + 1.0)
+
+
+def _activation(function: Callable[..., Tensor], **defaults: float) -> Row:
+    """A function of the graph, a tensor and numbers that are attributes."""
+
+    def row(node: Node) -> list[Tensor]:
+        numbers = [float(node.attribute(name, value)) for name, value in defaults.items()]
+        return [function(node.graph, node.tensor(0), *numbers)]
+
+    return row
+
+
+def _prelu(node: Node) -> list[Tensor]:
+    g, x, slope = node.graph, node.tensor(0), node.tensor(1)
+    return [g.relu(x) + g.minimum(x, 0.0) * slope]
+
+
+def _gelu(node: Node) -> list[Tensor]:
+    if (how := node.attribute("approximate", "none")) != "tanh":
+        raise OptionError(
+            refusal("Gelu", "approximate", "'tanh', as the graph has no erf", repr(how))
+        )
+    x = node.tensor(0)
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+    return [x * 0.5 * (node.graph.tanh(inner) + 1.0)]
+
+
+def _cast(node: Node) -> list[Tensor]:
+    node.attribute("saturate")  # both are about types of eight bits or less, which are refused
+    node.attribute("round_mode")
+    return [node.graph.cast(node.tensor(0), type_name(node.attribute("to", 0), "to"))]
+
+
+def _cast_like(node: Node) -> list[Tensor]:
+    node.attribute("saturate")
+    node.attribute("round_mode")
+    return [node.graph.cast(node.tensor(0), node.tensor(1).dtype)]
+
+
+def _identity(node: Node) -> list[Tensor]:
+    return [node.tensor(0)]
+
+
+def _dropout(node: Node) -> list[Tensor]:
+    node.attribute("seed")
+    node.attribute("ratio")
+    if node.has(2) and bool(node.known(2)):
+        raise OptionError(refusal("Dropout", "training_mode", "False: inference", "True"))
+    x = node.tensor(0)
+    if not node.wants(1):
+        return [x]
+    return [x, node.graph.equal(x, x)]  # a mask of ones; NaNs have no business in it
+
+
+ROWS: dict[str, Row] = {
+    "Abs": _unary("absolute"),
+    "Add": _binary("addition"),
+    "And": _logical("And"),
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Celu": _activation(
+        lambda g, x, a: g.relu(x) + (g.exponent(g.minimum(x, 0.0) * (1 / a)) - 1.0) * a, alpha=1.0
+    ),
+    "Clip": _clip,
+    "Div": _division,
+    "Dropout": _dropout,
+    "Elu": _activation(_elu, alpha=1.0),
+    "Equal": _binary("equal"),
+    "Exp": _unary("exponent"),
+    "Gelu": _gelu,
+    "Greater": _binary("greater_than"),
+    "GreaterOrEqual": _binary("greater_than_or_equal_to"),
+    "HardSigmoid": _activation(_hard_sigmoid, alpha=0.2, beta=0.5),
+    "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, 1 / 6, 0.5)),
+    "Identity": _identity,
+    "IsNaN": _is_nan,
+    "LeakyRelu": _activation(lambda g, x, a: g.relu(x) + g.minimum(x, 0.0) * a, alpha=0.01),
+    "Less": _binary("less_than"),
+    "LessOrEqual": _binary("less_than_or_equal_to"),
+    "Log": _unary("logarithm"),
+    "Max": _variadic("maximum"),
+    "Mean": _mean_of,
+    "Min": _variadic("minimum"),
+    "Mish": _activation(lambda g, x: x * g.tanh(_softplus(g, x))),
+    "Mul": _binary("multiplication"),
+    "Neg": _unary("negative"),
+    "Not": _not,
+    "Or": _logical("Or"),
+    "PRelu": _prelu,
+    "Pow": _power,
+    "Reciprocal": _unary("reciprocal"),
+    "Relu": _unary("relu"),
+    "Selu": _activation(
+        lambda g, x, alpha, gamma: _elu(g, x, alpha) * gamma,
+        alpha=1.6732632423543772,
+        gamma=1.0507009873554805,
+    ),
+    "Sigmoid": _unary("sigmoid"),
+    "Sign": _unary("sign"),
+    "Softplus": _activation(_softplus),
+    "Softsign": _activation(lambda g, x: x / (g.absolute(x) + 1.0)),
+    "Sqrt": _unary("square_root"),
+    "Sub": _binary("subtraction"),
+    "Sum": _variadic("addition"),
+    "Swish": _activation(lambda g, x, alpha: x * g.sigmoid(x * alpha), alpha=1.0),
+    "Tanh": _unary("tanh"),
+    "ThresholdedRelu": _activation(
+        lambda g, x, alpha: g.select(g.greater_than(x, alpha), x, 0.0), alpha=1.0
+    ),
+    "Where": lambda node: [node.graph.select(node.tensor(0), node.tensor(1), node.tensor(2))],
+    "Xor": _logical("Xor"),
+}

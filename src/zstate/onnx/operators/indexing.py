@@ -1,0 +1,91 @@
+"""Operators that look elements up by their indices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import OptionError, ShapeError, refusal
+from ...graph import Graph, Tensor
+from ...graph.ops.like import broadcast_like
+from ..loading import Node, Row
+from ..sizes import Size, sized_node
+
+
+def _positive(node: Node, index: int, size: int | Size) -> Tensor:
+    """Indices of which negative ones count from the back, as those that count from the front."""
+    g, name = node.graph, node.inputs[index]
+    if isinstance(size, int) and name in node.owner.arrays:
+        array = node.owner.arrays[name]
+        if array.dtype.kind not in "iu":
+            raise OptionError(refusal(node.kind, "indices", "whole numbers", str(array.dtype)))
+        return g.constant(np.where(array < 0, array + size, array).astype(np.int64))
+    indices = g.cast(node.tensor(index), "int64")
+    if isinstance(size, int):
+        whole = g.constant(np.array(size, np.int64))
+    else:
+        whole = g.reshape(sized_node(g, "sizes", None, [size]), ())
+    return g.select(g.less_than(indices, 0), indices + whole, indices)
+
+
+def _gather(node: Node) -> list[Tensor]:
+    x, axis = node.tensor(0), int(node.attribute("axis", 0))
+    return [node.graph.gather(x, _positive(node, 1, node.size(x, axis)), axis=axis)]
+
+
+def _gather_elements(node: Node) -> list[Tensor]:
+    x, axis = node.tensor(0), int(node.attribute("axis", 0))
+    return [node.graph.gather_along_axis(x, _positive(node, 1, node.size(x, axis)), axis)]
+
+
+def _one_hot(node: Node) -> list[Tensor]:
+    g, indices = node.graph, node.tensor(0)
+    (depth,) = node.ints(1)
+    axis = int(node.attribute("axis", -1))
+    rank = len(indices.shape) + 1
+    if not -rank <= axis < rank:
+        raise ShapeError(refusal("OneHot", "axis", f"an axis of {rank} dimensions", str(axis)))
+    whole = g.expand_dims(g.cast(indices, "int64"), axes=[axis])
+    whole = g.select(g.less_than(whole, 0), whole + depth, whole)
+    places = np.arange(depth).reshape([-1] + [1] * (rank - 1 - axis % rank))
+    off, on = g.split(node.tensor(2), [1, 1], axis=0)
+    return [g.select(g.equal(whole, g.constant(places)), g.reshape(on, ()), g.reshape(off, ()))]
+
+
+def within_lengths(g: Graph, tensor: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether a step of [T,N,…] lies within its sequence's length, and which one it is backwards.
+
+    Both [T,N]. Behind a length the steps stay as they are, so going backwards is its own inverse.
+    """
+    size = tensor.shape[0]
+    count = Size.axis(tensor, 0) if size is None else size
+    steps = g.expand_dims(sized_node(g, "range_to", None, [0, count, 1]), axes=[1])  # [T,1]
+    inside = g.less_than(steps, lengths)
+    return inside, g.select(inside, lengths - 1 - steps, steps)
+
+
+def steps_at(g: Graph, tensor: Tensor, places: Tensor) -> Tensor:
+    """The steps of [T,N,…] at these places [T,N]."""
+    whole = g.expand_dims(places, axes=list(range(2, len(tensor.shape))))
+    return g.gather_along_axis(tensor, broadcast_like(g, whole, tensor), 0)
+
+
+def _reverse_sequence(node: Node) -> list[Tensor]:
+    g, x = node.graph, node.tensor(0)
+    lengths = g.cast(node.tensor(1), "int64")
+    batch, time = int(node.attribute("batch_axis", 1)), int(node.attribute("time_axis", 0))
+    if {batch, time} != {0, 1}:
+        got = f"batch_axis={batch}, time_axis={time}"
+        raise OptionError(refusal("ReverseSequence", "axes", "0 and 1", got))
+    axes = [time, batch, *range(2, len(x.shape))]  # its own inverse
+    x = x if time == 0 else g.transpose(x, axes)
+    _, places = within_lengths(g, x, lengths)
+    found = steps_at(g, x, places)
+    return [found if time == 0 else g.transpose(found, axes)]
+
+
+ROWS: dict[str, Row] = {
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "OneHot": _one_hot,
+    "ReverseSequence": _reverse_sequence,
+}

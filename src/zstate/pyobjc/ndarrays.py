@@ -1,0 +1,397 @@
+"""Values: MPSNDArray, MPSGraphTensorData and what describes them.
+
+Both refer to memory and do not copy it: data made from an MTLBuffer or an MPSNDArray see what is
+written there until a run reads it, and a run that is given them for its results writes there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DTypeError, GraphError, OptionError, ShapeError, refusal
+from ..graph.methods.core import whole_number
+from ..layout import brackets, describe
+from ..types import Array, float_dtype
+from .base import NSObject, one_of
+from .constants import DATA_TYPE_NUMBERS, type_name
+from .foundation import NSArray, bytes_of
+from .metal import (
+    MPSGraphDevice,
+    MTLBuffer,
+    MTLCommandBuffer,
+    MTLCreateSystemDefaultDevice,
+    MTLDevice,
+    _Labelled,
+)
+
+
+def sizes_of(label: str, shape: Any, name: str = "shape") -> list[int]:
+    """Whole numbers in a list, a tuple or an array; -1 may be among them."""
+    if not isinstance(shape, list | tuple | range | np.ndarray | NSArray):
+        raise DTypeError(refusal(label, name, "a list of sizes", describe(shape)))
+    return [whole_number(label, name, size) for size in shape]
+
+
+def known_sizes(label: str, shape: Any) -> list[int]:
+    sizes = sizes_of(label, shape)
+    if any(size < 0 for size in sizes):
+        raise ShapeError(refusal(label, "shape", "sizes of at least 0", brackets(sizes)))
+    return sizes
+
+
+def array_of(label: str, data: Any, shape: Sequence[int], data_type: int) -> Array:
+    """A copy of packed bytes as an array of a shape and type, the size checked."""
+    dtype = float_dtype(type_name(label, data_type))
+    view = bytes_of(label, "data", data)
+    sizes = known_sizes(label, shape)
+    wanted = math.prod(sizes) * dtype.itemsize
+    if view.nbytes != wanted:
+        expected = f"{wanted} bytes for {dtype.name}{brackets(sizes)}"
+        raise ShapeError(refusal(label, "data", expected, f"{view.nbytes} bytes"))
+    return np.frombuffer(view, np.uint8).copy().view(dtype).reshape(sizes)
+
+
+def _strided(
+    label: str, name: str, memory: Array, offset: int, array: Array, strides: Sequence[int]
+) -> Array:
+    """A view of bytes with an array's shape and type, and strides of its own from slowest to
+    fastest, if all of it is within the bytes."""
+    reach = [(size - 1) * stride for size, stride in zip(array.shape, strides, strict=True)]
+    low = offset + sum(step for step in reach if step < 0)
+    high = offset + sum(step for step in reach if step > 0) + array.dtype.itemsize
+    if array.size and (low < 0 or high > memory.nbytes):
+        expected = f"at least {high} bytes for {array.dtype}{brackets(array.shape)}"
+        raise ShapeError(refusal(label, name, expected, f"{memory.nbytes} bytes"))
+    if not array.size:
+        return np.empty_like(array)
+    return np.ndarray(array.shape, array.dtype, memory.data, offset, tuple(strides))
+
+
+def _packed(shape: Sequence[int], row: int, size: int) -> list[int]:
+    """The strides of rows of ``row`` bytes, one after the other, from slowest to fastest."""
+    strides = [size, row][: len(shape)]
+    for length in list(shape[1:-1])[::-1]:
+        strides.append(strides[-1] * length)
+    return strides[::-1]
+
+
+class MPSNDArrayDescriptor(NSObject):
+    """The shape and the type of an MPSNDArray."""
+
+    _shape: list[int]
+    _type: int
+    _packed_rows: bool = False
+
+    @classmethod
+    def descriptorWithDataType_shape_(
+        cls, dataType: int, shape: Sequence[int]
+    ) -> MPSNDArrayDescriptor:
+        """The shape goes from the slowest dimension to the fastest."""
+        made = cls()
+        made._shape = known_sizes("MPSNDArrayDescriptor", shape)
+        made.setDataType_(dataType)
+        return made
+
+    @classmethod
+    def descriptorWithDataType_dimensionCount_dimensionSizes_(
+        cls, dataType: int, dimensionCount: int, dimensionSizes: Sequence[int]
+    ) -> MPSNDArrayDescriptor:
+        """The sizes go from the fastest dimension to the slowest."""
+        if len(dimensionSizes) != dimensionCount:
+            expected, got = f"{dimensionCount} sizes", str(len(dimensionSizes))
+            raise ShapeError(refusal("MPSNDArrayDescriptor", "dimensionSizes", expected, got))
+        return cls.descriptorWithDataType_shape_(dataType, list(dimensionSizes)[::-1])
+
+    def dataType(self) -> int:
+        return self._type
+
+    def setDataType_(self, dataType: int) -> None:
+        type_name("MPSNDArrayDescriptor", dataType)
+        self._type = dataType
+
+    def numberOfDimensions(self) -> int:
+        return len(self._shape)
+
+    def lengthOfDimension_(self, index: int) -> int:
+        """Apple counts dimensions from the fastest one."""
+        return _length(self._shape, index)
+
+    def reshapeWithShape_(self, shape: Sequence[int]) -> None:
+        sizes = known_sizes("MPSNDArrayDescriptor", shape)
+        if math.prod(sizes) != math.prod(self._shape):
+            expected = f"as many elements as {brackets(self._shape)}"
+            raise ShapeError(refusal("MPSNDArrayDescriptor", "shape", expected, brackets(sizes)))
+        self._shape = sizes
+
+    def getShape(self) -> list[int]:
+        return list(self._shape)
+
+    def preferPackedRows(self) -> bool:
+        return self._packed_rows
+
+    def setPreferPackedRows_(self, value: bool) -> None:
+        """Nothing follows: rows are packed in any case."""
+        self._packed_rows = bool(value)
+
+    def __repr__(self) -> str:
+        dtype = type_name("MPSNDArrayDescriptor", self._type)
+        return f"<MPSNDArrayDescriptor {dtype}{brackets(self._shape)}>"
+
+
+def _length(shape: Sequence[int], index: object) -> int:
+    rank = len(shape)
+    place = whole_number("lengthOfDimension", "index", index)
+    if not 0 <= place < rank:
+        expected = f"0 to {rank - 1}" if rank else "an array with dimensions"
+        raise ShapeError(refusal("lengthOfDimension", "index", expected, str(index)))
+    return int(shape[rank - 1 - place])
+
+
+class MPSNDArray(_Labelled):
+    """An array in memory of its own, zero at first, or in that of a buffer."""
+
+    _array: Array
+    _buffer: MTLBuffer | None = None
+
+    def initWithDevice_descriptor_(
+        self, device: MTLDevice, descriptor: MPSNDArrayDescriptor
+    ) -> MPSNDArray:
+        shape, dtype = _described(descriptor)
+        self._device = one_of("MPSNDArray", "device", MTLDevice, device)
+        self._array = np.zeros(shape, dtype)
+        return self
+
+    def initWithDevice_scalar_(self, device: MTLDevice, scalar: float) -> MPSNDArray:
+        """One float32."""
+        self._device = one_of("MPSNDArray", "device", MTLDevice, device)
+        self._array = np.full(1, scalar, np.float32)
+        return self
+
+    def initWithBuffer_offset_descriptor_(
+        self, buffer: MTLBuffer, offset: int, descriptor: MPSNDArrayDescriptor
+    ) -> MPSNDArray:
+        """The memory of a buffer, from an offset in bytes on; rows are packed."""
+        shape, dtype = _described(descriptor)
+        self._array = _in_buffer("MPSNDArray", buffer, offset, shape, dtype, None)
+        self._buffer = buffer
+        return self
+
+    def dataType(self) -> int:
+        return DATA_TYPE_NUMBERS[self._array.dtype.name]
+
+    def dataTypeSize(self) -> int:
+        return self._array.dtype.itemsize
+
+    def numberOfDimensions(self) -> int:
+        return self._array.ndim
+
+    def lengthOfDimension_(self, index: int) -> int:
+        """Apple counts dimensions from the fastest one."""
+        return _length(self._array.shape, index)
+
+    def descriptor(self) -> MPSNDArrayDescriptor:
+        made = MPSNDArrayDescriptor
+        return made.descriptorWithDataType_shape_(self.dataType(), list(self._array.shape))
+
+    def resourceSize(self) -> int:
+        return int(self._array.nbytes)
+
+    def userBuffer(self) -> MTLBuffer | None:
+        return self._buffer
+
+    def parent(self) -> None:
+        """None: there are no views of arrays here."""
+
+    def readBytes_strideBytes_(self, buffer: Any, strideBytes: Sequence[int] | None) -> None:
+        """Copy the values into a writable buffer: packed in row-major order and of that size, or
+        with a distance in bytes for each dimension, from the fastest to the slowest."""
+        self._outside("readBytes", buffer, strideBytes, True)[...] = self._array
+
+    def writeBytes_strideBytes_(self, buffer: Any, strideBytes: Sequence[int] | None) -> None:
+        """Copy the values of a buffer, packed or with strides, as readBytes does."""
+        self._array[...] = self._outside("writeBytes", buffer, strideBytes, False)
+
+    def exportDataWithCommandBuffer_toBuffer_destinationDataType_offset_rowStrides_(
+        self,
+        commandBuffer: MTLCommandBuffer,
+        buffer: MTLBuffer,
+        dataType: int,
+        offset: int,
+        rowStrides: Sequence[int] | None,
+    ) -> None:
+        """When the command buffer is committed, write into a buffer, packed."""
+        target = self._in(commandBuffer, buffer, dataType, offset, rowStrides)
+        source = self._array
+        one_of("exportData", "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
+            "exportData", lambda: np.copyto(target, source, casting="unsafe")
+        )
+
+    def importDataWithCommandBuffer_fromBuffer_sourceDataType_offset_rowStrides_(
+        self,
+        commandBuffer: MTLCommandBuffer,
+        buffer: MTLBuffer,
+        dataType: int,
+        offset: int,
+        rowStrides: Sequence[int] | None,
+    ) -> None:
+        """When the command buffer is committed, read from a buffer, packed."""
+        source = self._in(commandBuffer, buffer, dataType, offset, rowStrides)
+        target = self._array
+        one_of("importData", "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
+            "importData", lambda: np.copyto(target, source, casting="unsafe")
+        )
+
+    def synchronizeOnCommandBuffer_(self, commandBuffer: MTLCommandBuffer) -> None:
+        """Nothing to do: there is one memory."""
+
+    def _in(
+        self, commandBuffer: object, buffer: Any, dataType: int, offset: int, strides: object
+    ) -> Array:
+        if strides is not None:
+            raise OptionError(refusal("exportData", "rowStrides", "None", describe(strides)))
+        dtype = float_dtype(type_name("exportData", dataType))
+        return _in_buffer("exportData", buffer, offset, self._array.shape, dtype, None)
+
+    def _outside(
+        self, label: str, buffer: Any, strides: Sequence[int] | None, writable: bool
+    ) -> Array:
+        array, view = self._array, bytes_of(label, "buffer", buffer)
+        kind = "a writable buffer" if writable else "a buffer"
+        if writable and view.readonly:
+            got = f"a read-only buffer of {view.nbytes} bytes"
+            expected = f"a writable buffer of {array.nbytes} bytes"
+            raise ShapeError(refusal(label, "buffer", expected, got))
+        memory = np.frombuffer(view, np.uint8)
+        if strides is None:
+            if view.nbytes != array.nbytes:
+                expected = f"{kind} of {array.nbytes} bytes"
+                got = f"a buffer of {view.nbytes} bytes"
+                raise ShapeError(refusal(label, "buffer", expected, got))
+            return memory.view(array.dtype).reshape(array.shape)
+        steps = sizes_of(label, strides, "strideBytes")
+        if len(steps) != array.ndim:
+            expected = f"None, or {array.ndim} distances in bytes"
+            raise ShapeError(refusal(label, "strideBytes", expected, brackets(steps)))
+        return _strided(label, "buffer", memory, 0, array, steps[::-1])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._array, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"<MPSNDArray {self._array.dtype}{brackets(self._array.shape)}>"
+
+
+def _described(descriptor: Any) -> tuple[list[int], Any]:
+    one_of("MPSNDArray", "descriptor", MPSNDArrayDescriptor, descriptor)
+    return descriptor._shape, float_dtype(type_name("MPSNDArray", descriptor._type))
+
+
+def _in_buffer(
+    label: str, buffer: Any, offset: int, shape: Sequence[int], dtype: Any, row: int | None
+) -> Array:
+    """A view of a buffer's memory; ``row`` is the bytes from one row to the next."""
+    one_of(label, "buffer", MTLBuffer, buffer)
+    start = whole_number(label, "offset", offset)
+    least = (shape[-1] if len(shape) else 1) * dtype.itemsize
+    if row is None:
+        row = least
+    elif whole_number(label, "rowBytes", row) < least or row % dtype.itemsize:
+        expected = f"at least {least} and a multiple of {dtype.itemsize}"
+        raise ShapeError(refusal(label, "rowBytes", expected, str(row)))
+    like = np.broadcast_to(np.zeros((), dtype), tuple(shape))
+    strides = _packed(shape, row, dtype.itemsize)
+    return _strided(label, "buffer", buffer._memory, start, like, strides)
+
+
+class MPSGraphTensorData(NSObject):
+    """Values to feed, or results. Those of a run that is encoded come with the commit."""
+
+    _values: Array | None
+    _ndarray: MPSNDArray | None = None
+
+    def initWithDevice_data_shape_dataType_(
+        self, device: object, data: Any, shape: Sequence[int], dataType: int
+    ) -> MPSGraphTensorData:
+        one_of("MPSGraphTensorData", "device", MPSGraphDevice, device, nil=True)
+        self._values = array_of("MPSGraphTensorData", data, shape, dataType)
+        return self
+
+    def initWithMTLBuffer_shape_dataType_(
+        self, buffer: MTLBuffer, shape: Sequence[int], dataType: int
+    ) -> MPSGraphTensorData:
+        return self._of_buffer(buffer, shape, dataType, None)
+
+    def initWithMTLBuffer_shape_dataType_rowBytes_(
+        self, buffer: MTLBuffer, shape: Sequence[int], dataType: int, rowBytes: int
+    ) -> MPSGraphTensorData:
+        """``rowBytes`` lie between the starts of two rows of the fastest dimension."""
+        return self._of_buffer(buffer, shape, dataType, rowBytes)
+
+    def initWithMPSNDArray_(self, ndarray: MPSNDArray) -> MPSGraphTensorData:
+        one_of("MPSGraphTensorData", "ndarray", MPSNDArray, ndarray)
+        self._values, self._ndarray = ndarray._array, ndarray
+        return self
+
+    def mpsndarray(self) -> MPSNDArray:
+        if self._ndarray is not None:
+            return self._ndarray
+        found = MPSNDArray()
+        found._array = self._array
+        return found
+
+    def shape(self) -> list[int]:
+        return list(self._array.shape)
+
+    def dataType(self) -> int:
+        return DATA_TYPE_NUMBERS[self._array.dtype.name]
+
+    def device(self) -> MPSGraphDevice:
+        return MPSGraphDevice.deviceWithMTLDevice_(MTLCreateSystemDefaultDevice())
+
+    @property
+    def _array(self) -> Array:
+        if self._values is None:
+            expected, got = "values", "none before the commit of the command buffer"
+            raise GraphError(refusal("MPSGraphTensorData", "values", expected, got))
+        return self._values
+
+    def _of_buffer(
+        self, buffer: MTLBuffer, shape: Sequence[int], dataType: int, row: int | None
+    ) -> MPSGraphTensorData:
+        label = "MPSGraphTensorData"
+        dtype = float_dtype(type_name(label, dataType))
+        self._values = _in_buffer(label, buffer, 0, known_sizes(label, shape), dtype, row)
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._array, dtype=dtype)
+
+    def __repr__(self) -> str:
+        if self._values is None:
+            return "<MPSGraphTensorData before its commit>"
+        return f"<MPSGraphTensorData {self._array.dtype}{brackets(self._array.shape)}>"
+
+
+def data_of(array: Array | None) -> MPSGraphTensorData:
+    """Data of its own memory; None: values that come with a commit."""
+    made = MPSGraphTensorData()
+    made._values = array
+    return made
+
+
+def store(label: str, name: str, data: object, array: Array) -> None:
+    """Write a result into the memory that a caller gave for it."""
+    target = one_of(label, name, MPSGraphTensorData, data)._array
+    if (target.shape, target.dtype) != (array.shape, array.dtype):
+        wanted = f"{array.dtype}{brackets(array.shape)}"
+        raise ShapeError(refusal(label, name, wanted, f"{target.dtype}{brackets(target.shape)}"))
+    target[...] = array
+
+
+def fed(value: Any) -> Any:
+    """The array to feed: that of MPSGraphTensorData, or an array itself, for convenience."""
+    return value._array if isinstance(value, MPSGraphTensorData) else value

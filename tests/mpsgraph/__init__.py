@@ -1,0 +1,1 @@
+"""Checks of MPSGraph itself, proven on frameworks that differ from it on purpose."""
