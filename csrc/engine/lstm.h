@@ -104,7 +104,7 @@ struct LstmBackward final : Backward<S> {
 // The cell as the engine's table has it (cell_list.h).
 template <bool OnNewCell>
 struct Lstm {
-  static constexpr bool kHasUsual = true;
+  static constexpr bool kHasUsual = !OnNewCell;  // rare: not worth another copy of the engine
   using Usual = FixedActivations<kSigmoid, kSigmoid, kTanh, kSigmoid, kTanh>;
   template <class S, class Acts>
   using Forward = LstmForward<S, Acts, OnNewCell>;
