@@ -33,21 +33,20 @@ void backward_without_rows(const Problem& p, const BackwardArrays& in) {
   pass_on(in.cell_gradient, in.d_cell);
 }
 
-template <class S, class Cell>
+template <class S>
 struct BackwardOp {
   using R = RealOf<S>;
   using E = typename Elements<S>::Product;
   static constexpr bool kSame = sizeof(S) == sizeof(R);
   static constexpr int L = Simd<R>::lanes;
-  static constexpr bool kRecomputes = Cell::kRecomputed >= 0;
-  static constexpr i64 kTermAt = kRecomputes ? Cell::kRecomputed : 0;  // along the G axis
 
   const Problem& p;
   const BackwardArrays& in;
-  Cell cell;
+  Backward<S>& cell;
   int threads = 1;
   i64 GH, H;
-  bool direct;
+  bool direct, recomputes;
+  i64 term_at;  // the recomputed gate, along the G axis
   Rows<const S> x[2];
   Rows<S> dx_rows[2];
   E* packed[2][2] = {};
@@ -57,14 +56,15 @@ struct BackwardOp {
   // The gradients of the weights in the type of the arithmetic: the outputs themselves, or scratch.
   R *dR = nullptr, *dW = nullptr, *db = nullptr, *db2 = nullptr, *dp = nullptr;
 
-  template <class Acts>
-  BackwardOp(const Problem& problem, const BackwardArrays& arrays, const Acts& acts)
+  BackwardOp(const Problem& problem, const BackwardArrays& arrays, Backward<S>& state)
       : p(problem),
         in(arrays),
-        cell(problem, acts),
+        cell(state),
         GH(p.G * p.H),
         H(p.H),
-        direct(reads_weights_directly(p)) {
+        direct(reads_weights_directly(p)),
+        recomputes(cell.facts->recomputed >= 0),
+        term_at(recomputes ? cell.facts->recomputed : 0) {
     cell.direct = direct;
     for (int d = 0; d < p.D; ++d) bind(d);
     mark_paths();
@@ -120,7 +120,7 @@ struct BackwardOp {
         cell.dgates[d] = dense_rows(p, arena.take<R>(p.rows(), GH), d, GH);
       cell.carry[d] = arena.take<R>(p.N, cell.Hp);
       if (needs_recurrent_buffer()) cell.recurrent[d] = arena.take<E>(2, p.N, GH);
-      if (kRecomputes && !direct) packed_recomputed[d] = arena.take<E>(panels_size<E>(H, H));
+      if (recomputes && !direct) packed_recomputed[d] = arena.take<E>(panels_size<E>(H, H));
       if (direct) cell.products[d] = arena.take<R>(p.N, cell.Hp);
       if (multiplies_dx() && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));
     }
@@ -141,9 +141,9 @@ struct BackwardOp {
     dp = gradient(arena, in.d_peephole, p.D * GH);
   }
   // How many of the products' operands come from the state.
-  static constexpr i64 recurrent_parts() {
+  i64 recurrent_parts() const {
     i64 parts = 1;
-    for (const GateBand& band : Cell::kBands.list) parts += band.recurrent == Seen::kResetState;
+    for (const GateBand& band : cell.facts->bands.list) parts += band.recurrent == Seen::kResetState;
     return parts;
   }
   // A member's operands of direct products: rows of x or h, and of the gates' gradient.
@@ -157,7 +157,7 @@ struct BackwardOp {
     pack(team);
     initialise(team);
     team.barrier();
-    if (kRecomputes) {
+    if (recomputes) {
       for (int d = 0; d < p.D; ++d) recompute_term(team, d);
       team.barrier();
     }
@@ -173,8 +173,8 @@ struct BackwardOp {
     if (!direct) pack_stages(team, cell, packed);
     for (int d = 0; d < p.D; ++d) {
       i64 ld = 0;
-      if (kRecomputes && !direct)
-        pack_panels_transposed(team, packed_recomputed[d], cell.R[d] + kTermAt * H * cell.ldr, cell.ldr, H,
+      if (recomputes && !direct)
+        pack_panels_transposed(team, packed_recomputed[d], cell.R[d] + term_at * H * cell.ldr, cell.ldr, H,
                                H);
       if (multiplies_dx() && !direct) {
         const S* w = weight_matrix<S>(in.input_weight, d, GH, ld);
@@ -207,7 +207,7 @@ struct BackwardOp {
     };
     const auto out = [&](i64 row) {
       const Place at = place_of(p, d, row);
-      return cell.dgates[d].at(at.s, at.n) + kTermAt * H;
+      return cell.dgates[d].at(at.s, at.n) + term_at * H;
     };
     if (direct) return recompute_directly(team, d, load, out);
     multiply_rows(team, p.rows(), H, H, load, packed_recomputed[d], out, false,
@@ -221,7 +221,7 @@ struct BackwardOp {
     R *before = direct_scratch + team.rank * direct_size(), *term = before + round_up(H, L);
     for (i64 row = 0; row < p.T * p.N && begin < end; ++row) {
       for (i64 k = 0; k < H; k += L) Io<R>::store(before + k, load(row, k, lanes_at<R>(k, H)));
-      dot_rows<S>(cell.R[d] + (kTermAt * H + begin) * cell.ldr, cell.ldr, end - begin, before, H, term,
+      dot_rows<S>(cell.R[d] + (term_at * H + begin) * cell.ldr, cell.ldr, end - begin, before, H, term,
                   weights_are_far<S>(p));
       std::memcpy(out(row) + begin, term, sizeof(R) * static_cast<std::size_t>(end - begin));
     }
@@ -245,7 +245,7 @@ struct BackwardOp {
       for (i64 n = 0; n < p.N; ++n) sum += Io<R>::load_n(cell.dgates[d].at(0, n) + g, lanes) * R{0};
       for (int i = 0; i < lanes; ++i) {
         R* row = dR + (d * GH + g + i) * H;
-        for (i64 u = 0; u < H; u += L) Io<R>::store_n(row + u, Vec<R>{} + sum[i], lanes_at<R>(u, H));
+        for (i64 u = 0; u < H; u += L) Io<R>::store_n(row + u, broadcast<R>(sum[i]), lanes_at<R>(u, H));
       }
     }
   }
@@ -271,7 +271,7 @@ struct BackwardOp {
     unsigned x = 0, h = 0;
     if (dW) x = 1u << (c.input = part(p.I, dW + d * GH * p.I));
     if (!no_history()) h = 1u << part(H, dR + d * GH * H);
-    for (const GateBand& gates : Cell::kBands.list) {
+    for (const GateBand& gates : cell.facts->bands.list) {
       if (gates.begin == gates.end) continue;
       unsigned seen = gates.recurrent == Seen::kState ? h : 0;
       if (gates.recurrent == Seen::kResetState && h) seen = 1u << (c.reset = part(H, dR + d * GH * H));
@@ -286,8 +286,7 @@ struct BackwardOp {
 
   // For the bands and the parts that carry it.
   ZS_DEVICE Vec<R> reset_gate(int d, i64 s, i64 n, i64 u, int lanes) const {
-    if constexpr (Cell::kReset >= 0) return cell.gate(d, s, n, u, lanes, Cell::kReset);
-    return Vec<R>{};
+    return cell.gate(d, s, n, u, lanes, cell.facts->reset);
   }
 
   void multiply(const Team& team, int d, const Contraction& c) {
@@ -346,6 +345,7 @@ struct BackwardOp {
   // dp = sum of dgates·c[t-1], or of dgates·c[t] where a gate sees the new cell; every member owns some
   // units.
   void contract_peephole(const Team& team, int d) {
+    const int sees_new_cell = cell.facts->sees_new_cell;
     const Range mine = share(team, ceil_div(H, L));
     for (i64 i = mine.begin; i < mine.end; ++i) {
       const i64 u = i * L;
@@ -355,8 +355,7 @@ struct BackwardOp {
         for (i64 n = 0; n < batch_at(p, d, s); ++n) {
           const Vec<R> before = cell.c_before(d, s, n, u, lanes);
           Vec<R> seen[4] = {before, before, before, before};
-          if constexpr (Cell::kSeesNewCell >= 0)
-            seen[p.slots[Cell::kSeesNewCell]] = Io<S>::load_n(cell.c[d].at(s, n) + u, lanes);
+          if (sees_new_cell >= 0) seen[p.slots[sees_new_cell]] = Io<S>::load_n(cell.c[d].at(s, n) + u, lanes);
           for (int k = 0; k < 4; ++k)
             sum[k] += seen[k] * Io<R>::load_n(cell.dgates[d].at(s, n) + k * H + u, lanes);
         }

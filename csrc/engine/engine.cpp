@@ -1,14 +1,13 @@
 // The engine of one instruction set: from a problem's values to types, and the table of its functions.
 //
 // Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which, and ZS_BASE_ENGINE
-// where the set only extends another one: AVX-512 BF16 adds something for bfloat16 alone, all else is the
-// base's.
+// where the set only extends another one: AVX-512 BF16 and ARM's BF16 add something for bfloat16 alone, all
+// else is the base's.
 #include "engine/engine.h"
 
-#include "engine/backward_op.h"
-#include "engine/cell_list.h"
-#include "engine/forward_op.h"
 #include "engine/product.h"
+#include "engine/run.h"
+#include "runtime/cpu.h"
 
 #if defined(ZS_BASE_ENGINE)
 namespace ZS_BASE_ENGINE {
@@ -25,6 +24,7 @@ extern const zstate::GraphOps kGraphOps;  // graph_ops.cpp
 
 namespace {
 
+using zstate::Feature;
 using zstate::Type;
 
 // Calls run.template operator()<S>(), S being what arrays of this type are made of.
@@ -52,24 +52,13 @@ void forward(const Problem& p, const ForwardArrays& arrays) {
   if (p.type != Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.forward(p, arrays);
 #endif
   if (p.rows() == 0) return;  // every result is empty
-  with_type(p.type, [&]<class S>() {
-    with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
-      ForwardOp<S, typename Cell::template Forward<S, Acts>> op(p, arrays, acts);
-      run_operation(op, operation_work(p));
-    });
-  });
+  with_type(p.type, [&]<class S>() { run_forward<S>(p, arrays); });
 }
 void backward(const Problem& p, const BackwardArrays& arrays) {
 #if defined(ZS_BASE_ENGINE)
   if (p.type != Type::kBfloat16) return ZS_BASE_ENGINE::kEngine.backward(p, arrays);
 #endif
-  with_type(p.type, [&]<class S>() {
-    if (p.rows() == 0) return backward_without_rows<S>(p, arrays);
-    with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
-      BackwardOp<S, typename Cell::template Backward<S, Acts>> op(p, arrays, acts);
-      run_operation(op, 2 * operation_work(p));
-    });
-  });
+  with_type(p.type, [&]<class S>() { run_backward<S>(p, arrays); });
 }
 
 #if defined(ZS_BASE_ENGINE)
@@ -78,7 +67,13 @@ void product(const Product& p) { ZS_BASE_ENGINE::kEngine.product(p); }
 void activation(Type type, int kind, const void* in, void* out, i64 count) {
   ZS_BASE_ENGINE::kEngine.activation(type, kind, in, out, count);
 }
-bool supported() { return ZS_BASE_ENGINE::kEngine.supported() && __builtin_cpu_supports("avx512bf16"); }
+bool supported() {
+#if defined(__aarch64__)
+  return zstate::cpu_has(Feature::kNeonBf16);
+#else
+  return zstate::cpu_has(Feature::kAvx512Bf16);
+#endif
+}
 using ZS_BASE_ENGINE::kGraphOps;
 
 #else
@@ -103,13 +98,11 @@ void activation(Type type, int kind, const void* in, void* out, i64 count) {
 
 bool supported() {
 #if defined(__AVX512F__)
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512cd");
+  return zstate::cpu_has(Feature::kAvx512);
 #elif defined(__AVX2__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  return zstate::cpu_has(Feature::kAvx2);
 #elif defined(__SSE4_2__)
-  return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+  return zstate::cpu_has(Feature::kV2);
 #else
   return true;
 #endif

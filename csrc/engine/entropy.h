@@ -23,7 +23,7 @@ ZS_DEVICE R largest_of_lanes(Vec<R> v) {
 template <class R>
 R largest_of(const R* x, i64 count) {
   constexpr int L = Simd<R>::lanes;
-  Vec<R> most = Vec<R>{} + x[0];
+  Vec<R> most = broadcast(x[0]);
   i64 j = 0;
   for (; j + L <= count; j += L) {
     const Vec<R> v = Io<R>::load(x + j);

@@ -58,14 +58,14 @@ ZS_DEVICE void weighted_group(const S* w, i64 ldw, i64 columns, const R* x, R* s
   for (; j + L <= columns; j += L) {
     Vec<R> sum = add ? Io<R>::load(sums + j) : Vec<R>{};
 #pragma GCC unroll 8
-    for (int q = 0; q < Count; ++q) sum += (Vec<R>{} + x[q]) * Io<S>::load(w + q * ldw + j);
+    for (int q = 0; q < Count; ++q) sum += broadcast(x[q]) * Io<S>::load(w + q * ldw + j);
     Io<R>::store(sums + j, sum);
   }
   if (j == columns) return;
   const int lanes = static_cast<int>(columns - j);
   Vec<R> sum = add ? Io<R>::load_n(sums + j, lanes) : Vec<R>{};
 #pragma GCC unroll 8
-  for (int q = 0; q < Count; ++q) sum += (Vec<R>{} + x[q]) * Io<S>::load_n(w + q * ldw + j, lanes);
+  for (int q = 0; q < Count; ++q) sum += broadcast(x[q]) * Io<S>::load_n(w + q * ldw + j, lanes);
   Io<R>::store_n(sums + j, sum, lanes);
 }
 
@@ -92,7 +92,7 @@ void outer_rows(i64 K, const R* a, i64 lda, i64 rows, const R* b, i64 ldb, i64 c
     for (i64 j = 0; j < columns; j += L) {
       const int lanes = lanes_at<R>(j, columns);
       Vec<R> sum{};
-      for (i64 k = 0; k < K; ++k) sum += (Vec<R>{} + a[k * lda + m]) * Io<R>::load_n(b + k * ldb + j, lanes);
+      for (i64 k = 0; k < K; ++k) sum += broadcast(a[k * lda + m]) * Io<R>::load_n(b + k * ldb + j, lanes);
       Io<R>::store_n(c + j, sum, lanes);
     }
 }

@@ -18,9 +18,20 @@ struct Forward {
   using V = Vec<Real>;
   static constexpr int L = Simd<Real>::lanes;
   static constexpr bool kTakesInput = true;
-  // Which differ from cell to cell:
+  // Which differ from cell to cell, as does kStages:
   static constexpr Kept kKeeps = Kept::kNothing;
   static constexpr bool kAddsInput = true;  // no gate needs x's part apart from R's
+
+  // The same for whoever knows the cell by this base only.
+  struct Facts {
+    int stages;
+    Kept keeps;
+    bool adds_input;
+    ScanTile<Forward> scan_tile;
+  };
+  template <class Cell>
+  static constexpr Facts kFactsOf = {Cell::kStages, Cell::kKeeps, Cell::kAddsInput, scan_tile_of<Cell>};
+  const Facts* facts = nullptr;
 
   const Problem& problem;
   i64 H, Hp;  // hidden units, and rounded up to whole vectors: the row length of the buffers below
@@ -51,7 +62,7 @@ struct Forward {
 
   explicit Forward(const Problem& p) : problem(p), H(p.H), Hp(round_up(p.H, L)) {}
 
-  void lay_out_own(Arena&, int) {}  // the buffers that only this cell has
+  virtual void lay_out_own(Arena&, int) {}  // the buffers that only this cell has
 
   Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
   i64 rows_at(int d, i64 s) const { return batch_at(problem, d, s); }

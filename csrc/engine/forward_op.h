@@ -8,7 +8,7 @@ namespace ZS_NAMESPACE {
 
 using zstate::ForwardArrays;
 
-template <class S, class Cell>
+template <class S>
 struct ForwardOp {
   using R = RealOf<S>;
   using E = typename Elements<S>::Product;
@@ -18,7 +18,7 @@ struct ForwardOp {
 
   const Problem& p;
   const ForwardArrays& in;
-  Cell cell;
+  Forward<S>& cell;
   int threads = 1;
   i64 GH, gates_row, chunk;
   bool direct, in_place;
@@ -28,9 +28,8 @@ struct ForwardOp {
   R* row_copy = nullptr;
   E* scratch = nullptr;
 
-  template <class Acts>
-  ForwardOp(const Problem& problem, const ForwardArrays& arrays, const Acts& acts)
-      : p(problem), in(arrays), cell(problem, acts), GH(p.G * p.H), direct(reads_weights_directly(p)) {
+  ForwardOp(const Problem& problem, const ForwardArrays& arrays, Forward<S>& state)
+      : p(problem), in(arrays), cell(state), GH(p.G * p.H), direct(reads_weights_directly(p)) {
     cell.fused = adds_input_by_tile();
     // Training in the type of the arithmetic: the projection goes straight into zState and is activated in
     // place.
@@ -39,7 +38,7 @@ struct ForwardOp {
     const i64 step_bytes = max_of(1, zstate::size_product(p.D, p.N, gates_row, sizeof(R)));
     chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
     // 0·NaN is NaN, also where the factor is a mask, or a reset gate between two stages.
-    cell.starts_from_zero = !in.init_state && !in.mask && Cell::kStages == 1;
+    cell.starts_from_zero = !in.init_state && !in.mask && cell.facts->stages == 1;
     cell.direct = direct;
     cell.far = weights_are_far<S>(p);
     cell.input_is_far =
@@ -64,7 +63,8 @@ struct ForwardOp {
   // Decided by shape alone, so results are reproducible.
   bool adds_input_by_tile() const {
     const i64 bytes = GH * (p.H + p.I) * static_cast<i64>(sizeof(R));
-    return kSame && p.has_input_weight && !direct && Cell::kAddsInput && p.N >= 6 && bytes <= (i64{3} << 19);
+    return kSame && p.has_input_weight && !direct && cell.facts->adds_input && p.N >= 6 &&
+           bytes <= (i64{3} << 19);
   }
 
   void bind(int d) {
@@ -88,7 +88,7 @@ struct ForwardOp {
     for (int d = 0; d < p.D; ++d) {
       if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk, p.N, gates_row);
       cell.operand_buffer[d] = arena.take<StateE>(2, p.N, cell.Hp);
-      if (Cell::kKeeps != Kept::kNothing) cell.kept[d] = arena.take<R>(p.N, cell.Hp);
+      if (cell.facts->keeps != Kept::kNothing) cell.kept[d] = arena.take<R>(p.N, cell.Hp);
       cell.lay_out_own(arena, d);
     }
     if (direct)
@@ -153,8 +153,8 @@ struct ForwardOp {
           const int lanes = lanes_at<R>(u, p.H);
           const Vec<R> first = h0[d] ? Io<S>::load_n(h0[d].at(0, n) + u, lanes) : Vec<R>{};
           if (p.T > 0) cell.set_operand(d, begin, n, u, lanes, first);
-          if (Cell::kKeeps == Kept::kNothing) continue;
-          const Rows<const S>& kept = Cell::kKeeps == Kept::kCell ? c0[d] : h0[d];
+          if (cell.facts->keeps == Kept::kNothing) continue;
+          const Rows<const S>& kept = cell.facts->keeps == Kept::kCell ? c0[d] : h0[d];
           Io<R>::store(cell.kept[d] + n * cell.Hp + u,
                        kept ? Io<S>::load_n(kept.at(0, n) + u, lanes) : Vec<R>{});
         }

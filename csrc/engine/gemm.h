@@ -48,17 +48,14 @@ i64 even_step(R* const* rows, int count) {
   return step;
 }
 
-// One block of at most kRowsBlock rows times every panel in [panels.begin, panels.end).
-template <class E, class RowOf>
-void multiply_block(const Team& team, const E* a, i64 lda, i64 row, i64 rows, const E* b, i64 K, i64 k0,
-                    i64 depth, Range panels, i64 columns, const RowOf& c_row, bool accumulate) {
-  using R = typename Operand<E>::Real;
+// One block of at most kRowsBlock rows times every panel in [panels.begin, panels.end). The rows c[0..rows)
+// lie anywhere: sequences of different lengths.
+template <class E, class R>
+void multiply_block(const Team& team, const E* a, i64 lda, R* const* c, i64 rows, const E* b, i64 K, i64 k0,
+                    i64 depth, Range panels, i64 columns, bool accumulate) {
   constexpr i64 P = kPanel<R>;
   const i64 tiles = ceil_div(rows, kRows);
-  // Rows lie anywhere (sequences of different lengths): looked up once for all panels.
-  R* c[kRowsBlock];
   i64 step[kRowsBlock];  // of each tile's rows
-  for (i64 r = 0; r < rows; ++r) c[r] = c_row(row + r);
   for (i64 t = 0; t < tiles; ++t) {
     const i64 r = rows * t / tiles;
     step[t] = even_step(c + r, static_cast<int>(rows * (t + 1) / tiles - r));
@@ -99,13 +96,14 @@ void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Lo
   if (depth < K) mark(Path::rows_in_several_depths);
   for (i64 row = mine.begin; row < mine.end; row += block) {
     const i64 n = min_of(block, mine.end - row);
+    R* c[kRowsBlock];
+    for (i64 r = 0; r < n; ++r) c[r] = c_row(row + r);
     for (i64 k0 = 0; k0 < K || k0 == 0; k0 += depth) {
       const i64 d = min_of(depth, K - k0);
       for (i64 r = 0; r < n; ++r)
         write_elements(scratch + r * depth, k0, d, length,
                        [&](i64 k, int lanes) { return load(row + r, k, lanes); });
-      multiply_block(team, scratch, depth, row, n, b, K, k0, d, my_panels, columns, c_row,
-                     accumulate || k0 > 0);
+      multiply_block(team, scratch, depth, c, n, b, K, k0, d, my_panels, columns, accumulate || k0 > 0);
     }
   }
 }
@@ -226,22 +224,36 @@ void multiply_outer_block(const E* a, i64 depth, i64 m, i64 rows, const E* b, co
     }
 }
 
-// For every band and every part that it has: C_part[m, columns] = sum over k in [0, K) of A_band[k, m]·
-// B_part[k, columns], and sums[m - begin] = sum of A_band[k, m]. load_a(band, k, m0, m, dst) and load_b(part,
-// k, column, lanes) read the operands. `b_scratch` holds two blocks of kOuterDepth × all panels and is
-// shared; `scratch` is this member's own. C must not be read before the next barrier.
-template <class E, class R, class LoadA, class LoadB>
-void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band_count,
-                    const OuterPart<R>* parts, int part_count, const LoadA& load_a, const LoadB& load_b,
-                    E* b_scratch, E* scratch) {
+// A function of the caller's, called through a pointer: what takes one is compiled once for all callers.
+template <class... Arguments>
+class Callback {
+ public:
+  template <class Function>
+  explicit Callback(const Function& function)
+      : function_(&function), call_([](const void* f, Arguments... arguments) {
+          (*static_cast<const Function*>(f))(arguments...);
+        }) {}
+  void operator()(Arguments... arguments) const { call_(function_, arguments...); }
+
+ private:
+  const void* function_;
+  void (*call_)(const void*, Arguments...);
+};
+
+// multiply_outer() with the packing given: pack_a(band, k0, depth, m, rows, sums) packs into `scratch`,
+// pack_b(k0, depth, b) packs this member's share of a block.
+template <class E, class R>
+void multiply_outer_blocks(const Team& team, i64 K, const OuterBand<R>* bands, int band_count,
+                           const OuterPart<R>* parts, int part_count,
+                           const Callback<int, i64, i64, i64, i64, R*>& pack_a,
+                           const Callback<i64, i64, E*>& pack_b, E* b_scratch, const E* scratch) {
   const i64 panels = outer_panels(parts, part_count);
-  R* row = reinterpret_cast<R*>(scratch + kOuterDepth * kOuterRows);
   int half = 0;
   if (K > kOuterDepth) mark(Path::outer_in_several_depths);
   for (i64 k0 = 0; k0 < K || k0 == 0; k0 += kOuterDepth, half ^= 1) {
     const i64 depth = depth_of<E>(min_of(kOuterDepth, K - k0));
     E* b = b_scratch + half * panels * kPanel<R> * kOuterDepth;
-    pack_outer_b(team, k0, depth, K, parts, part_count, load_b, b);
+    pack_b(k0, depth, b);
     team.barrier();  // two halves: nobody can be packing the one that somebody still reads
     for (int band = 0; band < band_count; ++band) {
       const auto [begin, end, has, sums] = bands[band];
@@ -252,8 +264,7 @@ void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band
         const i64 rows = min_of(kOuterRows, last - m);
         R* own = sums ? sums + (m - begin) : nullptr;
         if (own && k0 == 0) std::memset(own, 0, sizeof(R) * static_cast<std::size_t>(rows));
-        const auto load = [&](i64 k, i64 m0, i64 count, R* dst) { load_a(band, k, m0, count, dst); };
-        pack_outer_a(load, k0, depth, K, m, rows, scratch, own, row);
+        pack_a(band, k0, depth, m, rows, own);
         const E* panel = b;
         for (int i = 0; i < part_count; ++i) {
           if (has >> i & 1) multiply_outer_block(scratch, depth, m, rows, panel, parts[i], k0 > 0);
@@ -262,6 +273,27 @@ void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band
       }
     }
   }
+}
+
+// For every band and every part that it has: C_part[m, columns] = sum over k in [0, K) of A_band[k, m]·
+// B_part[k, columns], and sums[m - begin] = sum of A_band[k, m]. load_a(band, k, m0, m, dst) and load_b(part,
+// k, column, lanes) read the operands. `b_scratch` holds two blocks of kOuterDepth × all panels and is
+// shared; `scratch` is this member's own. C must not be read before the next barrier.
+template <class E, class R, class LoadA, class LoadB>
+void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band_count,
+                    const OuterPart<R>* parts, int part_count, const LoadA& load_a, const LoadB& load_b,
+                    E* b_scratch, E* scratch) {
+  R* row = reinterpret_cast<R*>(scratch + kOuterDepth * kOuterRows);
+  const auto pack_a = [&](int band, i64 k0, i64 depth, i64 m, i64 rows, R* sums) {
+    const auto load = [&](i64 k, i64 m0, i64 count, R* dst) { load_a(band, k, m0, count, dst); };
+    pack_outer_a(load, k0, depth, K, m, rows, scratch, sums, row);
+  };
+  const auto pack_b = [&](i64 k0, i64 depth, E* b) {
+    pack_outer_b(team, k0, depth, K, parts, part_count, load_b, b);
+  };
+  multiply_outer_blocks<E, R>(team, K, bands, band_count, parts, part_count,
+                              Callback<int, i64, i64, i64, i64, R*>(pack_a), Callback<i64, i64, E*>(pack_b),
+                              b_scratch, scratch);
 }
 
 }  // namespace ZS_NAMESPACE

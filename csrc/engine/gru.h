@@ -28,7 +28,7 @@ struct GruForward final : Forward<S> {
     this->stages[0] = gated_stage<typename Base::Element>(ResetAfter ? 3 : 2, p.H, p.H);
     if (!ResetAfter) this->stages[1] = plain_stage<typename Base::Element>(p.H, p.H);
   }
-  void lay_out_own(Arena& arena, int d) {
+  void lay_out_own(Arena& arena, int d) override {
     if (ResetAfter) return;
     this->second_operand[d] = arena.take<typename Base::Element>(this->problem.N, this->Hp);  // h·m·r
     update[d] = arena.take<Real>(this->problem.N, this->Hp);

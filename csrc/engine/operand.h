@@ -1,8 +1,9 @@
 // What the kernels multiply: the elements of packed operands, and how values get into them.
 //
-// float and double are multiplied as they are. Where the CPU has AVX-512 BF16, bfloat16 calls multiply pairs:
-// an element is two neighbours along k, and one instruction multiplies and adds both, in float. So a product
-// over K values is Depth(K) = K/2 elements deep; an odd K is padded with zero on both sides.
+// float and double are multiplied as they are. Where the CPU has AVX-512 BF16, or ARM's BF16, bfloat16 calls
+// multiply pairs: an element is two neighbours along k, and one instruction multiplies and adds both, in
+// float. So a product over K values is Depth(K) = K/2 elements deep; an odd K is padded with zero on both
+// sides.
 #pragma once
 
 #include "engine/simd.h"
@@ -20,8 +21,14 @@ struct Operand {  // float and double
   static constexpr int kTerms = 1;      // elements that add up to a value of A
 
   static ZS_DEVICE Register load(const E* p) { return Io<E>::load(p); }
-  static ZS_DEVICE Register splat(const E* p) { return V{} + *p; }
+  static ZS_DEVICE Register splat(const E* p) { return broadcast(*p); }
   static ZS_DEVICE V add_product(V sum, Register a, Register b) { return sum + a * b; }
+#if defined(__aarch64__)
+  template <int Lane>
+  static ZS_DEVICE V add_lane_product(V sum, Register a, Register b) {
+    return ZS_NAMESPACE::add_lane_product<Lane>(sum, a, b);
+  }
+#endif
 
   // The values of a row of A: written a vector at a time, ended once, and read back.
   static ZS_DEVICE void write(E* row, i64, i64 at, V value, int n) { Io<E>::store_n(row + at, value, n); }
@@ -52,7 +59,7 @@ struct Elements {
   using State = RealOf<S>;
 };
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 
 struct Pair {
   std::uint32_t bits;
@@ -87,10 +94,22 @@ struct Operand<Pair> {
     std::memcpy(&bits, p, sizeof bits);
     return Register{} + bits;
   }
+#if defined(__AVX512BF16__)
   static ZS_DEVICE V add_product(V sum, Register a, Register b) {
     return bit_cast_to<V>(
         _mm512_dpbf16_ps(bit_cast_to<__m512>(sum), bit_cast_to<__m512bh>(a), bit_cast_to<__m512bh>(b)));
   }
+#else
+  static ZS_DEVICE V add_product(V sum, Register a, Register b) {
+    return bit_cast_to<V>(vbfdotq_f32(bit_cast_to<float32x4_t>(sum), bit_cast_to<bfloat16x8_t>(a),
+                                      bit_cast_to<bfloat16x8_t>(b)));
+  }
+  template <int Lane>
+  static ZS_DEVICE V add_lane_product(V sum, Register a, Register b) {
+    return bit_cast_to<V>(vbfdotq_laneq_f32(bit_cast_to<float32x4_t>(sum), bit_cast_to<bfloat16x8_t>(b),
+                                            bit_cast_to<bfloat16x8_t>(a), Lane));
+  }
+#endif
 
   static ZS_DEVICE void write(Pair* row, i64, i64 at, V value, int n) {
     Io<Bfloat16>::store_n(reinterpret_cast<Bfloat16*>(row) + at, value, n);
@@ -101,8 +120,14 @@ struct Operand<Pair> {
 
   static ZS_DEVICE V load_along(const Bfloat16* row, i64 k, i64 K) {
     const i64 n = min_of(2 * L, K - 2 * k);
+#if defined(__AVX512BF16__)
     const auto mask = static_cast<__mmask32>(n == 32 ? 0xffffffffu : (1u << n) - 1u);
     return bit_cast_to<V>(_mm512_maskz_loadu_epi16(mask, row + 2 * k));
+#else
+    V pairs{};
+    std::memcpy(&pairs, row + 2 * k, sizeof(Bfloat16) * static_cast<std::size_t>(n));
+    return pairs;
+#endif
   }
   template <class Load>
   static ZS_DEVICE V load_across(const Load& load, i64 k, i64 K) {

@@ -97,7 +97,7 @@ const S* weight_matrix(const Array& a, int d, i64 rows, i64& ld) {
 // Packs the panels of all stages, and points the stages at them.
 template <class Cell>
 void pack_stages(const Team& team, Cell& cell, typename Cell::Element* const packed[2][2]) {
-  for (int index = 0; index < Cell::kStages; ++index)
+  for (int index = 0; index < cell.facts->stages; ++index)
     for (int d = 0; d < cell.problem.D; ++d) {
       const auto& stage = cell.stages[index];
       const Range mine = share(team, stage.panels * stage.vectors);
@@ -109,7 +109,7 @@ template <class Cell>
 void lay_out_stages(Arena& arena, Cell& cell, typename Cell::Element* packed[2][2]) {
   using E = typename Cell::Element;
   cell.weight_bytes = 0;
-  for (int index = 0; index < Cell::kStages; ++index)
+  for (int index = 0; index < cell.facts->stages; ++index)
     for (int d = 0; d < cell.problem.D; ++d) {
       const i64 size = stage_size(cell.stages[index]);
       packed[index][d] = arena.take<E>(size);

@@ -29,7 +29,7 @@ struct MaskRows : Rows<const S> {
   bool splat = false;  // one value for all hidden units
   ZS_DEVICE Vec<RealOf<S>> load(i64 s, i64 n, i64 u, int lanes) const {
     const S* p = this->at(s, n);
-    if (splat) return Vec<RealOf<S>>{} + Io<S>::load_n(p, 1)[0];
+    if (splat) return broadcast<RealOf<S>>(Io<S>::load_n(p, 1)[0]);
     return Io<S>::load_n(p + u, lanes);
   }
 };

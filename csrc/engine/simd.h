@@ -10,6 +10,8 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "equations/activations.h"
@@ -22,9 +24,19 @@ inline constexpr int kRegisters = 32;
 #elif defined(__AVX__)
 inline constexpr int kVectorBytes = 32;
 inline constexpr int kRegisters = 16;
+#elif defined(__aarch64__)
+inline constexpr int kVectorBytes = 16;
+inline constexpr int kRegisters = 32;
 #else
 inline constexpr int kVectorBytes = 16;
 inline constexpr int kRegisters = 16;
+#endif
+// Whether a product can take one factor from a lane of a register: on ARM that costs nothing, while filling a
+// register with a value from memory takes one of the multipliers.
+#if defined(__aarch64__)
+inline constexpr bool kMultipliesByLane = true;
+#else
+inline constexpr bool kMultipliesByLane = false;
 #endif
 
 using i64 = std::int64_t;
@@ -63,6 +75,13 @@ struct Simd<double> {
 template <class R>
 using Vec = typename Simd<R>::Vec;
 
+// x in every lane. Written as a difference, which the compiler knows to be x itself: 0 + x is not, where x
+// is -0, and costs an addition for each value of A in every product.
+template <class R>
+ZS_DEVICE Vec<R> broadcast(R x) {
+  return x - Vec<R>{};
+}
+
 template <class V, class U>
 ZS_DEVICE V bit_cast_to(U u) {
   static_assert(sizeof(V) == sizeof(U));
@@ -82,6 +101,10 @@ ZS_DEVICE VecF widen(HalfBits bits, Bfloat16) {
 #if defined(__AVX512BF16__)
 ZS_DEVICE HalfBits narrow(VecF x, Bfloat16) {
   return bit_cast_to<HalfBits>(_mm512_maskz_cvtneps_pbh(0xffff, bit_cast_to<__m512>(x)));
+}
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+ZS_DEVICE HalfBits narrow(VecF x, Bfloat16) {
+  return bit_cast_to<HalfBits>(vcvt_bf16_f32(bit_cast_to<float32x4_t>(x)));
 }
 #else
 ZS_DEVICE HalfBits narrow(VecF x, Bfloat16) {
@@ -107,6 +130,13 @@ ZS_DEVICE VecF widen(HalfBits bits, Float16) {
 }
 ZS_DEVICE HalfBits narrow(VecF x, Float16) {
   return bit_cast_to<HalfBits>(_mm256_cvtps_ph(bit_cast_to<__m256>(x), _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__aarch64__)
+ZS_DEVICE VecF widen(HalfBits bits, Float16) {
+  return bit_cast_to<VecF>(vcvt_f32_f16(bit_cast_to<float16x4_t>(bits)));
+}
+ZS_DEVICE HalfBits narrow(VecF x, Float16) {
+  return bit_cast_to<HalfBits>(vcvt_f16_f32(bit_cast_to<float32x4_t>(x)));
 }
 #else
 ZS_DEVICE VecF widen(HalfBits bits, Float16) {
@@ -247,7 +277,7 @@ struct VectorMath {
   using I = typename Simd<R>::Int;
   using C = ExpConstants<R>;
 
-  static ZS_DEVICE V splat(double x) { return V{} + static_cast<R>(x); }
+  static ZS_DEVICE V splat(double x) { return broadcast(static_cast<R>(x)); }
 
   // x·2^n. In two factors where there is no instruction for it, so that results may be subnormal.
   static ZS_DEVICE V scale(V x, V n) {
@@ -322,6 +352,20 @@ template <>
 struct Math<Simd<float>::Vec> : VectorMath<float> {};
 template <>
 struct Math<Simd<double>::Vec> : VectorMath<double> {};
+
+// sum + a[Lane]·b.
+#if defined(__aarch64__)
+template <int Lane>
+ZS_DEVICE VecF add_lane_product(VecF sum, VecF a, VecF b) {
+  return bit_cast_to<VecF>(vfmaq_laneq_f32(bit_cast_to<float32x4_t>(sum), bit_cast_to<float32x4_t>(b),
+                                           bit_cast_to<float32x4_t>(a), Lane));
+}
+template <int Lane>
+ZS_DEVICE Vec<double> add_lane_product(Vec<double> sum, Vec<double> a, Vec<double> b) {
+  return bit_cast_to<Vec<double>>(vfmaq_laneq_f64(bit_cast_to<float64x2_t>(sum), bit_cast_to<float64x2_t>(b),
+                                                  bit_cast_to<float64x2_t>(a), Lane));
+}
+#endif
 
 // ---- transposing a square of lanes × lanes, for packing row-major weights ----
 

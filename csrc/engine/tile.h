@@ -9,10 +9,11 @@
 
 namespace ZS_NAMESPACE {
 
-// The most rows a tile of `vectors` registers' width can have without spilling.
+// The most rows a tile of `vectors` registers' width can have without spilling: registers for its sums, for a
+// row of B and, multiplying by lanes, for as many of A as it has rows.
 constexpr int tile_rows(int vectors) {
   const int registers = kRegisters == 32 ? 24 : 12;
-  const int rows = registers / vectors;
+  const int rows = kMultipliesByLane ? (kRegisters - vectors) / (vectors + 1) : registers / vectors;
   return rows > 8 ? 8 : rows;
 }
 
@@ -21,6 +22,38 @@ inline constexpr int kPanelVectors = 4;
 inline constexpr int kRows = tile_rows(kPanelVectors);
 template <class R>
 inline constexpr i64 kPanel = kPanelVectors * Simd<R>::lanes;
+
+// Adds the products of as many values of k as a register has lanes.
+template <class E, int Rows, int Vectors, bool Interleaved, class V = typename Operand<E>::V>
+ZS_DEVICE void add_by_lanes(V (&sum)[Rows][Vectors], const E* a, i64 lda, const E* b, i64 ldb) {
+  using Op = Operand<E>;
+  constexpr int L = Op::L;
+  typename Op::Register rows[Rows];
+  if constexpr (!Interleaved)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) rows[r] = Op::load(a + r * lda);
+  const auto add = [&]<int Q>() {
+    typename Op::Register bv[Vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) bv[v] = Op::load(b + Q * ldb + v * L);
+    const auto add_row = [&]<int Row>() {
+      if constexpr (Row < Rows) {
+        // Interleaved, a register has the values of L rows. The last one may reach beyond them.
+        if constexpr (Interleaved && Row % L == 0) rows[Row / L] = Op::load(a + Q * Rows + Row);
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v)
+          sum[Row][v] = Op::template add_lane_product<Interleaved ? Row % L : Q>(
+              sum[Row][v], rows[Interleaved ? Row / L : Row], bv[v]);
+      }
+    };
+    add_row.template operator()<0>(), add_row.template operator()<1>();
+    add_row.template operator()<2>(), add_row.template operator()<3>();
+    add_row.template operator()<4>(), add_row.template operator()<5>();
+    add_row.template operator()<6>(), add_row.template operator()<7>();
+  };
+  add.template operator()<0>(), add.template operator()<1>();
+  if constexpr (L == 4) add.template operator()<2>(), add.template operator()<3>();
+}
 
 // c[r][j] (+)= sum over k of a(r,k)·b[k][j]. A is read as a[r·lda + k], or, Interleaved, as a[k·Rows + r].
 // Chains > 1 splits k over that many sums, which one row alone needs to keep the multipliers busy.
@@ -45,6 +78,13 @@ void tile_product(i64 K, const E* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc
       for (int v = 0; v < Vectors; ++v) __builtin_prefetch(c + r * ldc + v * L, 1);
 
   i64 k = 0;
+  if constexpr (kMultipliesByLane && Chains == 1) {
+    for (; k + L <= K; k += L, b += L * ldb)
+#pragma GCC unroll 2
+      for (int term = 0; term < Op::kTerms; ++term)
+        add_by_lanes<E, Rows, Vectors, Interleaved>(
+            sum[0], a + (Interleaved ? k * Rows : k + term * (lda / 2)), lda, b, ldb);
+  }
   for (; k + Chains <= K; k += Chains) {
 #pragma GCC unroll 8
     for (int q = 0; q < Chains; ++q) {

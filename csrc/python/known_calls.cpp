@@ -6,6 +6,7 @@
 
 #include "python/numpy.h"
 #include "python/plan.h"
+#include "python/tuples.h"
 #include "runtime/paths.h"
 
 namespace zstate {
@@ -26,8 +27,8 @@ KnownCalls& known_calls() {
 
 // False for what is surely not a known call.
 bool hash_call(nb::handle operation, nb::handle values, nb::handle descriptor, std::size_t& hash) {
-  if (!PyTuple_CheckExact(values.ptr()) || PyTuple_GET_SIZE(values.ptr()) == 0) return false;
-  PyObject* source = PyTuple_GET_ITEM(values.ptr(), 0);
+  if (!PyTuple_CheckExact(values.ptr()) || tuple_size(values.ptr()) == 0) return false;
+  PyObject* source = tuple_item(values.ptr(), 0);
   if (!PyArray_CheckExact(source)) return false;
   hash = reinterpret_cast<std::size_t>(operation.ptr());
   const auto mix = [&](std::size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };

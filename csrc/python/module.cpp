@@ -39,9 +39,10 @@
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
 // set_kept_memory(bytes): the most that is kept between calls, kept_memory() -> bytes that are,
 // use_openmp(GOMP_parallel, omp_get_thread_num, omp_get_num_threads): their addresses; computes on its
-// threads, activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests. The
-// environment variable ZSTATE_ISA (v2, avx2, avx512, avx512bf16, or generic off x86-64) forces an engine; a
-// value that this machine cannot run raises RuntimeError at the first use.
+// threads, activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests,
+// build_info() -> dict: build_info.h. The environment variable ZSTATE_ISA (v2, avx2, avx512 or avx512bf16 on
+// x86-64, neon or neon_bf16 on ARM, generic elsewhere) forces an engine; a value that this machine cannot run
+// raises RuntimeError at the first use.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -56,6 +57,7 @@
 #include <utility>
 #include <vector>
 
+#include "python/build_info.h"
 #include "python/gil.h"
 #include "python/graph_arrays.h"
 #include "python/known_calls.h"
@@ -214,6 +216,7 @@ NB_MODULE(_native, m) {
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
   zstate::bind_tensors(m);
   zstate::bind_padding(m);
+  zstate::bind_build_info(m);
   m.def("product", &zstate::product);
   m.def("soft_max_cross_entropy", &zstate::soft_max_cross_entropy);
   m.def("soft_max_cross_entropy_gradient", &zstate::soft_max_cross_entropy_gradient);

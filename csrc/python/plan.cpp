@@ -7,6 +7,7 @@
 #include "python/gil.h"
 #include "python/numpy.h"
 #include "python/results.h"
+#include "python/tuples.h"
 #include "runtime/engines.h"
 #include "runtime/blocks.h"
 #include "runtime/named_arrays.h"
@@ -76,12 +77,12 @@ class CallArrays {
 
   Array result(const NamedShape& named, PyObject* tuple, Py_ssize_t place) {
     if (named.name.empty()) {
-      PyTuple_SET_ITEM(tuple, place, Py_NewRef(Py_None));
+      set_tuple_item(tuple, place, Py_NewRef(Py_None));
       return {};
     }
     nb::object made = new_array(static_cast<int>(named.shape.size()), named.shape.data(), s_.dtype);
     Array a = walk(as_array(made.ptr()), axes_of(named));
-    PyTuple_SET_ITEM(tuple, place, made.release().ptr());
+    set_tuple_item(tuple, place, made.release().ptr());
     a.strides[a.rank - 1] = 1;
     return a;
   }
@@ -131,7 +132,7 @@ nb::object run_on(const Signature& s, nb::handle values, const Member<Arrays> (&
   CallArrays call(s);
   Arrays arrays;
   for (std::size_t i = 0; i < s.inputs.size(); ++i) {
-    const Array a = call.input(s.inputs[i], PyTuple_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i)));
+    const Array a = call.input(s.inputs[i], tuple_item(values.ptr(), static_cast<Py_ssize_t>(i)));
     if (a) arrays.*inputs[s.inputs[i].place].array = a;
   }
   nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(s.results.size())));
@@ -147,8 +148,7 @@ nb::object run_on(const Signature& s, nb::handle values, const Member<Arrays> (&
   // A named tuple is a tuple with other names: its own constructor would only count the fields again.
   nb::object arguments = nb::steal(PyTuple_Pack(1, made.ptr()));
   if (!arguments) throw nb::python_error();
-  PyObject* result =
-      PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(s.result.ptr()), arguments.ptr(), nullptr);
+  PyObject* result = new_tuple(reinterpret_cast<PyTypeObject*>(s.result.ptr()), arguments.ptr());
   if (!result) throw nb::python_error();
   return nb::steal(result);
 }
@@ -191,8 +191,7 @@ Plan::Plan(Signature signature) : s_(std::move(signature)) {
 }
 
 nb::object Plan::run(nb::handle values) const {
-  if (!PyTuple_Check(values.ptr()) ||
-      PyTuple_GET_SIZE(values.ptr()) != static_cast<Py_ssize_t>(s_.inputs.size()))
+  if (!PyTuple_Check(values.ptr()) || tuple_size(values.ptr()) != static_cast<Py_ssize_t>(s_.inputs.size()))
     throw std::invalid_argument("Plan: expected a tuple of as many arrays as the signature has");
   const Engine& e = engine();
   if (s_.gradient) return run_on(s_, values, kBackwardInputs, kBackwardResults, e.backward);
@@ -200,9 +199,9 @@ nb::object Plan::run(nb::handle values) const {
 }
 
 bool Plan::matches(nb::handle values) const {
-  if (PyTuple_GET_SIZE(values.ptr()) != static_cast<Py_ssize_t>(s_.inputs.size())) return false;
+  if (tuple_size(values.ptr()) != static_cast<Py_ssize_t>(s_.inputs.size())) return false;
   for (std::size_t i = 0; i < s_.inputs.size(); ++i) {
-    PyObject* value = PyTuple_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+    PyObject* value = tuple_item(values.ptr(), static_cast<Py_ssize_t>(i));
     const NamedShape& named = s_.inputs[i];
     if (named.name.empty()) {
       if (value != Py_None) return false;

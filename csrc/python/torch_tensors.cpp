@@ -5,6 +5,7 @@
 
 #include "python/known_calls.h"
 #include "python/numpy.h"
+#include "python/tuples.h"
 #include "runtime/paths.h"
 
 namespace zstate {
@@ -45,7 +46,7 @@ bool is_plain(PyObject* value) {
     known = known || type.ptr() == reinterpret_cast<PyObject*>(Py_TYPE(value));
   if (!known) return false;
   // A tensor that stands for its memory's negative.
-  const nb::object negative = nb::steal(PyObject_CallMethodNoArgs(value, is_neg));
+  const nb::object negative = nb::steal(call_method(value, is_neg));
   if (!negative) throw nb::python_error();
   return negative.ptr() == Py_False;
 }
@@ -68,7 +69,7 @@ int numpy_type(const DLTensor& tensor) {
 // device, or of a type that NumPy has not.
 nb::object view(PyObject* value) {
   if (!is_plain(value)) return {};
-  nb::object capsule = nb::steal(PyObject_CallOneArg(torch().to_dlpack.ptr(), value));
+  nb::object capsule = nb::steal(call_with(torch().to_dlpack.ptr(), value));
   if (!capsule) {  // a tensor without memory, or with more than that: the caller's own way says so by name
     if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
@@ -96,27 +97,26 @@ nb::object view(PyObject* value) {
 }
 
 nb::object views(nb::handle tensors) {
-  const Py_ssize_t count = PyTuple_GET_SIZE(tensors.ptr());
+  const Py_ssize_t count = tuple_size(tensors.ptr());
   nb::object made = nb::steal(PyTuple_New(count));
   if (!made) throw nb::python_error();
   for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* value = PyTuple_GET_ITEM(tensors.ptr(), i);
+    PyObject* value = tuple_item(tensors.ptr(), i);
     nb::object array = value == Py_None ? nb::none() : view(value);
     if (!array) return {};
-    PyTuple_SET_ITEM(made.ptr(), i, array.release().ptr());
+    set_tuple_item(made.ptr(), i, array.release().ptr());
   }
   return made;
 }
 
 // The same named tuple with tensors in place of arrays. It has just been made: nobody else sees it change.
 void to_tensors(nb::handle result) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result.ptr()); ++i) {
-    PyObject* array = PyTuple_GET_ITEM(result.ptr(), i);
+  for (Py_ssize_t i = 0; i < tuple_size(result.ptr()); ++i) {
+    PyObject* array = tuple_item(result.ptr(), i);
     if (array == Py_None) continue;
-    PyObject* tensor = PyObject_CallOneArg(torch().from_numpy.ptr(), array);
+    PyObject* tensor = call_with(torch().from_numpy.ptr(), array);
     if (!tensor) throw nb::python_error();
-    PyTuple_SET_ITEM(result.ptr(), i, tensor);
-    Py_DECREF(array);
+    set_tuple_item(result.ptr(), i, tensor);
   }
 }
 

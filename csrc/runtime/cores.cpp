@@ -19,6 +19,7 @@ int read_positive(const char* text, int most) {
   return end != text && value > 0 && value < most ? static_cast<int>(value) : 0;
 }
 
+#if defined(__linux__)
 // The quota of a container, in whole cores rounded up; 0 when there is none.
 int quota_from(const char* quota_file, const char* period_file) {
   double quota = -1, period = 100000;
@@ -55,6 +56,7 @@ int cgroup_quota() {
   }
   return cores;
 }
+#endif
 
 int available_cores() {
   int cores = static_cast<int>(std::thread::hardware_concurrency());

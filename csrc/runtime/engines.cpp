@@ -1,57 +1,28 @@
-// The engines of this build (ZS_HAS_... for each) and the choice between them.
+// The engines of this build (ZS_ENGINES: their namespaces) and the choice between them.
 #include "runtime/engines.h"
+
+#include "runtime/build.h"
 
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 
-#ifdef ZS_HAS_generic
-namespace zstate_generic {
-extern const zstate::Engine kEngine;
-}
-#endif
-#ifdef ZS_HAS_v2
-namespace zstate_v2 {
-extern const zstate::Engine kEngine;
-}
-#endif
-#ifdef ZS_HAS_avx2
-namespace zstate_avx2 {
-extern const zstate::Engine kEngine;
-}
-#endif
-#ifdef ZS_HAS_avx512
-namespace zstate_avx512 {
-extern const zstate::Engine kEngine;
-}
-#endif
-#ifdef ZS_HAS_avx512bf16
-namespace zstate_avx512bf16 {
-extern const zstate::Engine kEngine;
-}
-#endif
+#define ZS_DECLARE(isa)                \
+  namespace isa {                      \
+  extern const zstate::Engine kEngine; \
+  }
+ZS_ENGINES(ZS_DECLARE)
+#undef ZS_DECLARE
 
 namespace zstate {
 namespace {
 
 // Narrowest instruction set first, ended by null.
 const Engine* const kEngines[] = {
-#ifdef ZS_HAS_generic
-    &zstate_generic::kEngine,
-#endif
-#ifdef ZS_HAS_v2
-    &zstate_v2::kEngine,
-#endif
-#ifdef ZS_HAS_avx2
-    &zstate_avx2::kEngine,
-#endif
-#ifdef ZS_HAS_avx512
-    &zstate_avx512::kEngine,
-#endif
-#ifdef ZS_HAS_avx512bf16
-    &zstate_avx512bf16::kEngine,
-#endif
-    nullptr};
+#define ZS_ADDRESS(isa) &isa::kEngine,
+    ZS_ENGINES(ZS_ADDRESS)
+#undef ZS_ADDRESS
+        nullptr};
 
 // The engine of that name, or the widest one for an empty name; `chooser` begins the message where there is
 // none.

@@ -29,6 +29,8 @@ std::atomic<bool (*)()> g_stop_check{nullptr};
 inline void relax() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // some tens of cycles; the instruction meant for this, yield, takes one
 #else
   std::atomic_signal_fence(std::memory_order_seq_cst);
 #endif

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import re
 import warnings
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Any, Literal, overload
 
@@ -23,8 +25,9 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     """Print the configuration of this installation, or return it as a dict with ``mode="dicts"``.
 
     Version, Python, NumPy and system; the backends, and why one is unavailable; the native
-    engine's instruction set, threads and build; torch and the CUDA devices it sees; jax, and
-    whether its programs can call the engine. Imports torch and jax, if they are installed.
+    engine's instruction set, threads and build (wheel, compiler, flags, instruction sets and
+    options); torch and the CUDA devices it sees; jax, and whether its programs can call the engine.
+    Imports torch and jax, if they are installed.
 
     Example:
         >>> show_config(mode="dicts")["backends"]["reference"]["available"]
@@ -74,10 +77,20 @@ def _config() -> dict[str, Any]:
             name: {"available": reason is None, "reason": reason}
             for name, reason in reasons.items()
         },
+        "wheel": _wheel(),
         "native engine": _native(),
         "torch": torch,
         "jax": jax,
     }
+
+
+def _wheel() -> list[str] | str:
+    """The tags of the wheel that was installed."""
+    try:
+        text = distribution("zstate").read_text("WHEEL") or ""
+    except PackageNotFoundError:
+        text = ""
+    return re.findall(r"^Tag: (\S+)", text, re.MULTILINE) or "none: not an installed package"
 
 
 def _native() -> dict[str, Any] | str:
@@ -93,7 +106,7 @@ def _native() -> dict[str, Any] | str:
         "instruction sets built in that run here": list(module.supported_isas()),
         "threads": native.get_num_threads(),
     }
-    return found | dict(getattr(module, "build_info", {}))  # the compiler and its flags
+    return {**found, **module.build_info()}
 
 
 def _torch() -> dict[str, Any] | str:

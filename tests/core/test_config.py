@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,12 @@ def test_show_config_as_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
         engine = found["native engine"]
         assert engine["instruction set"] == native._native.isa()
         assert engine["threads"] == zs.get_num_threads()
+        assert re.match(r"(GNU|Clang|AppleClang) \d+\.", engine["compiler"])
+        assert "-ffp-contract=fast" in engine["flags of the engines"].split()
+        assert set(native._native.supported_isas()) <= set(engine["instruction sets built"].split())
+        assert any(Path(native._native.__file__).parent.glob("libzstate_xla.*")) == (
+            "no XLA handlers" not in engine["options"]
+        )
     monkeypatch.setattr(native, "_REASON", "it is broken")
     found = zs.show_config(mode="dicts")
     assert found["backends"]["native"] == {"available": False, "reason": "it is broken"}
@@ -50,6 +57,20 @@ def test_show_config_names_jax() -> None:
     found = zs.show_config(mode="dicts")["jax"]
     assert found["version"] == jax.__version__
     assert (found["XLA handlers"] == "available") == (zj.unavailable() is None)
+
+
+def test_show_config_names_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str:
+            return "Wheel-Version: 1.0\nTag: cp312-abi3-manylinux_2_28_x86_64\n" * (name == "WHEEL")
+
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("zstate.config.distribution", lambda name: Installed())
+    assert zs.show_config(mode="dicts")["wheel"] == ["cp312-abi3-manylinux_2_28_x86_64"]
+    monkeypatch.setattr("zstate.config.distribution", missing)
+    assert zs.show_config(mode="dicts")["wheel"] == "none: not an installed package"
 
 
 def test_without_torch_and_with_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:

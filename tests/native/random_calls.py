@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ Arrays = dict[str, Any]
 _FORWARDS = (operations.SINGLE_GATE_RNN, operations.LSTM_FORWARD, operations.GRU_FORWARD)
 # What the gradient operations want back, and which result of the forward operation that is.
 _FED_BACK = {"z_state": "training_state", "cell_output_fwd": "cell", "output_fwd": "state"}
+_NEED_TORCH = frozenset({"team_of_openmp", "known_call_on_tensors"})
 _KEEPING = frozenset({"forget_gate_activation", "update_gate_activation"})
 # What has a row per step and sequence.
 _BY_STEP = frozenset({"source", "source_gradient", "cell_gradient", "state", "cell"})
@@ -297,12 +299,14 @@ class Runner:
         self.end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
         self.calls = 0
+        self.impossible: frozenset[str] = frozenset()  # the paths that need what is not installed
 
     def out_of_time(self) -> bool:
         return time.monotonic() > self.end
 
     def missed(self) -> list[str]:
-        return [path for path in self.module.paths() if not self.counts[path]]
+        possible = [path for path in self.module.paths() if path not in self.impossible]
+        return [path for path in possible if not self.counts[path]]
 
     def count(self, call: Any, *arguments: Any) -> None:
         self.module.forget_paths()
@@ -374,8 +378,10 @@ def main() -> None:
     runner.run(options.calls // 2, isas)
     runner.run_large(isas)
     runner.run_beside_others(2)
-    import zstate.torch  # noqa: F401, from here on the engine computes on torch's threads
-
+    if find_spec("torch"):
+        import zstate.torch  # noqa: F401, from here on the engine computes on torch's threads
+    else:
+        runner.impossible = _NEED_TORCH
     runner.run(options.calls - options.calls // 2, isas)
     while runner.missed() and runner.calls < 10 * options.calls and not runner.out_of_time():
         runner.run(len(_SIZES), isas)

@@ -1,0 +1,39 @@
+// The two operations on arrays of one type: from a problem's values to the cell's type.
+#pragma once
+
+#include "engine/backward_op.h"
+#include "engine/cell_list.h"
+#include "engine/forward_op.h"
+
+namespace ZS_NAMESPACE {
+
+template <class S>
+void run_forward(const Problem& p, const ForwardArrays& arrays) {
+  with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
+    using Own = typename Cell::template Forward<S, Acts>;
+    Own cell(p, acts);
+    cell.facts = &Forward<S>::template kFactsOf<Own>;
+    ForwardOp<S> op(p, arrays, cell);
+    run_operation(op, operation_work(p));
+  });
+}
+template <class S>
+void run_backward(const Problem& p, const BackwardArrays& arrays) {
+  if (p.rows() == 0) return backward_without_rows<S>(p, arrays);
+  with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
+    using Own = typename Cell::template Backward<S, Acts>;
+    Own cell(p, acts);
+    cell.facts = &Backward<S>::template kFactsOf<Own>;
+    BackwardOp<S> op(p, arrays, cell);
+    run_operation(op, 2 * operation_work(p));
+  });
+}
+
+// The 16-bit types are compiled apart (half_types.cpp), so that two cores share the work of a build.
+#define ZS_FOR_TYPE(keyword, S)                                               \
+  keyword template void run_forward<S>(const Problem&, const ForwardArrays&); \
+  keyword template void run_backward<S>(const Problem&, const BackwardArrays&);
+ZS_FOR_TYPE(extern, Bfloat16)
+ZS_FOR_TYPE(extern, Float16)
+
+}  // namespace ZS_NAMESPACE

@@ -1,0 +1,10 @@
+// What this CPU can run, and its operating system lets it run.
+#pragma once
+
+namespace zstate {
+
+enum class Feature { kV2, kAvx2, kAvx512, kAvx512Bf16, kNeonBf16 };
+
+bool cpu_has(Feature feature);
+
+}  // namespace zstate
