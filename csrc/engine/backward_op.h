@@ -108,6 +108,8 @@ struct BackwardOp {
   // What R sees differs from the gates' gradient, or has other elements.
   bool needs_recurrent_buffer() const { return cell.recurrent_differs || (!Operand<E>::kPlain && !direct); }
   bool gates_are_dx() const { return kSame && !p.has_input_weight; }
+  // Whether dx is a product with W, and wanted.
+  bool multiplies_dx() const { return p.has_input_weight && in.d_source; }
   i64 dx_chunk_rows() const { return min_of(max_of(p.rows(), 1), 4 * kRowsBlock); }
 
   void lay_out(Arena& arena) {
@@ -120,7 +122,7 @@ struct BackwardOp {
       if (needs_recurrent_buffer()) cell.recurrent[d] = arena.take<E>(2, p.N, GH);
       if (recomputes && !direct) packed_recomputed[d] = arena.take<E>(panels_size<E>(H, H));
       if (direct) cell.products[d] = arena.take<R>(p.N, cell.Hp);
-      if (p.has_input_weight && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));
+      if (multiplies_dx() && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));
     }
     if (!direct) lay_out_stages(arena, cell, packed);
     if (direct) {
@@ -131,7 +133,7 @@ struct BackwardOp {
       const i64 panels = recurrent_parts() * ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>);
       outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.rows()), panels, kPanel<R>);
     }
-    if (!kSame && p.has_input_weight) dx_chunk = arena.take<R>(dx_chunk_rows(), p.I);
+    if (!kSame && multiplies_dx()) dx_chunk = arena.take<R>(dx_chunk_rows(), p.I);
     dR = gradient(arena, in.d_recurrent, zstate::size_product(p.D, GH, H));
     dW = gradient(arena, in.d_input, zstate::size_product(p.D, GH, p.I));
     db = gradient(arena, in.d_bias, p.D * GH);
@@ -174,7 +176,7 @@ struct BackwardOp {
       if (recomputes && !direct)
         pack_panels_transposed(team, packed_recomputed[d], cell.R[d] + term_at * H * cell.ldr, cell.ldr, H,
                                H);
-      if (p.has_input_weight && !direct) {
+      if (multiplies_dx() && !direct) {
         const S* w = weight_matrix<S>(in.input_weight, d, GH, ld);
         pack_panels_straight(team, packed_input[d], w, ld, p.I, GH);
       }
@@ -365,6 +367,7 @@ struct BackwardOp {
   void contract_source(const Team& team) {
     if (gates_are_dx() || p.rows() == 0) return;
     if (!p.has_input_weight) return copy_gates_to_dx(team);
+    if (!multiplies_dx()) return;
     if constexpr (kSame) {
       multiply_source(team, {0, p.rows()}, static_cast<R*>(in.d_source.data));
     } else {

@@ -363,6 +363,26 @@ def test_no_copies_in_a_step_of_training() -> None:
 
 
 @needs_handlers
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.bfloat16])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_source_that_is_data_costs_no_gradient(cell: str, dtype: Any) -> None:
+    """The engine leaves its product out, and the other gradients are the same to the bit."""
+    values, descriptor = make(cell)
+    values = {name: value.astype(dtype) for name, value in values.items()}
+    x = values.pop("source")
+    function = loss(cell, descriptor)
+    mask = values.pop("mask")
+    weights = jax.jit(jax.grad(lambda v, x: function({**v, "source": x, "mask": mask})))
+    both = jax.jit(jax.grad(lambda v: function({**v, "mask": mask})))({**values, "source": x})
+    compiled = weights.lower(values, x).compile()
+    (line,) = (each for each in compiled.as_text().splitlines() if "zstate_gradient" in each)
+    results = line.split("custom-call(")[0]
+    assert results.count(f"[{T},{N},{I}]") == 0 and f"[{N},{H}]" in results
+    for name, value in compiled(values, x).items():
+        np.testing.assert_array_equal(value, both[name], err_msg=name)
+
+
+@needs_handlers
 def test_no_copy_of_the_source() -> None:
     """The compiled program needs no room beyond its arguments and results."""
     x, R = jnp.ones((64, 16, 128)), jnp.ones((128, 128)) * 0.01

@@ -113,16 +113,16 @@ def _transposed_tangent(
         given |= {name: made[result] for name, result in cell.fed_back.items()}
         given |= {n: incoming[result] for n, result in cell.incoming.items() if result in incoming}
         given.setdefault("source_gradient", jnp.zeros_like(made["state"]))
-        by_name = _run_gradient(signature, given)
+        by_name = _run_gradient(signature, given, "source" not in moving_names)
         gradients = [by_name[name] for name in moving_names]
     return [None] * (len(values) - len(gradients)) + list(gradients)
 
 
-def _run_gradient(signature: Signature, given: dict[str, Value]) -> dict[str, Value]:
+def _run_gradient(signature: Signature, given: dict[str, Value], no_dx: bool) -> dict[str, Value]:
     """The gradients by name of a forward operation's gradient operation."""
     operation = OPERATIONS[f"{signature.name}_gradients"]
     inputs = tuple(name for name in operation.inputs if name in given)
-    own = Signature(operation.name, signature.descriptor, inputs, signature.backend)
+    own = Signature(operation.name, signature.descriptor, inputs, signature.backend, no_dx)
     values = [given[name] for name in inputs]
     names = own.layout(values).result_names()
     return dict(zip(names, gradient_p.bind(*values, signature=own), strict=True))

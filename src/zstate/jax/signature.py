@@ -23,6 +23,7 @@ class Signature:
     descriptor: AnyDescriptor
     inputs: tuple[str, ...]  # those passed, in the operation's order
     backend: str | None = None  # that must serve it; "reference": of plain JAX operations
+    no_dx: bool = False  # no one reads the source's gradient, so it may be anything
 
     @property
     def operation(self) -> Operation:
