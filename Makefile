@@ -95,7 +95,8 @@ $(DOCS)/.done: pyproject.toml
 WHEELS := .venv-wheels
 PYTHONS ?= $(PYTHON)
 wheels: $(WHEELS)/.done
-	$(WHEELS)/bin/python tools/wheels.py $(if $(ARM),--arm) $(if $(ARM_PYTHON),--arm-python "$(ARM_PYTHON)") $(PYTHONS)
+	$(WHEELS)/bin/python tools/wheels.py $(PYTHONS)
+	$(if $(ARM),$(WHEELS)/bin/python tools/wheels.py --arm $(if $(ARM_PYTHON),--arm-python "$(ARM_PYTHON)") $(PYTHONS))
 
 $(WHEELS)/.done:
 	$(PYTHON) -m venv $(WHEELS)

@@ -3,8 +3,9 @@
     python tools/wheels.py [--arm] [--arm-python COMMAND …] [INTERPRETER …]
 
 An interpreter before 3.12 gets a wheel of its own; the first one from 3.12 on gets the wheel that
-serves all later versions. With --arm, Linux on ARM gets the same wheels from a cross compiler
-(tools/aarch64.cmake). They are built from the unpacked sdist, so the sdist is tested as well.
+serves all later versions. With --arm the wheels are for Linux on ARM, from a cross compiler
+(tools/aarch64.cmake) and these interpreters' headers. They are built from the unpacked sdist, so the
+sdist is tested as well.
 
 Each wheel is installed into a new environment, where a PATH without a compiler holds only that
 environment, and has to pass tools/smoke.py and `zstate check`. A wheel for ARM is tested by every
@@ -106,8 +107,9 @@ def check(interpreter: str, wheel: Path, folder: Path) -> str:
     return smoke + run(scripts / "zstate", "check", **clean)
 
 
-def check_emulated(command: list[str], wheel: Path, folder: Path) -> str:
+def check_emulated(interpreter: str, wheel: Path, folder: Path) -> str:
     """The same for ARM: packages by this machine's pip, and the checks in the emulator."""
+    command = interpreter.split()
     major, minor = version_of(*command)
     fits = f"cp{major}{minor}-cp{major}{minor}-" in wheel.name or (
         "-abi3-" in wheel.name and (major, minor) >= STABLE
@@ -142,20 +144,17 @@ def main() -> None:
         with tarfile.open(sdist) as archive:
             archive.extractall(temporary)
         source = Path(temporary) / re.sub(r"\.tar\.gz$", "", sdist.name)
-        for arm in (False, True) if options.arm else (False,):
-            for number, interpreter in enumerate(built):
-                folder = Path(temporary) / f"{'arm' if arm else 'here'}-{number}"
-                begin = time.perf_counter()
-                wheel = build_wheel(interpreter, source, folder, arm)
-                seconds = time.perf_counter() - begin
-                size = wheel.stat().st_size / 1e6
-                print(f"{wheel.name}  {size:.2f} MB  {seconds:.0f} s", flush=True)
-                if arm:
-                    for place, command in enumerate(options.arm_python):
-                        print(check_emulated(command.split(), wheel, folder / str(place)))
-                    continue
-                for tester in stable if interpreter in stable else [interpreter]:
-                    print(check(tester, wheel, folder / Path(tester).parts[-3]), flush=True)
+        for number, interpreter in enumerate(built):
+            folder = Path(temporary) / str(number)
+            begin = time.perf_counter()
+            wheel = build_wheel(interpreter, source, folder, options.arm)
+            seconds = time.perf_counter() - begin
+            size = wheel.stat().st_size / 1e6
+            print(f"{wheel.name}  {size:.2f} MB  {seconds:.0f} s", flush=True)
+            testers = stable if interpreter in stable else [interpreter]
+            for place, tester in enumerate(options.arm_python if options.arm else testers):
+                test = check_emulated if options.arm else check
+                print(test(tester, wheel, folder / f"clean-{place}"), flush=True)
 
 
 if __name__ == "__main__":

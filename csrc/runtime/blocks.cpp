@@ -14,13 +14,23 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
-#if !defined(_WIN32)
+#if defined(_WIN32)
+#include <malloc.h>
+#else
 #include <pthread.h>
 #include <unistd.h>
 #endif
 
 namespace zstate {
 namespace {
+
+#if defined(_WIN32)
+void* aligned_allocate(std::size_t unit, std::size_t bytes) { return _aligned_malloc(bytes, unit); }
+void aligned_free(void* start) { _aligned_free(start); }
+#else
+void* aligned_allocate(std::size_t unit, std::size_t bytes) { return std::aligned_alloc(unit, bytes); }
+void aligned_free(void* start) { std::free(start); }
+#endif
 
 // Lies right before the bytes that are given out, in a cache line of its own.
 struct Header {
@@ -82,7 +92,7 @@ std::size_t room_in(char* block) {
   const Header& header = header_of(block);
   return header.bytes - static_cast<std::size_t>(block - header.start);
 }
-void free_block(char* block) { std::free(header_of(block).start); }
+void free_block(char* block) { aligned_free(header_of(block).start); }
 
 char* remove_at(int place) {
   char* block = g_kept.blocks[place];
@@ -117,7 +127,7 @@ char* find_kept(std::size_t bytes) {
 char* allocate(std::size_t bytes) {
   static std::atomic<std::size_t> made{0};
   const std::size_t whole = size_for(bytes), unit = unit_for(whole);
-  char* start = static_cast<char*>(std::aligned_alloc(unit, whole));
+  char* start = static_cast<char*>(aligned_allocate(unit, whole));
   if (!start) return nullptr;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   if (unit == kHuge) madvise(start, whole, MADV_HUGEPAGE);
