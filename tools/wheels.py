@@ -4,8 +4,8 @@
 
 An interpreter before 3.12 gets a wheel of its own; the first one from 3.12 on gets the wheel that
 serves all later versions. With --arm the wheels are for Linux on ARM, from a cross compiler
-(tools/aarch64.cmake) and these interpreters' headers. They are built from the unpacked sdist, so the
-sdist is tested as well.
+(tools/aarch64.cmake) and these interpreters' headers. They are built from the unpacked sdist, so
+the sdist is tested as well.
 
 Each wheel is installed into a new environment, where a PATH without a compiler holds only that
 environment, and has to pass tools/smoke.py and `zstate check`. A wheel for ARM is tested by every
