@@ -55,7 +55,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror csrc/*/*
+	$(BIN)/clang-format --dry-run -Werror csrc/*/*.h csrc/*/*.cpp
 	$(BIN)/clang-format --dry-run -Werror src/zstate/backends/cuda/*.cu*
 
 $(BIN)/python:
