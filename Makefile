@@ -87,7 +87,7 @@ docs-screenshots: docs
 
 $(DOCS)/.done: pyproject.toml
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet '.[docs]' --config-settings=wheel.cmake=false
+	$(DOCS)/bin/python -m pip install --quiet '.[docs]' --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3
 	touch $@
 
 # The sdist, and the wheels for the interpreters of PYTHONS, installed and tested without a compiler. ARM=1 adds those
