@@ -6,7 +6,6 @@ import platform
 import re
 import warnings
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Any, Literal, overload
 
@@ -86,6 +85,8 @@ def _config() -> dict[str, Any]:
 
 def _wheel() -> list[str] | str:
     """The tags of the wheel that was installed."""
+    from importlib.metadata import PackageNotFoundError, distribution  # it imports a lot
+
     try:
         text = distribution("zstate").read_text("WHEEL") or ""
     except PackageNotFoundError:

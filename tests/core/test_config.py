@@ -67,9 +67,9 @@ def test_show_config_names_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("zstate.config.distribution", lambda name: Installed())
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
     assert zs.show_config(mode="dicts")["wheel"] == ["cp312-abi3-manylinux_2_28_x86_64"]
-    monkeypatch.setattr("zstate.config.distribution", missing)
+    monkeypatch.setattr("importlib.metadata.distribution", missing)
     assert zs.show_config(mode="dicts")["wheel"] == "none: not an installed package"
 
 
