@@ -119,7 +119,8 @@ def test_updates_of_a_variable_are_whole() -> None:
     together(run)
     value = g.variables()["v"]
     assert (value == value[0]).all()
-    assert 200 <= value[0] <= 1200  # updates at the same time may count once
+    # Updates at the same time may count once; a thread that was held up may even undo many.
+    assert 1 <= value[0] <= 1200
 
 
 def test_the_facade_gives_each_thread_the_same_tensors() -> None:
