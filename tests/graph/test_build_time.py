@@ -133,6 +133,10 @@ def test_a_call_is_refused_when_built_or_runs(method: str, data: Any) -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
+    "endless parts of nothing": (
+        lambda g, x, i, b: g.split(g.constant(np.zeros((2, 0))), 2**80, axis=1),
+        r"\[split\] split_sizes: expected equal parts of axis 1 of \[2,0\]",
+    ),
     "minus of bools": (lambda g, x, i, b: -b, r"\[negative\] tensor: expected numbers"),
     "difference of bools": (lambda g, x, i, b: b - b, r"\[subtraction\] primary: expected numbers"),
     "power of bools": (lambda g, x, i, b: b**b, r"\[power\] primary: expected numbers"),

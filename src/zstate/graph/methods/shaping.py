@@ -85,7 +85,8 @@ class Shaping(Core):
             split_sizes = whole_number(label, "split_sizes", split_sizes)
             axis_of(label, "axis", place, len(shape))
             size = shape[place]
-            if size is None or split_sizes < 1 or size % split_sizes:
+            # No more parts than there are elements: an empty axis would divide into any number.
+            if size is None or not 1 <= split_sizes <= max(size, 1) or size % split_sizes:
                 expected = f"equal parts of axis {place} of {brackets(shape)}"
                 raise ShapeError(refusal(label, "split_sizes", expected, str(split_sizes)))
             split_sizes = [size // split_sizes] * split_sizes
