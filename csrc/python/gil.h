@@ -26,14 +26,28 @@ void take_gil(const Take& take) noexcept {
 // The lock is released as long as this lives.
 class WithoutGil {
  public:
-  WithoutGil() : thread_(PyEval_SaveThread()) {}
+  WithoutGil() : thread_(PyEval_SaveThread()) { released_ = thread_; }
   ~WithoutGil() {
+    released_ = nullptr;
     take_gil([this] { PyEval_RestoreThread(thread_); });
   }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
+  // Runs `ask` with the lock, in a thread that may have released it. The thread takes it again by its own
+  // state, as at the end: PyGILState_Ensure() reads what a process on its way out has no more.
+  template <class Ask>
+  static void with_gil(const Ask& ask) noexcept {
+    PyThreadState* const thread = released_;
+    if (!thread) return ask();
+    take_gil([&] { PyEval_RestoreThread(thread); });
+    released_ = nullptr;  // a signal's handler may make calls of its own
+    ask();
+    released_ = PyEval_SaveThread();
+  }
+
  private:
+  static inline thread_local PyThreadState* released_ = nullptr;
   PyThreadState* thread_;
 };
 

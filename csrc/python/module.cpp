@@ -181,11 +181,7 @@ namespace {
 // Whether a signal's handler raised: the error is set then.
 bool signal_raised() {
   bool raised = false;
-  take_gil([&] {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    raised = PyErr_CheckSignals() != 0;
-    PyGILState_Release(state);
-  });
+  WithoutGil::with_gil([&] { raised = PyErr_CheckSignals() != 0; });
   return raised;
 }
 

@@ -4,6 +4,7 @@ that ends, each in a process of its own."""
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -167,6 +168,46 @@ print("leaving")
     for _ in range(3):
         done = fresh(code)
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "leaving", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="on_exit is of the GNU C library")
+def test_a_call_outlives_the_interpreter() -> None:
+    """A long call asks for signals where there is no interpreter left, only a process that ends."""
+    code = (
+        LSTM
+        + """
+import ctypes, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.sleep, None)  # called with the exit code, 1: a second
+x, R = np.full((1000, 64, 2048), 0.1, "f4"), np.full((2048, 512), 0.1, "f4")
+threading.Thread(target=zs.lstm, args=(x, R), kwargs={"backend": "native"}, daemon=True).start()
+time.sleep(0.01)  # it asks first after 0.1 s
+print("leaving")
+sys.exit(1)
+"""
+    )
+    done = fresh(code)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (1, "leaving", "")
+
+
+def test_a_signals_handler_may_call_in_a_call() -> None:
+    code = (
+        LSTM
+        + LONG
+        + """
+more = dict(input_weight=W, descriptor=d, backend="native")
+want = zs.lstm(x, R, **more).state
+inner = []
+signal.signal(signal.SIGINT, lambda *_: inner.append(zs.lstm(x[:5], R, **more).state))
+ends = [threading.Timer(wait, send) for wait in (0.1, 0.4)]
+for end in ends: end.start()
+found = zs.lstm(x, R, **more).state
+for end in ends: end.join()
+print(len(inner), (found == want).all(), all((i == want[:5]).all() for i in inner))
+"""
+    )
+    done = fresh(code)
+    assert done.stdout.split() == ["2", "True", "True"], done
 
 
 @pytest.mark.parametrize("pool", ["own", "torch"])
