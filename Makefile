@@ -21,7 +21,7 @@ run: $(VENV)/.run
 test: sanitize tests
 
 tests: lint
-	ZSTATE_TEST_SEED=$${ZSTATE_TEST_SEED:-$(SEED)} $(PYTEST)
+	ZSTATE_TEST_SEED=$(SEED) $(PYTEST)
 
 # Which lines the tests reach. By itself: following every line more than doubles their time.
 coverage: $(VENV)/.dev
