@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from math import prod
 from typing import Any
 
@@ -39,8 +38,9 @@ _KINDS = {"nt": (1, 1), "nn": (1, 0), "tn": (0, 0)}  # the axes that a product s
 @lru_cache(maxsize=1)
 def unavailable() -> str | None:
     """Why the CUDA engine cannot be called from JAX, or None."""
-    if find_spec("cuda") is None or find_spec("cuda.core") is None:
-        return "NVIDIA's cuda-core is not installed: pip install 'zstate[cuda]'"
+    reason = backend.no_compiler()
+    if reason is not None:
+        return reason
     try:
         _device()
     except (RuntimeError, BackendError) as error:
@@ -51,13 +51,15 @@ def unavailable() -> str | None:
 def refuses(layout: Layout) -> str | None:
     """Why the engine cannot serve such a call from JAX, or None."""
     reason = unavailable() or backend.refuses(layout)
-    if reason is None and layout.dtype == "float64":
+    if reason is not None:
+        return reason
+    if layout.dtype == "float64":
         return "it does not compute in float64"
-    if reason is None and not (layout.size[0] and layout.size[1]):
+    if not (layout.size[0] and layout.size[1]):
         return "there is nothing to scan"
-    if reason is None and not placements(calls.scan_of(layout, _exact()), _chip()):
+    if not placements(calls.scan_of(layout, _exact()), _chip()):
         return f"no way to hold H = {layout.size[3]} on this device"
-    return reason
+    return None
 
 
 def run(signature: Signature, values: Sequence[Value]) -> list[Value]:
@@ -103,15 +105,15 @@ def _kernel(layout: Layout, shapes: dict[str, Shape]) -> Any:
 
     device = _device()
     enter(device)
-    *others, last = _mask_strides(layout, shapes) if "mask" in shapes else (0,)
+    *others, last = _mask_strides(shapes["mask"]) if "mask" in shapes else (0,)
     in_pairs = last == 1 and all(stride % 2 == 0 for stride in others)
     options = calls.options_of(layout, shapes, in_pairs)
     return kernel_of(calls.scan_of(layout, _exact()), options, device)
 
 
-def _mask_strides(layout: Layout, shapes: dict[str, Shape]) -> list[int]:
+def _mask_strides(shape: Shape) -> list[int]:
     """Numbers between neighbours along T, N and D·H; 0 along an axis that the mask has not."""
-    full = (*(1,) * (3 - len(shapes["mask"])), *shapes["mask"])
+    full = (*(1,) * (3 - len(shape)), *shape)
     return [0 if size == 1 else prod(full[k + 1 :]) for k, size in enumerate(full)]
 
 
@@ -207,7 +209,7 @@ def _run_scan(
         if isinstance(argument, int):
             return -1, argument
         if field in strides:
-            return -1, _mask_strides(call.layout, call.shapes)[MASK.index(field) - 1]
+            return -1, _mask_strides(call.shapes["mask"])[MASK.index(field) - 1]
         name, begin = argument
         place = len(operands) + results.index(name) if field in written else operands.index(name)
         return place, begin

@@ -1,8 +1,8 @@
 """The engines inside XLA programs: the handlers of csrc/xla, without Python, and their mesh.
 
 The handlers lie in a shared library of their own beside the package; they are registered with XLA
-on first use. Under a mesh, a call is split by its batch and by nothing else: each device computes
-its own sequences, and the gradients of weights are added up between them.
+when zstate.jax is imported. Under a mesh, a call is split by its batch and by nothing else: each
+device computes its own sequences, and the gradients of weights are added up between them.
 """
 
 from __future__ import annotations

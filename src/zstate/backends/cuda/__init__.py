@@ -31,6 +31,11 @@ def unavailable() -> str | None:
         return "torch has not been imported, so there are no CUDA tensors"
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
+    return no_compiler()
+
+
+def no_compiler() -> str | None:
+    """Why no kernel can be compiled here, whoever would launch it, or None."""
     if find_spec("cuda") is None or find_spec("cuda.core") is None:
         return "NVIDIA's cuda-core is not installed: pip install 'zstate[cuda]'"
     return None
