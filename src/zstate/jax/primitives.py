@@ -22,6 +22,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from .. import pipeline
+from ..batching import fold
 from ..errors import BackendError
 from ..layout import BATCH_AXIS, Layout
 from ..operations import OPERATIONS
@@ -161,35 +162,14 @@ def _batch_forward(
     batched = {name for name, axis in zip(signature.inputs, axes, strict=True) if axis is not None}
     if not batched <= BATCH_AXIS.keys():
         return _batch_in_turn(forward_p, values, axes, signature=signature)
-    size = _axis_size(values, axes)
-    member = [
-        v if a is None else jnp.moveaxis(v, a, 0)[0] for v, a in zip(values, axes, strict=True)
-    ]
-    layout = signature.layout(member)
-    folded = []
-    for name, value, axis in zip(signature.inputs, values, axes, strict=True):
-        at = BATCH_AXIS.get(name)
-        if at is None:
-            folded.append(value)
-            continue
-        value = value if axis is None else jnp.moveaxis(value, axis, 0)
-        if name == "mask":  # its own axes are the last ones, however few
-            lead = value.shape[:1] if axis is not None else ()
-            own = value.shape[len(lead) :]
-            value = value.reshape(*lead, *(1,) * (3 - len(own)), *own)
-            value = jnp.broadcast_to(value, (*lead, *layout.shape("mask")))
-        if axis is None:
-            value = jnp.broadcast_to(value, (size, *value.shape))
-        value = jnp.moveaxis(value, 0, at)
-        folded.append(value.reshape(*value.shape[:at], -1, *value.shape[at + 2 :]))
+    moved = [v if a is None else jnp.moveaxis(v, a, 0) for v, a in zip(values, axes, strict=True)]
+    given = dict(zip(signature.inputs, moved, strict=True))
+    layout = signature.layout([v[0] if n in batched else v for n, v in given.items()])
+    size = next(len(given[name]) for name in batched)
+    folded = fold(given, batched, size, layout.shape("mask"))
     results = forward_p.bind(*folded, signature=signature)
     batch = layout.size[1]
     return [r.reshape(r.shape[0], size, batch, r.shape[-1]) for r in results], [1] * len(results)
-
-
-def _axis_size(values: Sequence[Value], axes: Sequence[int | None]) -> int:
-    sizes = [v.shape[a] for v, a in zip(values, axes, strict=True) if a is not None]
-    return int(sizes[0])
 
 
 def _batch_in_turn(

@@ -12,9 +12,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..batching import fold
 from ..descriptors import AnyDescriptor
 from ..layout import BATCH_AXIS
 from ..operations import Operation
+from ..types import Shape
 from .dispatch import Results, Tensors
 
 Axes = tuple[int | None, ...]
@@ -39,8 +41,8 @@ def batched_call(
     batched = [axis is not None for axis in axes]
     names = [name for name, there in zip(operation.inputs, batched, strict=True) if there]
     if not operation.is_gradient and set(names) <= set(BATCH_AXIS):
-        directions = 2 if descriptor.bidirectional else 1
-        results = call(*_folded(operation, moved, batched, size, directions))
+        given = dict(zip(operation.inputs, moved, strict=True))
+        results = call(*fold(given, names, size, _mask_shape(given, descriptor)))
         return tuple(_unfolded(result, size) for result in results), tuple(
             1 if result.ndim == 3 else None for result in results
         )
@@ -56,37 +58,12 @@ def _member(tensor: Tensor | None, batched: bool, index: int) -> Tensor | None:
     return tensor[index] if batched and tensor is not None else tensor
 
 
-def _folded(
-    operation: Operation,
-    tensors: list[Tensor | None],
-    batched: list[bool],
-    size: int,
-    directions: int,
-) -> list[Tensor | None]:
-    """The inputs with the new axis, of ``size``, inside the batch axis."""
-    named = dict(zip(operation.inputs, zip(tensors, batched, strict=True), strict=True))
-    source, weight = named["source"][0], named["recurrent_weight"][0]
+def _mask_shape(given: dict[str, Tensor | None], descriptor: AnyDescriptor) -> Shape:
+    """[T,N,D·H] of one member."""
+    source, weight = given["source"], given["recurrent_weight"]
     assert source is not None and weight is not None
-    steps, batch = source.shape[-3:-1]
-    inputs = []
-    for name, (tensor, there) in named.items():
-        axis = BATCH_AXIS.get(name)
-        if tensor is None or axis is None:
-            inputs.append(tensor)
-            continue
-        if name == "mask":
-            full = (steps, batch, directions * weight.shape[-1])
-            if there:  # its own axes are the last ones, however few
-                missing = 4 - tensor.ndim
-                tensor = tensor.reshape(size, *(1,) * missing, *tensor.shape[1:]).expand(
-                    size, *full
-                )
-            else:
-                tensor = tensor.expand(full)
-        if not there:
-            tensor = tensor.expand(size, *tensor.shape)
-        inputs.append(tensor.movedim(0, axis).flatten(axis, axis + 1))
-    return inputs
+    directions = 2 if descriptor.bidirectional else 1
+    return (*source.shape[-3:-1], directions * weight.shape[-1])
 
 
 def _unfolded(result: Tensor, size: int) -> Tensor:
