@@ -9,76 +9,24 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cuda.pretended import CHIP, PretendedScan, pretend
 from tests.gpu import checked
 from tests.gpu.checked import Call
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, verify
 from zstate.backends import cuda
-from zstate.backends.cuda import engine, prepared
-from zstate.backends.cuda.arguments import MASK, Argument, Arguments
-from zstate.backends.cuda.calls import WRITTEN
-from zstate.backends.cuda.placement import GRID, Chip, Placement, Scan
+from zstate.backends.cuda.placement import GRID, Placement, Scan
 from zstate.backends.cuda.placements import placements
-from zstate.backends.cuda.prepared import Memory, Step, tensor_of
 from zstate.descriptors import AnyDescriptor
 from zstate.layout import bind
 from zstate.operations import OPERATIONS
 
-CHIP = Chip(132, 232448, (9, 0))
 T, N, I, H = 5, 18, 6, 10
-
-
-class PretendedScan:
-    """Keeps what it was asked to read and write, and fills what it would have written."""
-
-    def __init__(self, scan: Scan, placement: Placement) -> None:
-        self.scan, self.placement, self.device = scan, placement, 0
-        self.read: dict[str, torch.Tensor] = {}  # before it wrote anything
-        self.seen: dict[str, torch.Tensor] = {}
-        self.addresses: dict[str, int] = {}
-
-    def fields(
-        self, arguments: Arguments, steps: int, addresses: dict[str, Argument]
-    ) -> dict[str, Argument]:
-        assert steps == T
-        return addresses
-
-    def launched(self, arguments: Arguments, steps: int, fields: dict[str, Argument]) -> Step:
-        def run(memory: Memory) -> None:
-            tensors = {f: asked[0] for f, asked in fields.items() if not isinstance(asked, int)}
-            tensors = {f: name for f, name in tensors.items() if name not in MASK}
-            self.read = self.copies(arguments, memory, tensors)
-            for name in {n for f, n in tensors.items() if f in WRITTEN[self.scan.backward]}:
-                tensor = tensor_of(arguments, memory, name)
-                tensor.copy_(torch.randn(tensor.shape))
-            self.seen = self.copies(arguments, memory, tensors)
-            self.addresses = {f: memory.numbers[arguments.place(a)] for f, a in fields.items()}
-
-        return run
-
-    def copies(
-        self, arguments: Arguments, memory: Memory, tensors: dict[str, str]
-    ) -> dict[str, torch.Tensor]:
-        return {f: tensor_of(arguments, memory, name).clone() for f, name in tensors.items()}
 
 
 @pytest.fixture
 def scan(monkeypatch: pytest.MonkeyPatch) -> list[PretendedScan]:
     """The engine on the CPU; the scans that it prepared."""
-    made: list[PretendedScan] = []
-
-    def kernel_of(scan: Scan, options: Any, device: Any) -> Any:
-        made.append(PretendedScan(scan, placements(scan, CHIP)[0]))
-        return made[-1]
-
-    monkeypatch.setattr(engine, "kernel_of", kernel_of)
-    monkeypatch.setattr(engine, "_launching", lambda step: step)  # it is given the whole memory
-    monkeypatch.setattr(engine, "chip_of", lambda device: CHIP)
-    monkeypatch.setattr(engine, "are_small", lambda *_: False)
-    monkeypatch.setattr(engine, "enter", lambda index: None)
-    monkeypatch.setattr(prepared, "enter", lambda index: None)
-    monkeypatch.setattr(prepared, "_current_device", lambda: None)
-    monkeypatch.setattr(prepared, "current_stream", lambda index: 0)
-    return made
+    return pretend(monkeypatch)
 
 
 def make_call(operation: str, descriptor: AnyDescriptor, **others: torch.Tensor | None) -> Call:
