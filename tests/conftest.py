@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, settings
 
 from zstate.backends import native
 
+# A test that asks for threads gets them, however little there is to share.
+os.environ.setdefault("ZSTATE_ALWAYS_SHARE", "1")
+
 settings.register_profile(
     "zstate",
     deadline=None,

@@ -68,7 +68,7 @@ struct Backward {
       : problem(p), H(p.H), Hp(round_up(p.H, L)), recurrent_differs(recurrent_differs) {}
   virtual ~Backward() = default;
 
-  Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
+  Split split(int members) const { return choose_split(members, problem, weight_bytes); }
   // The sequences of this step and, to be finished, those of the step before it.
   i64 rows_at(int d, i64 s) const {
     if (!problem.starts) return problem.N;

@@ -66,6 +66,7 @@ struct BackwardOp {
         recomputes(cell.facts->recomputed >= 0),
         term_at(recomputes ? cell.facts->recomputed : 0) {
     cell.direct = direct;
+    cell.weight_bytes = direct ? 0 : packed_bytes(cell);
     for (int d = 0; d < p.D; ++d) bind(d);
     mark_paths();
   }
@@ -80,6 +81,13 @@ struct BackwardOp {
     if (needs_recurrent_buffer()) mark(Path::gradient_through_buffer);
     if (no_history()) mark(Path::no_history);
     if (!kSame) mark(Path::gradients_converted);
+  }
+
+  double work() const { return 2 * operation_work(p); }
+  // All but a scan that one member runs.
+  double shared_work() const {
+    const bool solo = cell.split(zstate::get_num_threads()) == Split::kSolo;
+    return work() - (solo ? product_work(p, p.H) : 0);
   }
 
   void bind(int d) {

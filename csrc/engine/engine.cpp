@@ -81,7 +81,8 @@ using ZS_BASE_ENGINE::kGraphOps;
 void product(const Product& p) {
   with_real(p.type, [&]<class R>() {
     ProductOp<R> op(p);
-    run_operation(op, static_cast<double>(p.rows) * static_cast<double>(p.columns * p.length));
+    const double work = static_cast<double>(p.rows) * static_cast<double>(p.columns * p.length);
+    run_operation(op, work, work);
   });
 }
 

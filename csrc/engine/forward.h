@@ -64,7 +64,7 @@ struct Forward {
 
   virtual void lay_out_own(Arena&, int) {}  // the buffers that only this cell has
 
-  Split split(const Team& team) const { return choose_split(team, problem, weight_bytes); }
+  Split split(int members) const { return choose_split(members, problem, weight_bytes); }
   i64 rows_at(int d, i64 s) const { return batch_at(problem, d, s); }
   i64 product_rows(int, int, i64 s) const {
     return s > 0 || !starts_from_zero || __atomic_load_n(&weights_not_finite, __ATOMIC_RELAXED) ? problem.N

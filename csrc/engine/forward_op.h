@@ -40,6 +40,7 @@ struct ForwardOp {
     // 0·NaN is NaN, also where the factor is a mask, or a reset gate between two stages.
     cell.starts_from_zero = !in.init_state && !in.mask && cell.facts->stages == 1;
     cell.direct = direct;
+    cell.weight_bytes = direct ? 0 : packed_bytes(cell);
     cell.far = weights_are_far<S>(p);
     cell.input_is_far =
         kSame && !p.has_input_weight && p.rows() * p.D * GH * static_cast<i64>(sizeof(R)) > (i64{1} << 20);
@@ -65,6 +66,14 @@ struct ForwardOp {
     const i64 bytes = GH * (p.H + p.I) * static_cast<i64>(sizeof(R));
     return kSame && p.has_input_weight && !direct && cell.facts->adds_input && p.N >= 6 &&
            bytes <= (i64{3} << 19);
+  }
+
+  double work() const { return operation_work(p); }
+  // A scan that one member runs is not shared, nor is what that scan projects.
+  double shared_work() const {
+    const bool solo = cell.split(zstate::get_num_threads()) == Split::kSolo;
+    const i64 projected = p.has_input_weight && !(solo && cell.fused) ? p.I : 0;
+    return product_work(p, projected + (solo ? 0 : p.H));
   }
 
   void bind(int d) {

@@ -13,7 +13,8 @@ template <template <class> class Op, class Arguments>
 void run_as(const Arguments& p, i64 elements, double cost) {
   with_real(p.type, [&]<class R>() {
     Op<R> op(p);
-    run_operation(op, static_cast<double>(elements) * cost);
+    const double work = static_cast<double>(elements) * cost;
+    run_operation(op, work, work);
   });
 }
 

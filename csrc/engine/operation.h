@@ -3,22 +3,19 @@
 
 #include "engine/arena.h"
 #include "engine/scan.h"
+#include "runtime/team_choice.h"
 #include "runtime/threads.h"
 
 namespace ZS_NAMESPACE {
 
 using zstate::Workspace;
 
-// How many threads are worth waking for this many multiplications. Never changes a result.
-inline int team_size(double work) {
-  const int threads = zstate::get_num_threads();
-  if (threads == 1) return 1;
-  return work < (zstate::workers_awake() ? 6e4 : 1.5e5) ? 1 : threads;
+// In multiplications: of every row with one matrix [D·G·H, width].
+inline double product_work(const Problem& p, i64 width) {
+  return static_cast<double>(p.rows()) * static_cast<double>(p.D * p.G * p.H) * static_cast<double>(width);
 }
 inline double operation_work(const Problem& p) {
-  const double input = p.has_input_weight ? static_cast<double>(p.I) : 1.0;
-  return static_cast<double>(p.rows()) * static_cast<double>(p.D * p.G * p.H) *
-         (input + static_cast<double>(p.H));
+  return product_work(p, p.H + (p.has_input_weight ? p.I : 1));
 }
 
 // So few rows that weights are read where they are instead of being packed. Decided by shape alone, so
@@ -45,10 +42,12 @@ template <class Op>
 void run_member(void* context, const Team& team) {
   static_cast<Op*>(context)->run(team);
 }
-// Measures the operation's scratch memory, gets it, and runs the operation on a team.
+// Measures the operation's scratch memory, gets it, and runs the operation on a team. `shared`: the part of
+// its work that members share.
 template <class Op>
-void run_operation(Op& op, double work) {
-  op.threads = team_size(work);
+void run_operation(Op& op, double work, double shared) {
+  const zstate::TeamChoice choice(work, shared);
+  op.threads = choice.threads();
   Arena measure(nullptr);
   op.lay_out(measure);
   Workspace workspace(static_cast<std::size_t>(measure.used()));
@@ -106,15 +105,19 @@ void pack_stages(const Team& team, Cell& cell, typename Cell::Element* const pac
     }
 }
 template <class Cell>
+i64 packed_bytes(const Cell& cell) {
+  i64 sum = 0;
+  for (int index = 0; index < cell.facts->stages; ++index) sum += stage_size(cell.stages[index]);
+  return sum * cell.problem.D * static_cast<i64>(sizeof(typename Cell::Element));
+}
+template <class Cell>
 void lay_out_stages(Arena& arena, Cell& cell, typename Cell::Element* packed[2][2]) {
   using E = typename Cell::Element;
-  cell.weight_bytes = 0;
   for (int index = 0; index < cell.facts->stages; ++index)
     for (int d = 0; d < cell.problem.D; ++d) {
       const i64 size = stage_size(cell.stages[index]);
       packed[index][d] = arena.take<E>(size);
       cell.stages[index].packed[d] = packed[index][d];
-      cell.weight_bytes += size * static_cast<i64>(sizeof(E));
     }
 }
 

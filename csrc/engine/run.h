@@ -14,7 +14,7 @@ void run_forward(const Problem& p, const ForwardArrays& arrays) {
     Own cell(p, acts);
     cell.facts = &Forward<S>::template kFactsOf<Own>;
     ForwardOp<S> op(p, arrays, cell);
-    run_operation(op, operation_work(p));
+    run_operation(op, op.work(), op.shared_work());
   });
 }
 template <class S>
@@ -25,7 +25,7 @@ void run_backward(const Problem& p, const BackwardArrays& arrays) {
     Own cell(p, acts);
     cell.facts = &Backward<S>::template kFactsOf<Own>;
     BackwardOp<S> op(p, arrays, cell);
-    run_operation(op, 2 * operation_work(p));
+    run_operation(op, op.work(), op.shared_work());
   });
 }
 

@@ -74,14 +74,14 @@ inline bool one_direction_at_a_time(const Problem& p, i64 weight_bytes) {
   return p.D == 2 && weight_bytes >= (i64{16} << 20);
 }
 
-inline Split choose_split(const Team& team, const Problem& p, i64 weight_bytes) {
-  if (team.size == 1) return Split::kSolo;
+inline Split choose_split(int members, const Problem& p, i64 weight_bytes) {
+  if (members == 1) return Split::kSolo;
   // Each member's cache then holds the weights of one direction, and no member waits for another.
-  if (p.D == 2 && team.size == 2 && weight_bytes > 0 && !one_direction_at_a_time(p, weight_bytes))
+  if (p.D == 2 && members == 2 && weight_bytes > 0 && !one_direction_at_a_time(p, weight_bytes))
     return Split::kDirections;
   // A member that owns the longest sequences would be the last one to end.
   if (p.starts) return p.rows() * p.D * p.G * p.H * p.H < 10000 * p.T ? Split::kSolo : Split::kUnits;
-  const i64 rows = p.N / team.size;
+  const i64 rows = p.N / members;
   // Every thread then reads all weights at every step: worth it from its own cache, or for many rows.
   if (rows >= 32 || (rows >= 4 && weight_bytes <= (i64{768} << 10))) return Split::kBatch;
   // A barrier costs about as much as this many multiplications.
@@ -207,7 +207,7 @@ void mark_scan(const Cell& cell, Split split) {
 // directions of a layer go side by side, or one after the other.
 template <class Cell>
 void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
-  const Split split = cell.split(team);
+  const Split split = cell.split(team.size);
   mark_scan(cell, split);
   const int D = static_cast<int>(cell.problem.D);
   const bool split_up = split == Split::kDirections;

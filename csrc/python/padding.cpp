@@ -11,6 +11,7 @@
 #include "python/numpy.h"
 #include "python/results.h"
 #include "runtime/sizes.h"
+#include "runtime/team_choice.h"
 #include "runtime/threads.h"
 
 namespace zstate {
@@ -18,8 +19,8 @@ namespace {
 
 using i64 = std::int64_t;
 
-// Below this many bytes a second thread is not worth waking.
-constexpr i64 kShared = i64{1} << 16;
+// What copying a byte takes, in multiplications.
+constexpr double kByte = 1.5;
 
 PyArrayObject* checked(nb::handle array, int rank) {
   if (!PyArray_CheckExact(array.ptr())) throw std::invalid_argument("rows: expected a NumPy array");
@@ -68,7 +69,9 @@ struct Copy {
   void run() {
     if (bytes == 0 || T * N == 0) return;
     const i64 all = bytes * (put ? T * N : count());
-    run_team(all < kShared ? 1 : get_num_threads(), &member, this);
+    const double work = kByte * static_cast<double>(all);
+    const TeamChoice choice(work, work);
+    run_team(choice.threads(), &member, this);
   }
 };
 

@@ -1,4 +1,5 @@
-// The default number of threads: from the environment, the scheduler's mask, and a container's quota.
+// The default number of threads, from the environment, the scheduler's mask and a container's quota; and the
+// scheduler's calls about one thread.
 #include "runtime/cores.h"
 
 #include <algorithm>
@@ -7,7 +8,8 @@
 #include <thread>
 
 #if defined(__linux__)
-#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace zstate {
@@ -76,5 +78,27 @@ int default_threads(int most) {
     if (const int value = read_positive(text, most)) return value;
   return std::min(available_cores(), most);
 }
+
+#if defined(__linux__)
+
+int current_core() { return sched_getcpu(); }
+int current_thread() { return static_cast<int>(syscall(SYS_gettid)); }
+
+bool keep_off_core(int thread, int core, CoreSet& before) {
+  if (core < 0 || core >= CPU_SETSIZE || sched_getaffinity(thread, sizeof before, &before) != 0) return false;
+  CoreSet others = before;
+  CPU_CLR(static_cast<std::size_t>(core), &others);
+  return CPU_COUNT(&others) > 0 && sched_setaffinity(thread, sizeof others, &others) == 0;
+}
+void allow_cores(const CoreSet& cores) { sched_setaffinity(0, sizeof cores, &cores); }
+
+#else
+
+int current_core() { return -1; }
+int current_thread() { return -1; }
+bool keep_off_core(int, int, CoreSet&) { return false; }
+void allow_cores(const CoreSet&) {}
+
+#endif
 
 }  // namespace zstate

@@ -75,8 +75,10 @@ struct Interrupted : std::exception {
 // What a long job asks about ten times per second, in the caller's thread: true stops it.
 void set_stop_check(bool (*stop)());
 
-// True while the workers still spin after a call: then even a short job gains from them.
-bool workers_awake();
+// Whether the threads of such a team are awake and would start at once.
+bool threads_ready(int threads);
+// Wakes them for a later job. True where only a job does that, as with an OpenMP runtime.
+bool call_threads(int threads);
 
 // The functions of an OpenMP runtime in this process, as GCC's code calls them.
 struct OpenMp {

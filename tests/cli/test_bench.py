@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from zstate import cli
-from zstate.bench import contenders, report
+from zstate.backends import native
+from zstate.bench import contenders, report, small_calls
 from zstate.bench.rows import GATES, GPU_ROWS, ROWS, Row, choose, make_data
 from zstate.bench.timing import Protocol, Timing, measure
 from zstate.cli import bench
@@ -203,6 +204,38 @@ def test_the_rows_of_the_gpu() -> None:
     for cell in GATES:
         assert {f"{cell} 256×1×128", f"{cell} 1024×16×768", f"{cell} 256×32×2048"} <= titles
     assert not any(row.states for row in GPU_ROWS)
+
+
+@pytest.mark.skipif(native.unavailable() is not None, reason="built without a C++ compiler")
+def test_small_calls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way of every row is there, and the ratios are of what is shown."""
+    file = tmp_path / "small.json"
+    words = ["--only", "rnn 1x1x64,gru 4x8x64", "--rounds", "1", "--threads", "2"]
+    monkeypatch.setattr(small_calls, "BLOCK", 8)
+    monkeypatch.setattr(small_calls, "PAUSE", 0.001)
+    assert cli.main(["bench", "--small-calls", *words, "--json", str(file)]) == 0
+    shown = capsys.readouterr().out
+    kept = json.loads(file.read_text())["small_calls"]
+    assert [(row["row"], row["mode"]) for row in kept] == [
+        (title, mode)
+        for mode in ("inference", "training")
+        for title in ("RNN 1×1×64", "GRU 4×8×64")
+    ]
+    for row in kept:
+        ways = {(way["threads"], way["pause"]): way for way in row["us"]}
+        assert ways.keys() == {(1, False), (1, True), (2, False), (2, True)}
+        assert all(0 < way["median"] <= way["p99"] for way in ways.values())
+        assert f"{ways[2, False]['median'] / ways[1, False]['median']:.2f}" in shown
+        assert f"{ways[2, True]['median'] / ways[2, False]['median']:.2f}" in shown
+
+
+def test_small_calls_are_zstates_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--small-calls", "--device", "cuda"]) == 2
+    assert "--small-calls: expected no --device" in capsys.readouterr().err
+    assert cli.main(["bench", "--small-calls", "--only", "lstm 999x9x9"]) == 2
+    assert "lstm 999x9x9" in capsys.readouterr().err
 
 
 def test_without_a_gpu_the_benchmark_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,14 @@ import subprocess
 import sys
 
 
-def fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def fresh(code: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
+    """With these variables of the environment; None takes one away."""
+    variables = {**os.environ, **environment}
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env={**os.environ, **environment},
+        env={name: value for name, value in variables.items() if value is not None},
         timeout=120,
         check=False,
     )

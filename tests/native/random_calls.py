@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -295,6 +296,7 @@ class Runner:
     """Makes calls one after the other and counts how many of them took each path."""
 
     def __init__(self, module: Any, seed: int, seconds: float) -> None:
+        os.environ.setdefault("ZSTATE_ALWAYS_SHARE", "1")  # all its threads for every call
         self.module, self.rng = module, np.random.default_rng(seed)
         self.end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()

@@ -210,6 +210,34 @@ print(len(inner), (found == want).all(), all((i == want[:5]).all() for i in inne
     assert done.stdout.split() == ["2", "True", "True"], done
 
 
+@pytest.mark.parametrize(("pool", "team"), [("own", "team_of_pool"), ("torch", "team_of_openmp")])
+def test_small_calls_are_the_same_alone_and_shared(pool: str, team: str) -> None:
+    """How many threads a small call gets changes from call to call; its numbers do not."""
+    code = (
+        ("import zstate.torch\n" if pool == "torch" else "")
+        + LSTM
+        + f"""
+import time
+from zstate import _native
+x, R, W = (r.normal(size=s).astype("f4") for s in ((64, 3, 48), (192, 48), (192, 48)))
+call = lambda: zs.lstm(x, R, input_weight=W, backend="native").state
+zs.set_num_threads(1)
+want = call()
+zs.set_num_threads(2)
+_native.forget_paths()
+wrong, end = 0, time.monotonic() + 60
+while not {{"one_thread", "{team}"}} <= set(_native.paths_taken()) and time.monotonic() < end:
+    wrong += sum(not (call() == want).all() for _ in range(200))
+    time.sleep(0.002)
+print(wrong, *sorted({{"one_thread", "{team}"}} & set(_native.paths_taken())))
+"""
+    )
+    if pool == "torch":
+        pytest.importorskip("torch")
+    done = fresh(code, OMP_NUM_THREADS="2", ZSTATE_ALWAYS_SHARE=None)
+    assert done.stdout.split() == ["0", "one_thread", team], done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("pool", ["own", "torch"])
 def test_threads_take_the_mode_of_their_caller(pool: str) -> None:
     """With subnormal numbers flushed to zero, all threads flush them."""

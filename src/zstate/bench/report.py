@@ -154,9 +154,10 @@ def peers(console: Console, measured: list[Measured]) -> None:
         console.print(f"{kind} {mode}, times each peer: {', '.join(found)}", soft_wrap=True)
 
 
-def cpu_machine(sgemm: float, threads: int) -> dict[str, Any]:
-    """What the CPU's rows were measured on."""
-    return {"processor": _processor(), "threads": threads, "sgemm_gflops": sgemm / 1e9}
+def cpu_machine(sgemm: float | None, threads: int) -> dict[str, Any]:
+    """What the CPU's rows were measured on; ``sgemm`` in flop/s, where it was."""
+    rate = {} if sgemm is None else {"sgemm_gflops": sgemm / 1e9}
+    return {"processor": _processor(), "threads": threads, **rate}
 
 
 def as_json(measured: list[Measured], machine: dict[str, Any], **further: Any) -> dict[str, Any]:

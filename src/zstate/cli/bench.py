@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends import available
+from ..backends import available, native
 from ..backends.native import get_num_threads, set_num_threads
-from ..bench import contenders, report
+from ..bench import contenders, report, small_calls
 from ..bench.rows import GPU_ROWS, ROWS, Row, choose, make_data
 from ..bench.timing import Protocol, measure, sgemm_rate
 from ..errors import BackendError, OptionError, refusal
@@ -89,6 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="skip the tables of cost over T, N and H (on a GPU: of options, calls and scans)",
     )
+    parser.add_argument(
+        "--small-calls",
+        action="store_true",
+        help="instead of all that: how evenly zstate's small calls run, by threads and pauses",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     parser.add_argument(
         "--chart", type=Path, metavar="FILE", help="draw the ratios (.png, .svg or .pdf)"
@@ -104,8 +109,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables; 1 if zstate gave a wrong result."""
-    from rich.console import Console
-
+    if options.small_calls:
+        return _run_small_calls(options)
     rows = choose(GPU_ROWS if options.device == "cuda" else ROWS, options.only)
     if options.through != "numpy" and contenders.missing(options.through):
         raise OptionError(
@@ -114,8 +119,7 @@ def run(options: argparse.Namespace) -> int:
         )
     peers = contenders.chosen_peers(options.peers, options.through)
     _check_files(options, peers)
-    is_read = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(width=None if is_read else _WIDE)
+    console = _console()
     if options.device == "cuda":
         return _run_on_gpu(console, rows, peers, options)
     if not peers:
@@ -142,6 +146,59 @@ def run(options: argparse.Namespace) -> int:
     growth = [] if options.no_growth else _growth(console, threads, protocol)
     machine = report.cpu_machine(sgemm, threads)
     return _keep(options, measured, report.as_json(measured, machine, growth=growth))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    is_read = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if is_read else _WIDE)
+
+
+def _run_small_calls(options: argparse.Namespace) -> int:
+    """The table of small calls; 1 if zstate gave a wrong result."""
+    from rich.progress import track
+
+    if options.device != "cpu" or options.through != "numpy" or options.chart is not None:
+        expected = "no --device, --through or --chart beside it"
+        raise OptionError(refusal("bench", "--small-calls", expected, "one"))
+    reason = native.unavailable()
+    if reason is not None:
+        raise BackendError(f"[bench] --small-calls times the native engine: {reason}")
+    _check_files(options, [])
+    console, threads = _console(), options.threads or get_num_threads()
+    todo = [
+        (row, training)
+        for training in _MODES[options.mode]
+        for row in choose(small_calls.SMALL_ROWS, options.only)
+    ]
+    for row, training in todo:
+        error = _small_error(row, training, threads, options.seed)
+        if not error < _BOUND:
+            console.print(f"{row.title}: wrong, off by {error:.1e}; nothing was timed")
+            return 1
+    calls = options.rounds * small_calls.BLOCK * 8
+    measured = [
+        small_calls.measure(row, training, threads, calls, options.seed)
+        for row, training in track(todo, console=console, transient=True)
+    ]
+    console.print(small_calls.table(measured))
+    if options.json:
+        machine = report.cpu_machine(None, threads)
+        report.write_json(
+            options.json, {"machine": machine, "small_calls": small_calls.as_rows(measured)}
+        )
+    return 0
+
+
+def _small_error(row: Row, training: bool, threads: int, seed: int) -> float:
+    """How far a small call is from the oracle, whether it has threads or not."""
+    data = make_data(row, seed)
+    call = contenders.THROUGH["numpy"](row, data, training, threads)
+    assert call is not None
+    set_num_threads(threads)
+    wanted = contenders.oracle(row, data, training)
+    return max(_error(row, contenders.in_order(call()), wanted) for _ in range(8))
 
 
 def _check_files(options: argparse.Namespace, peers: list[str]) -> None:
