@@ -23,7 +23,7 @@ struct DLTensor {
 };
 constexpr std::int32_t kCpu = 1;
 constexpr std::uint8_t kFloat = 2;
-constexpr int kMostAxes = 3;
+constexpr int kTensorAxes = 3;
 
 struct Torch {
   nb::tuple types;
@@ -78,8 +78,8 @@ nb::object view(PyObject* value) {
   const auto* tensor = static_cast<const DLTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (!tensor) throw nb::python_error();
   const int type = numpy_type(*tensor);
-  if (tensor->device_type != kCpu || type == NPY_NOTYPE || tensor->ndim > kMostAxes) return {};
-  npy_intp shape[kMostAxes], strides[kMostAxes];
+  if (tensor->device_type != kCpu || type == NPY_NOTYPE || tensor->ndim > kTensorAxes) return {};
+  npy_intp shape[kTensorAxes], strides[kTensorAxes];
   bool empty = false;
   for (int axis = 0; axis < tensor->ndim; ++axis) {
     empty = empty || tensor->shape[axis] == 0;

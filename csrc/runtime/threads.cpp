@@ -188,7 +188,7 @@ void forget_pool_in_child() {
   g_busy.store(false);
 }
 #if !defined(_WIN32)
-[[maybe_unused]] const int g_registered = pthread_atfork(nullptr, nullptr, forget_pool_in_child);
+[[maybe_unused]] const int g_pool_registered = pthread_atfork(nullptr, nullptr, forget_pool_in_child);
 #endif
 
 }  // namespace
