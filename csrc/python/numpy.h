@@ -3,7 +3,9 @@
 
 #include <Python.h>
 
+// Memory handlers came with 1.22; the headers of some releases offer less unless told.
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #define PY_ARRAY_UNIQUE_SYMBOL zstate_numpy_api
 #ifndef ZS_IMPORTS_NUMPY
 #define NO_IMPORT_ARRAY
