@@ -6,6 +6,7 @@ Options × types × jit × which gradients × lengths.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,7 @@ def inside(d: Draw) -> np.ndarray[Any, Any]:
 def test_random_calls(pytestconfig: pytest.Config) -> None:
     """Forward, the gradient operation, and derivatives of some of the inputs."""
     rng = np.random.default_rng(int(pytestconfig.option.hypothesis_seed))
+    makes_dx = set()
     for number in range(CALLS):
         if number % 40 == 39:
             jax.clear_caches()  # every call has programs of its own
@@ -75,7 +77,7 @@ def test_random_calls(pytestconfig: pytest.Config) -> None:
         results = call(d, d.operation, whole, jitted, **more)
         compare(d, results, on_reference(d, d.operation, inputs), forward)
         if number % 2:
-            check_derivatives(rng, d, inputs, whole, more, gradient)
+            makes_dx.add(check_derivatives(rng, d, inputs, whole, more, gradient))
         elif d.descriptor.training and not d.lengths:
             operation = OPERATIONS[f"{d.operation.name}_gradients"]
             back = inputs | {n: np.asarray(results[r]) for n, r in operation.cell.fed_back.items()}
@@ -85,6 +87,8 @@ def test_random_calls(pytestconfig: pytest.Config) -> None:
             back = {name: back[name] for name in operation.inputs if name in back}
             found = call(d, operation, back, jitted)
             compare(d, found, on_reference(d, operation, back), gradient)
+    if zj.unavailable() is None:
+        assert makes_dx >= {True, False}
 
 
 def compare(d: Draw, found: dict[str, Any], wanted: dict[str, Any], bound: float) -> None:
@@ -98,10 +102,11 @@ def compare(d: Draw, found: dict[str, Any], wanted: dict[str, Any], bound: float
 
 def check_derivatives(
     rng: Any, d: Draw, inputs: Any, whole: Any, more: dict[str, Any], bound: float
-) -> None:
+) -> bool | None:
     """jax.vjp with respect to some of the inputs against the reference's gradient operation.
 
-    That gets what zstate.jax saves, so that both differentiate the same.
+    That gets what zstate.jax saves, so that both differentiate the same. Returns whether the engine
+    computed dx, which it leaves out where nobody asks; None where the engine was not called.
     """
     names = [name for name in inputs if name != "mask"]
     moved = {name for name in names if rng.random() < 0.5} or {str(rng.choice(names))}
@@ -128,11 +133,9 @@ def check_derivatives(
 
     values = {name: jnp.asarray(value) for name, value in whole.items()}
     still = {name: value for name, value in values.items() if name not in moved}
-    found = gradients(
-        still,
-        {name: values[name] for name in moved},
-        {name: jnp.asarray(value) for name, value in incoming.items()},
-    )
+    moving = {name: values[name] for name in moved}
+    arrays = {name: jnp.asarray(value) for name, value in incoming.items()}
+    found = gradients(still, moving, arrays)
     operation = OPERATIONS[f"{d.operation.name}_gradients"]
     back = {name: saved[result] for name, result in operation.cell.fed_back.items()} | incoming
     if d.lengths:
@@ -141,6 +144,13 @@ def check_derivatives(
     back = {name: back[name] for name in operation.inputs if name in back}
     wanted = on_reference(trained, operation, back)
     compare(d, found, {name: wanted[name] for name in moved}, bound)
+    program = gradients.lower(still, moving, arrays).as_text()
+    made = re.search(r'@zstate_gradient\(.*results = "([^"]*)"', program)
+    if made is None:
+        return None
+    makes_dx = "source" in made[1].split()
+    assert makes_dx == ("source" in moved or "input_weight" not in inputs)
+    return makes_dx
 
 
 @pytest.mark.parametrize("cell", verify.CASES)
