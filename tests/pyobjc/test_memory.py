@@ -187,6 +187,17 @@ def test_arrays_from_sizes_scalars_and_buffers() -> None:
     np.testing.assert_array_equal(contents(buffer)[2:].reshape(2, 3), A)
 
 
+def test_a_refused_copy_is_called_by_its_name() -> None:
+    array = pyobjc.MPSNDArray.alloc().initWithDevice_scalar_(DEVICE, 2.5)
+    copies = {
+        "exportData": array.exportDataWithCommandBuffer_toBuffer_destinationDataType_offset_rowStrides_,
+        "importData": array.importDataWithCommandBuffer_fromBuffer_sourceDataType_offset_rowStrides_,
+    }
+    for name, copy in copies.items():
+        with pytest.raises(zs.OptionError, match=rf"\[{name}\] rowStrides: expected None"):
+            copy(QUEUE.commandBuffer(), buffer_of(A), F32, 0, [4])
+
+
 def test_encoded_work_is_done_by_the_commit() -> None:
     graph, x, y = squares()
     source, told = buffer_of(A), []

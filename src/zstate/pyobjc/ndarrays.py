@@ -224,7 +224,7 @@ class MPSNDArray(_Labelled):
         rowStrides: Sequence[int] | None,
     ) -> None:
         """When the command buffer is committed, write into a buffer, packed."""
-        target = self._in(commandBuffer, buffer, dataType, offset, rowStrides)
+        target = self._in("exportData", buffer, dataType, offset, rowStrides)
         source = self._array
         one_of("exportData", "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
             "exportData", lambda: np.copyto(target, source, casting="unsafe")
@@ -239,7 +239,7 @@ class MPSNDArray(_Labelled):
         rowStrides: Sequence[int] | None,
     ) -> None:
         """When the command buffer is committed, read from a buffer, packed."""
-        source = self._in(commandBuffer, buffer, dataType, offset, rowStrides)
+        source = self._in("importData", buffer, dataType, offset, rowStrides)
         target = self._array
         one_of("importData", "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
             "importData", lambda: np.copyto(target, source, casting="unsafe")
@@ -248,13 +248,11 @@ class MPSNDArray(_Labelled):
     def synchronizeOnCommandBuffer_(self, commandBuffer: MTLCommandBuffer) -> None:
         """Nothing to do: there is one memory."""
 
-    def _in(
-        self, commandBuffer: object, buffer: Any, dataType: int, offset: int, strides: object
-    ) -> Array:
+    def _in(self, label: str, buffer: Any, dataType: int, offset: int, strides: object) -> Array:
         if strides is not None:
-            raise OptionError(refusal("exportData", "rowStrides", "None", describe(strides)))
-        dtype = float_dtype(type_name("exportData", dataType))
-        return _in_buffer("exportData", buffer, offset, self._array.shape, dtype, None)
+            raise OptionError(refusal(label, "rowStrides", "None", describe(strides)))
+        dtype = float_dtype(type_name(label, dataType))
+        return _in_buffer(label, buffer, offset, self._array.shape, dtype, None)
 
     def _outside(
         self, label: str, buffer: Any, strides: Sequence[int] | None, writable: bool
