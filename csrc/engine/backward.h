@@ -49,7 +49,7 @@ struct Backward {
   const bool recurrent_differs;  // R sees another gradient than x does
   bool direct = false;  // no packed weights: the operands are plain values, whatever the elements are
   Stage<Element> stages[2];
-  i64 weight_bytes = 0;
+  i64 weight_bytes = 0;  // packed, of all that a step reads
 
   Rows<const S> dy[2], z[2], c[2], h[2], dc_steps[2], h0[2], c0[2], ds[2], dc_last[2];
   MaskRows<S> mask[2];

@@ -39,7 +39,7 @@ struct Forward {
   int weights_not_finite = 0;     // set by the members that find so, read after a barrier
   bool direct = false;  // no packed weights: the operands are plain values, whatever the elements are
   Stage<Element> stages[2];
-  i64 weight_bytes = 0;
+  i64 weight_bytes = 0;  // packed, of all that a step reads
 
   // x W^T comes from a product beforehand, or is added to every tile from x itself and packed panels of W.
   bool fused = false;

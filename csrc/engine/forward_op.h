@@ -40,7 +40,7 @@ struct ForwardOp {
     // 0·NaN is NaN, also where the factor is a mask, or a reset gate between two stages.
     cell.starts_from_zero = !in.init_state && !in.mask && cell.facts->stages == 1;
     cell.direct = direct;
-    cell.weight_bytes = direct ? 0 : packed_bytes(cell);
+    cell.weight_bytes = direct ? 0 : packed_bytes(cell) + fused_bytes();
     cell.far = weights_are_far<S>(p);
     cell.input_is_far =
         kSame && !p.has_input_weight && p.rows() * p.D * GH * static_cast<i64>(sizeof(R)) > (i64{1} << 20);
@@ -115,6 +115,8 @@ struct ForwardOp {
     scratch = arena.take<E>(threads, kRowsScratch<R>);
   }
 
+  // Of W, where a step reads it too.
+  i64 fused_bytes() const { return cell.fused ? p.D * input_size() * static_cast<i64>(sizeof(E)) : 0; }
   i64 input_size() const {
     if (!cell.fused) return panels_size<E>(GH, p.I);
     return zstate::size_product(cell.stages[0].panels, cell.stages[0].vectors, Simd<R>::lanes, p.I);
