@@ -336,8 +336,18 @@ class Runner:
                 self.count(check_random_call, self.rng, replace(drawn, descriptor=trained))
 
     def run_beside_others(self, calls: int) -> None:
-        """Calls from several threads at once: all but one find the team busy."""
+        """Calls from several threads beside one that holds the team most of the time."""
         failures: list[BaseException] = []
+        ended = threading.Event()
+        shapes = ((100, 64, 512), (512, 128))
+        x, R = (_array(self.rng, shape, "float32", 0.1) for shape in shapes)
+        wanted = zs.lstm(x, R, backend="native").state
+
+        def hold() -> None:
+            while not ended.is_set():
+                if not np.array_equal(zs.lstm(x, R, backend="native").state, wanted):
+                    failures.append(AssertionError("a call beside others gave other numbers"))
+                    return
 
         def work(seed: int) -> None:
             rng = np.random.default_rng(seed)
@@ -352,10 +362,13 @@ class Runner:
         threads = [
             threading.Thread(target=work, args=(int(s),)) for s in self.rng.integers(2**31, size=3)
         ]
-        for thread in threads:
+        holder = threading.Thread(target=hold)
+        for thread in (holder, *threads):
             thread.start()
         for thread in threads:
             thread.join()
+        ended.set()
+        holder.join()
         if failures:
             raise failures[0]
         self.counts.update(self.module.paths_taken())
