@@ -42,7 +42,7 @@
 // threads, activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests,
 // build_info() -> dict: build_info.h. The environment variable ZSTATE_ISA (v2, avx2, avx512 or avx512bf16 on
 // x86-64, neon or neon_bf16 on ARM, generic elsewhere) forces an engine; a value that this machine cannot run
-// raises RuntimeError at the first use.
+// raises RuntimeError at the first use. ZSTATE_ALWAYS_SHARE, for tests, gives every call all threads.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
