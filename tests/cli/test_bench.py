@@ -233,7 +233,8 @@ def test_small_calls(
 
 def test_small_calls_are_zstates_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--small-calls", "--device", "cuda"]) == 2
-    assert "--small-calls: expected no --device" in capsys.readouterr().err
+    wanted = "--small-calls: expected no --device beside it, got --device cuda"
+    assert wanted in capsys.readouterr().err
     assert cli.main(["bench", "--small-calls", "--only", "lstm 999x9x9"]) == 2
     assert "lstm 999x9x9" in capsys.readouterr().err
 

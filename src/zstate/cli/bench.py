@@ -159,9 +159,11 @@ def _run_small_calls(options: argparse.Namespace) -> int:
     """The table of small calls; 1 if zstate gave a wrong result."""
     from rich.progress import track
 
-    if options.device != "cpu" or options.through != "numpy" or options.chart is not None:
-        expected = "no --device, --through or --chart beside it"
-        raise OptionError(refusal("bench", "--small-calls", expected, "one"))
+    plain = {"device": "cpu", "through": "numpy", "chart": None}
+    for name, value in plain.items():
+        if getattr(options, name) != value:
+            got = f"--{name} {getattr(options, name)}"
+            raise OptionError(refusal("bench", "--small-calls", f"no --{name} beside it", got))
     reason = native.unavailable()
     if reason is not None:
         raise BackendError(f"[bench] --small-calls times the native engine: {reason}")
