@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import factorial
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,47 @@ def _own_of_rnn(add: Callable[..., None]) -> None:
     )
 
 
+def _gates(
+    add: Callable[..., None], cell: str, order: str, other: str, option: str, hard: str
+) -> None:
+    """Where each gate is, as a rule and with the ``option`` that moves one; and the slope of a gate
+    whose activation, ``hard``, is the hard sigmoid."""
+    first, *rest = option.split("_")
+    apple = first + "".join(word.title() for word in rest)
+    orders = factorial(len(order))
+    others = f"the {orders - 1} other orders"
+    many = f"{others}; pre-activations in any of the {orders}"
+    moved = {option: True}
+    add(
+        *("gate order", "In which order do W, R and b have the gates?", "order"),
+        *(_orders(cell, order), "state", others),
+        sizes=_ONE_STEP,
+    )
+    add(
+        *(f"gate order, {apple}", f"In which order does {apple} put them?", "other_order"),
+        *(_orders(cell, other), "state", others),
+        options=moved,
+        sizes=_ONE_STEP,
+    )
+    add(
+        *("hard sigmoid", "Which slope and offset does the hard sigmoid have?", "hard_sigmoid"),
+        _SLOPES,
+        options={hard: Activation.HARD_SIGMOID},
+        sizes=_ONE_STEP,
+    )
+    add(
+        *("zState", "What does zState hold, in which order?", "zstate"),
+        *(_zstates(cell, order), "training_state", many),
+        sizes=_ONE_STEP,
+    )
+    add(
+        *(f"zState, {apple}", f"What does zState hold with {apple}?", "other_zstate"),
+        *(_zstates(cell, other), "training_state", many),
+        options=moved,
+        sizes=_ONE_STEP,
+    )
+
+
 def _own_of_lstm(add: Callable[..., None]) -> None:
     add(
         "initCell",
@@ -176,40 +218,7 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
         sizes=_ONE_STEP,
         equal=_WEIGHTS,
     )
-    add(
-        *("gate order", "In which order do W, R and b have the gates?", "order"),
-        *(_orders(LSTM, "ifzo"), "state", "the 23 other orders"),
-        sizes=_ONE_STEP,
-    )
-    last = {"forget_gate_last": True}
-    add(
-        *(
-            "gate order, forgetGateLast",
-            "In which order does forgetGateLast put them?",
-            "other_order",
-        ),
-        *(_orders(LSTM, "izfo"), "state", "the 23 other orders"),
-        options=last,
-        sizes=_ONE_STEP,
-    )
-    add(
-        *("hard sigmoid", "Which slope and offset does the hard sigmoid have?", "hard_sigmoid"),
-        _SLOPES,
-        options={"output_gate_activation": Activation.HARD_SIGMOID},
-        sizes=_ONE_STEP,
-    )
-    many = "the 23 other orders; pre-activations in any of the 24"
-    add(
-        *("zState", "What does zState hold, in which order?", "zstate"),
-        *(_zstates(LSTM, "ifzo"), "training_state", many),
-        sizes=_ONE_STEP,
-    )
-    add(
-        *("zState, forgetGateLast", "What does zState hold with forgetGateLast?", "other_zstate"),
-        *(_zstates(LSTM, "izfo"), "training_state", many),
-        options=last,
-        sizes=_ONE_STEP,
-    )
+    _gates(add, LSTM, "ifzo", "izfo", "forget_gate_last", "output_gate_activation")
     add(
         "produceCell",
         "What does produceCell without training return?",
@@ -238,7 +247,7 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
             "In which order does the peephole have the gates with forgetGateLast?",
         ),
         *("peephole_order", _orders(LSTM, "izfo"), "state", "the 23 other orders"),
-        options=last,
+        options={"forget_gate_last": True},
         inputs=peephole,
         sizes=_ONE_STEP,
     )
@@ -263,40 +272,7 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         sizes=_ONE_STEP,
         equal=_WEIGHTS,
     )
-    add(
-        *("gate order", "In which order do W, R and b have the gates?", "order"),
-        *(_orders(GRU, "zro"), "state", "the 5 other orders"),
-        sizes=_ONE_STEP,
-    )
-    first = {"reset_gate_first": True}
-    add(
-        *(
-            "gate order, resetGateFirst",
-            "In which order does resetGateFirst put them?",
-            "other_order",
-        ),
-        *(_orders(GRU, "rzo"), "state", "the 5 other orders"),
-        options=first,
-        sizes=_ONE_STEP,
-    )
-    add(
-        *("hard sigmoid", "Which slope and offset does the hard sigmoid have?", "hard_sigmoid"),
-        _SLOPES,
-        options={"update_gate_activation": Activation.HARD_SIGMOID},
-        sizes=_ONE_STEP,
-    )
-    many = "the 5 other orders; pre-activations in any of the 6"
-    add(
-        *("zState", "What does zState hold, in which order?", "zstate"),
-        *(_zstates(GRU, "zro"), "training_state", many),
-        sizes=_ONE_STEP,
-    )
-    add(
-        *("zState, resetGateFirst", "What does zState hold with resetGateFirst?", "other_zstate"),
-        *(_zstates(GRU, "rzo"), "training_state", many),
-        options=first,
-        sizes=_ONE_STEP,
-    )
+    _gates(add, GRU, "zro", "rzo", "reset_gate_first", "update_gate_activation")
     after = {"reset_after": True}
     add(
         "resetAfter",
