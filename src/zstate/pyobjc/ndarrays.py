@@ -224,11 +224,8 @@ class MPSNDArray(_Labelled):
         rowStrides: Sequence[int] | None,
     ) -> None:
         """When the command buffer is committed, write into a buffer, packed."""
-        target = self._in("exportData", buffer, dataType, offset, rowStrides)
-        source = self._array
-        one_of("exportData", "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
-            "exportData", lambda: np.copyto(target, source, casting="unsafe")
-        )
+        outside = self._in("exportData", buffer, dataType, offset, rowStrides)
+        _encode_copy("exportData", commandBuffer, outside, self._array)
 
     def importDataWithCommandBuffer_fromBuffer_sourceDataType_offset_rowStrides_(
         self,
@@ -239,11 +236,8 @@ class MPSNDArray(_Labelled):
         rowStrides: Sequence[int] | None,
     ) -> None:
         """When the command buffer is committed, read from a buffer, packed."""
-        source = self._in("importData", buffer, dataType, offset, rowStrides)
-        target = self._array
-        one_of("importData", "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
-            "importData", lambda: np.copyto(target, source, casting="unsafe")
-        )
+        outside = self._in("importData", buffer, dataType, offset, rowStrides)
+        _encode_copy("importData", commandBuffer, self._array, outside)
 
     def synchronizeOnCommandBuffer_(self, commandBuffer: MTLCommandBuffer) -> None:
         """Nothing to do: there is one memory."""
@@ -286,6 +280,12 @@ class MPSNDArray(_Labelled):
 def _described(descriptor: Any) -> tuple[list[int], Any]:
     one_of("MPSNDArray", "descriptor", MPSNDArrayDescriptor, descriptor)
     return descriptor._shape, float_dtype(type_name("MPSNDArray", descriptor._type))
+
+
+def _encode_copy(label: str, commandBuffer: object, target: Array, source: Array) -> None:
+    one_of(label, "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
+        label, lambda: np.copyto(target, source, casting="unsafe")
+    )
 
 
 def _in_buffer(
