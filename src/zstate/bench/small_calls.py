@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends.native import set_num_threads
-from .contenders import zstate_calls
-from .rows import GATES, Row, make_data
+from .rows import GATES, Row
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,10 +62,10 @@ class SmallCalls:
         return self.spreads[self.threads, True].median / self.spreads[self.threads, False].median
 
 
-def measure(row: Row, training: bool, threads: int, calls: int, seed: int) -> SmallCalls:
+def measure(
+    row: Row, training: bool, call: Callable[[], object], threads: int, calls: int
+) -> SmallCalls:
     """Time ``calls`` calls of each way, in blocks that take turns."""
-    call = zstate_calls("native")(row, make_data(row, seed), training, threads)
-    assert call is not None
     ways = [(count, pause) for count in sorted({1, threads}) for pause in (False, True)]
     found: dict[tuple[int, bool], list[Any]] = {way: [] for way in ways}
     for number in range(max(1, calls // BLOCK)):
@@ -79,7 +78,7 @@ def measure(row: Row, training: bool, threads: int, calls: int, seed: int) -> Sm
             found[count, pause].append(_block(call))
     set_num_threads(threads)
     spreads = {way: _spread(np.array(blocks)) for way, blocks in found.items()}
-    return SmallCalls(row, training, max(1, threads), spreads)
+    return SmallCalls(row, training, threads, spreads)
 
 
 def _block(call: Callable[[], object]) -> Any:

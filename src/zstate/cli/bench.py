@@ -169,21 +169,16 @@ def _run_small_calls(options: argparse.Namespace) -> int:
         raise BackendError(f"[bench] --small-calls times the native engine: {reason}")
     _check_files(options, [])
     console, threads = _console(), options.threads or get_num_threads()
-    todo = [
-        (row, training)
-        for training in _MODES[options.mode]
-        for row in choose(small_calls.SMALL_ROWS, options.only)
-    ]
-    for row, training in todo:
-        error = _small_error(row, training, threads, options.seed)
-        if not error < _BOUND:
-            console.print(f"{row.title}: wrong, off by {error:.1e}; nothing was timed")
-            return 1
+    rows = choose(small_calls.SMALL_ROWS, options.only)
+    todo = [(row, training) for training in _MODES[options.mode] for row in rows]
     calls = options.rounds * small_calls.BLOCK * 8
-    measured = [
-        small_calls.measure(row, training, threads, calls, options.seed)
-        for row, training in track(todo, console=console, transient=True)
-    ]
+    measured = []
+    for row, training in track(todo, console=console, transient=True):
+        call, error = _small_call(row, training, threads, options.seed)
+        if not error < _BOUND:
+            console.print(f"{row.title}: wrong, off by {error:.1e}; nothing more was timed")
+            return 1
+        measured.append(small_calls.measure(row, training, call, threads, calls))
     console.print(small_calls.table(measured))
     if options.json:
         machine = report.cpu_machine(None, threads)
@@ -193,14 +188,16 @@ def _run_small_calls(options: argparse.Namespace) -> int:
     return 0
 
 
-def _small_error(row: Row, training: bool, threads: int, seed: int) -> float:
-    """How far a small call is from the oracle, whether it has threads or not."""
+def _small_call(
+    row: Row, training: bool, threads: int, seed: int
+) -> tuple[Callable[[], Any], float]:
+    """A call of the native engine, and how far it is from the oracle, with threads or without."""
     data = make_data(row, seed)
-    call = contenders.THROUGH["numpy"](row, data, training, threads)
+    call = contenders.zstate_calls("native")(row, data, training, threads)
     assert call is not None
     set_num_threads(threads)
     wanted = contenders.oracle(row, data, training)
-    return max(_error(row, contenders.in_order(call()), wanted) for _ in range(8))
+    return call, max(_error(row, contenders.in_order(call()), wanted) for _ in range(8))
 
 
 def _check_files(options: argparse.Namespace, peers: list[str]) -> None:
