@@ -121,6 +121,20 @@ def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:
     assert build("sm_90", asked, everything("gru", backward, False), plan)
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("backward", [False, True])
+def test_groups_of_few_rows_compile(backward: bool, mode: int, rows: int) -> None:
+    """Of a batch that needs two groups."""
+    cell, kind = ("lstm", "tf32") if mode else ("gru", "bfloat16")
+    asked = Scan(cell, backward, cell == "gru", kind, 40, rows + 1, 1, optional=18)
+    options = everything(cell, backward, cell == "gru")
+    found = placements(asked, CHIPS["sm_90"])
+    plan = next(plan for plan in found if (plan.mode, plan.rows) == (mode, rows))
+    assert plan.groups == 2
+    assert build("sm_90", asked, options, plan)
+
+
 @pytest.mark.parametrize(("kind", "hidden", "batch"), [("bfloat16", 72, 37), ("float32", 128, 1)])
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_peephole_on_the_new_cell_compiles(

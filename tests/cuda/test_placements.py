@@ -60,7 +60,7 @@ def check(asked: Scan, chip: Chip, plan: Placement) -> None:
     assert (plan.padded * asked.value_bytes) % 64 == 0
     assert (plan.units // 8) % plan.warps_n == 0
     assert plan.threads <= 1024
-    rows = plan.tile_rows * plan.tiles * plan.groups // asked.directions * plan.launches
+    rows = plan.rows * plan.tiles * plan.groups // asked.directions * plan.launches
     assert rows >= asked.batch
     if plan.mode == GRID:
         assert plan.groups * plan.blocks <= chip.multiprocessors
@@ -109,6 +109,34 @@ def test_a_batch_beyond_the_chip_takes_several_launches() -> None:
     plan = placements(problem("lstm", False, hidden=1024, batch=5000), H200)[0]
     assert plan.launches > 1
     assert plan.tiles <= module.MOST_TILES
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("batch", [1, 2, 5, 8, 16, 23, 32, 33])
+def test_groups_cover_every_row_once(batch: int, directions: int) -> None:
+    """Rows as block.cuh numbers them: no group is empty, and rows behind the batch are left out."""
+    asked = problem("lstm", False, hidden=64, batch=batch, directions=directions, type="tf32")
+    found = placements(asked, H200)
+    for plan in found:
+        check(asked, H200, plan)
+        of_group = plan.tiles * plan.rows
+        groups = [
+            [row for row in range(first, first + of_group) if row < batch]
+            for first in range(0, plan.tile_groups(batch) * of_group, of_group)
+        ]
+        assert all(groups) and list(itertools.chain(*groups)) == list(range(batch))
+        assert plan.mode == GRID or plan.groups == len(groups) * directions
+    few = [plan for plan in found if plan.rows < min(batch, 16)]
+    assert {plan.mode for plan in few} == ({BLOCK, CLUSTER} if 1 < batch <= 32 else set())
+    # Each group has its own multiprocessors.
+    assert all(plan.groups * plan.blocks <= H200.multiprocessors for plan in few)
+    assert {plan.rows for plan in few} <= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_small_batch_is_split(backward: bool) -> None:
+    asked = problem("gru", True, backward=backward, hidden=64, batch=8)
+    assert placements(asked, H200)[0].rows < 8
 
 
 def test_more_work_never_costs_less() -> None:

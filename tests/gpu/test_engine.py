@@ -91,6 +91,19 @@ def test_tiles_of_so_many_rows(cell: str, rows: int, monkeypatch: pytest.MonkeyP
     check(a_case(cell, (5, rows if rows < 16 else 70, 9, 136)), "tf32")
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize(("mode", "dtype"), [(0, "tf32"), (1, "bfloat16")])
+@pytest.mark.parametrize("cell", list(verify.CASES))
+def test_groups_of_few_rows(
+    cell: str, mode: int, dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several groups, the last of which has fewer rows than the others."""
+    if mode == 1 and not chip().has_clusters:
+        pytest.skip("this chip has no clusters")
+    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: (plan.mode, plan.rows) == (mode, rows))
+    check(a_case(cell, (5, 11, 9, 40)), dtype)
+
+
 def test_what_the_driver_refuses_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = launch.Kernel.fits
     first = placements(Scan("lstm", False, False, "bfloat16", 72, 37, 2), chip())[0].mode
@@ -116,7 +129,7 @@ def test_where_the_driver_refuses_everything(monkeypatch: pytest.MonkeyPatch) ->
 def test_at_random(seed: int) -> None:
     rng = random.Random(seed)
     _, case = rng.choice(CASES)
-    size = (rng.randint(1, 12), rng.choice([1, 2, 7, 8, 16, 33, 70]), rng.randint(1, 40))
+    size = (rng.randint(1, 12), rng.choice([1, 2, 7, 8, 16, 23, 33, 70]), rng.randint(1, 40))
     hidden = rng.choice([1, 3, 8, 17, 31, 64, 100, 129, 200, 257, 384])
     kinds = {
         name: rng.choice([Activation.TANH, Activation.SIGMOID, Activation.HARD_SIGMOID])

@@ -79,7 +79,7 @@ struct Block {
       if (!w.on) w.row = unit = 0;
     }
     w.unit = rank * kUnits + unit;
-    const i64 n = (tile_group * kTiles + tile) * kTileRows + w.row;
+    const i64 n = (tile_group * kTiles + tile) * kRows + w.row;
     w.count = !w.on || n >= a.N ? 0 : kHidden - w.unit >= 2 ? 2 : kHidden - w.unit > 0 ? kHidden - w.unit : 0;
     w.state = (tile * kRows + w.row) * (kUnits / 2) + unit / 2;
     w.pair = (n * kDirections + direction) * kHidden + w.unit;

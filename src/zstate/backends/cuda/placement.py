@@ -18,7 +18,7 @@ from typing import NamedTuple
 from .cells import CELLS, Form, Phase
 
 BLOCK, CLUSTER, GRID = 0, 1, 2
-TILE = 16  # rows of one matrix instruction: the least that a tile has
+TILE = 16  # rows of one matrix instruction
 MOST_TILES = 16  # of one block: bounds its state in shared memory
 THREAD_REGISTERS = 255
 
@@ -87,7 +87,7 @@ class Placement(NamedTuple):
     blocks: int  # of a group
     units: int  # of a block
     padded: int  # H, rounded up to blocks · units
-    rows: int  # of a tile; for a small batch fewer than the 16 of a matrix instruction
+    rows: int  # of a tile; may be fewer than the 16 of a matrix instruction
     tiles: int  # of a group
     groups: int  # of one launch, all directions
     launches: int  # one after the other, where the chip cannot hold all groups at once
@@ -106,10 +106,6 @@ class Placement(NamedTuple):
         return 32 * self.warps_k * self.warps_n
 
     @property
-    def tile_rows(self) -> int:
-        return max(TILE, self.rows)
-
-    @property
     def may_spill(self) -> bool:
         """Whether the compiler may run out of registers; the estimate of their number is rough."""
         return self.spare < 56
@@ -121,7 +117,7 @@ class Placement(NamedTuple):
 
     def tile_groups(self, batch: int) -> int:
         """Groups of one direction, over all launches."""
-        return -(-batch // (self.tile_rows * self.tiles))
+        return -(-batch // (self.rows * self.tiles))
 
 
 def is_direct(scan: Scan, rows: int, warps_k: int) -> bool:

@@ -24,6 +24,8 @@ from .placement import (
     warp_parts,
 )
 
+SMALL_BATCH = 32  # may be split into groups of few rows
+
 
 def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
@@ -42,7 +44,7 @@ def _placements(scan: Scan, chip: Chip, every: bool) -> list[Placement]:
     return [
         placement
         for mode, blocks, units, padded in _shapes(scan, chip)
-        for rows in _row_counts(scan)
+        for rows in _row_counts(scan, chip, mode, blocks)
         for tiles in _tile_counts(scan, chip, mode, blocks, rows)
         for warps in _warps(units, every or rows <= 8, every)
         for resident in ((1, 2) if mode == CLUSTER else (1,))
@@ -77,22 +79,28 @@ def _shapes(scan: Scan, chip: Chip) -> Iterator[tuple[int, int, int, int]]:
             yield GRID, blocks, units, padded
 
 
-def _row_counts(scan: Scan) -> list[int]:
-    rows = TILE
-    while rows // 2 >= scan.batch and rows > 1:
-        rows //= 2
+def _row_counts(scan: Scan, chip: Chip, mode: int, blocks: int) -> list[int]:
+    """Rows of a tile: as many as a matrix instruction takes or the batch has, fewer, or more."""
+    most = min(TILE, 1 << (scan.batch - 1).bit_length())
+    counts = [most]
+    if mode != GRID and scan.batch <= SMALL_BATCH:
+        # A step of few rows is shorter. It pays as long as all groups find room at once.
+        at_once = chip.clusters(blocks) // scan.directions
+        counts += [n for n in (1, 2, 4, 8) if n < most and scan.batch <= n * at_once]
     # Two matrix instructions per weight pay where the weight is wide.
-    return [rows, 2 * TILE] if scan.batch > TILE and scan.type == "tf32" else [rows]
+    return [*counts, 2 * TILE] if scan.batch > TILE and scan.type == "tf32" else counts
 
 
 def _tile_counts(scan: Scan, chip: Chip, mode: int, blocks: int, rows: int) -> list[int]:
-    total = -(-scan.batch // max(TILE, rows))
+    total = -(-scan.batch // rows)
     if mode == GRID:
         at_once = chip.multiprocessors // (blocks * scan.directions)
         tiles = min(MOST_TILES, -(-total // at_once))
         # With fewer there are several launches: slower, but it fits where the state would not.
         return sorted({min(tiles, count) for count in (1, 4, MOST_TILES)})
-    return sorted({min(count, total) for count in (1, 2, 4, 8)})
+    # Groups of few rows are independent: several of them in one block would undo the split.
+    counts = (1,) if rows < min(TILE, scan.batch) else (1, 2, 4, 8)
+    return sorted({min(count, total) for count in counts})
 
 
 def _warps(units: int, single: bool, many: bool) -> Iterator[tuple[int, int]]:
@@ -193,7 +201,7 @@ def _placement(
     if mode != GRID and from_l2:
         return None  # a cluster that does not hold its weight has nothing over the whole grid
     left = registers - sum(4 * count * width for count, width in zip(held, wide, strict=True))
-    total_tiles = -(-scan.batch // max(TILE, rows))
+    total_tiles = -(-scan.batch // rows)
     all_groups = -(-total_tiles // tiles)  # of one direction
     launches, groups = 1, all_groups * scan.directions
     if mode == GRID:

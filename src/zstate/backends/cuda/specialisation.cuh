@@ -20,7 +20,6 @@ constexpr int kUnitTiles = kUnits / 8 / kWarpsN;           // tiles of eight uni
 constexpr int kItems = kRows * kUnits / 2;                 // pairs of units in a tile of rows
 constexpr int kRowEights = kRows > 8 ? kRows / 8 : 1;      // groups of eight rows
 constexpr int kRowSixteens = kRows > 16 ? kRows / 16 : 1;  // groups of sixteen: one matrix instruction each
-constexpr int kTileRows = kRows > 16 ? kRows : 16;
 // Up to eight rows the matrix instruction is transposed: the weight's columns fill its sixteen rows, so none is empty.
 constexpr bool kTransposed = kRows <= 8 && kType != kFloat32;
 // Otherwise the operand lies as the instruction takes it: the 16 bytes of a thread alternate words of rows r and r + 8.
