@@ -34,7 +34,7 @@ def named(fields: dict[str, Argument]) -> dict[str, str]:
 class PretendedScan:
     """A kernel that is never launched; it keeps what it was to read and what it would write."""
 
-    fields = Kernel.fields
+    fields, _step_memory = Kernel.fields, Kernel._step_memory
 
     def __init__(self, scan: Scan, placement: Placement) -> None:
         self.scan, self.placement, self.device = scan, placement, 0
@@ -65,7 +65,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[PretendedScan]:
     """From now on the engine runs on CPU tensors; the scans that it prepares."""
     made: list[PretendedScan] = []
 
-    def kernel_of(scan: Scan, options: Any, device: Any) -> Any:
+    def kernel_of(scan: Scan, options: Any, device: Any, in_steps: bool) -> Any:
+        assert in_steps
         made.append(PretendedScan(scan, placements(scan, CHIP)[0]))
         return made[-1]
 

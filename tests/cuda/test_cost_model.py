@@ -36,7 +36,7 @@ def script() -> Any:
 
 def synthetic(script: Any) -> list[Any]:
     """Times as they would be if the known costs were true."""
-    truth = Model(4e7, 4e6, KNOWN)
+    truth = Model(4e7, 4e6, KNOWN, cost_model.model_of((9, 0)).steps)
     sizes = [(64, 16), (256, 64), (512, 256), (1024, 40), (2048, 64)]
     scans = [
         Scan(cell, backward, False, "bfloat16", hidden, batch, 1)

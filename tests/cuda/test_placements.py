@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from zstate.backends.cuda import placements as module
-from zstate.backends.cuda.placement import BLOCK, CLUSTER, GRID, Chip, Placement, Scan
+from zstate.backends.cuda.placement import BLOCK, CLUSTER, GRID, STEPS, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 
 A100 = Chip(108, 166912, (8, 0))
@@ -45,7 +45,12 @@ def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
             directions=directions,
             backward=backward,
         )
-        found = placements(asked, chip)
+        every = placements(asked, chip, in_steps=True)
+        single = [plan for plan in every if plan.mode == STEPS]
+        assert bool(single) == (kind != "float32")
+        for plan in single:
+            check(asked, chip, plan)
+        found = [plan for plan in every if plan.mode != STEPS]
         if not found:
             # Full float32 needs registers that few blocks do not have: the plain path serves it.
             assert (chip, kind, hidden) == (SLICE, "float32", 1024), asked
@@ -69,6 +74,9 @@ def check(asked: Scan, chip: Chip, plan: Placement) -> None:
         assert plan.blocks <= 16
     if plan.mode == BLOCK:
         assert plan.blocks == 1
+    if plan.mode == STEPS:
+        assert plan.shared == 0 and not any((*plan.held, *plan.stored))
+        return
     for depth, held, stored in zip(
         [
             -(-phase.gates_in * plan.padded * asked.value_bytes // 64 // plan.warps_k)
@@ -144,3 +152,33 @@ def test_more_work_never_costs_less() -> None:
         placements(problem("lstm", False, hidden=h), H200)[0].microseconds for h in (64, 256, 1024)
     ]
     assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize("chip", [A100, H200], ids=["A100", "H200"])
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "hidden", "batch", "single"),
+    [
+        ("bfloat16", 256, 16, False),
+        ("tf32", 128, 1, False),
+        ("float32", 1536, 512, False),
+        ("tf32", 1536, 512, True),
+        ("bfloat16", 2048, 512, True),
+    ],
+)
+def test_where_single_steps_are_best(
+    kind: str, hidden: int, batch: int, single: bool, backward: bool, chip: Chip
+) -> None:
+    """Only for much work, never in full float32, and not unless they are allowed."""
+    asked = problem("lstm", False, type=kind, hidden=hidden, batch=batch, backward=backward)
+    assert (placements(asked, chip, in_steps=True)[0].mode == STEPS) == single
+    assert all(plan.mode != STEPS for plan in placements(asked, chip))
+
+
+def test_the_rows_of_single_steps() -> None:
+    """As few per block as keep the chip busy; with much work as many as there can be."""
+    for batch, hidden, rows in ((8, 64, 8), (256, 1024, 8), (512, 1024, 16), (4096, 1024, 32)):
+        asked = problem("lstm", False, hidden=hidden, batch=batch)
+        first, *others = (p for p in placements(asked, H200, True) if p.mode == STEPS)
+        assert first.rows == rows
+        assert {rows, *(each.rows for each in others)} == {8, 16, 32}

@@ -22,7 +22,7 @@ import zstate as zs
 import zstate.torch
 from zstate import backends, verify
 from zstate.backends.cuda import compiler, launch
-from zstate.backends.cuda.placement import Chip, Placement, Scan
+from zstate.backends.cuda.placement import STEPS, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 from zstate.descriptors import Activation, AnyDescriptor
 from zstate.errors import BackendError
@@ -40,6 +40,10 @@ STRESS = int(os.environ.get("ZSTATE_STRESS", "1000"))
 def stop_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "DEBUG", True)
     backends.PREPARED.clear()  # what was prepared for a call is kept there
+
+
+def in_single_steps(plan: Placement) -> bool:
+    return plan.mode == STEPS
 
 
 def check(case: verify.Case, dtype: str, seed: int = 0) -> None:
@@ -60,7 +64,16 @@ def test_option(cell: str, case: verify.Case, dtype: str) -> None:
     check(case, dtype)
 
 
-@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["tf32", "bfloat16"])
+@pytest.mark.parametrize(("cell", "case"), CASES, ids=[f"{c} {k.title}" for c, k in CASES])
+def test_option_in_single_steps(
+    cell: str, case: verify.Case, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "ACCEPTS", in_single_steps)
+    check(case, dtype)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("cell", "title"),
@@ -87,7 +100,8 @@ def test_way_over_the_chip(
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("cell", list(verify.CASES))
 def test_tiles_of_so_many_rows(cell: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.rows == rows)
+    accepts = lambda plan: plan.rows == rows and not in_single_steps(plan)  # noqa: E731
+    monkeypatch.setattr(launch, "ACCEPTS", accepts)
     check(a_case(cell, (5, rows if rows < 16 else 70, 9, 136)), "tf32")
 
 
@@ -106,7 +120,7 @@ def test_groups_of_few_rows(
 
 def test_what_the_driver_refuses_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = launch.Kernel.fits
-    first = placements(Scan("lstm", False, False, "bfloat16", 72, 37, 2), chip())[0].mode
+    first = placements(Scan("lstm", False, False, "bfloat16", 72, 37, 2), chip(), True)[0].mode
     asked = []
 
     def refuse(kernel: launch.Kernel) -> bool:
@@ -125,9 +139,8 @@ def test_where_the_driver_refuses_everything(monkeypatch: pytest.MonkeyPatch) ->
         check(a_case("gru", (3, 4, 5, 88)), "bfloat16")
 
 
-@pytest.mark.parametrize("seed", range(STRESS))
-def test_at_random(seed: int) -> None:
-    rng = random.Random(seed)
+def random_case(rng: random.Random) -> verify.Case:
+    """Any options, inputs and sizes."""
     _, case = rng.choice(CASES)
     size = (rng.randint(1, 12), rng.choice([1, 2, 7, 8, 16, 23, 33, 70]), rng.randint(1, 40))
     hidden = rng.choice([1, 3, 8, 17, 31, 64, 100, 129, 200, 257, 384])
@@ -144,19 +157,34 @@ def test_at_random(seed: int) -> None:
     descriptor = replace(case.descriptor, **kinds, **options)
     left_out = frozenset(name for name in OPTIONAL if rng.random() < 0.3) | case.without
     masks = [(size[0], size[1], 1), (1, size[1], hidden * descriptor_directions(descriptor)), (1,)]
-    check(
-        replace(
-            case,
-            descriptor=descriptor,
-            without=left_out,
-            sizes=(*size, hidden),
-            extra={"mask": rng.choice(masks)} if rng.random() < 0.5 else {},
-            scale=0.7,
-        ),
-        # cuBLAS has no TF32 for single columns: torch's loop would be exact there.
-        rng.choice(["float32", *(["tf32"] if hidden > 1 else []), "bfloat16", "float16"]),
-        seed,
+    return replace(
+        case,
+        descriptor=descriptor,
+        without=left_out,
+        sizes=(*size, hidden),
+        extra={"mask": rng.choice(masks)} if rng.random() < 0.5 else {},
+        scale=0.7,
     )
+
+
+# cuBLAS has no TF32 for single columns: torch's loop would be exact there.
+def types_for(case: verify.Case) -> list[str]:
+    return [*(["tf32"] if case.sizes[-1] > 1 else []), "bfloat16", "float16"]
+
+
+@pytest.mark.parametrize("seed", range(STRESS))
+def test_at_random(seed: int) -> None:
+    rng = random.Random(seed)
+    case = random_case(rng)
+    check(case, rng.choice(["float32", *types_for(case)]), seed)
+
+
+@pytest.mark.parametrize("seed", range(STRESS // 5))
+def test_at_random_in_single_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    rows, case = rng.choice([8, 16, 32]), random_case(rng)
+    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: in_single_steps(plan) and plan.rows == rows)
+    check(case, rng.choice(types_for(case)), seed)
 
 
 @pytest.mark.parametrize("seed", range(STRESS // 10))
@@ -202,7 +230,15 @@ def a_case(cell: str, size: tuple[int, int, int, int]) -> verify.Case:
 
 @pytest.mark.parametrize("cell", list(verify.CASES))
 @pytest.mark.parametrize("size", [(40, 16, 24, 256), (20, 64, 32, 512)])
-def test_the_same_bits_every_time(cell: str, size: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("single_steps", [False, True])
+def test_the_same_bits_every_time(
+    cell: str,
+    size: tuple[int, int, int, int],
+    single_steps: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if single_steps:
+        monkeypatch.setattr(launch, "ACCEPTS", in_single_steps)
     case = a_case(cell, size)
     fed = inputs(case, torch.bfloat16)
     first = harness.run_both(case, fed, "bfloat16", harness.ENGINE)
@@ -213,13 +249,18 @@ def test_the_same_bits_every_time(cell: str, size: tuple[int, int, int, int]) ->
 
 
 @pytest.mark.parametrize("cell", list(verify.CASES))
-def test_inside_a_graph(cell: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_inside_a_graph(cell: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one launch in full float32, and in single steps."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    if dtype != "float32":
+        monkeypatch.setattr(launch, "ACCEPTS", in_single_steps)
     case = a_case(cell, (12, 5, 7, 40))
-    fed = inputs(case, torch.float32)
-    wanted = harness.run_both(case, fed, "float32", harness.ENGINE)
+    fed = inputs(case, harness.TYPES[dtype])
+    wanted = harness.run_both(case, fed, dtype, harness.ENGINE)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = harness.run_both(case, fed, "float32", harness.ENGINE)
+        found = harness.run_both(case, fed, dtype, harness.ENGINE)
     graph.replay()
     torch.cuda.synchronize()
     for one, other in zip(wanted, found, strict=True):
@@ -377,7 +418,7 @@ def test_the_sanitizer_finds_nothing(tool: str) -> None:
         [
             *(program, "--tool", tool, "--error-exitcode", "9"),
             *(["--report-api-errors", "no"] if tool == "memcheck" else []),
-            *(sys.executable, str(small), "012"),
+            *(sys.executable, str(small), "0123"),
         ],
         capture_output=True,
         text=True,

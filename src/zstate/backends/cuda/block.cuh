@@ -49,7 +49,10 @@ struct Block {
         direction(group % kDirections),
         tile_group(a.first_group + group / kDirections) {}
 
-  ZS_DEVICE float2* state() const { return reinterpret_cast<float2*>(shared + kAtState); }
+  ZS_DEVICE float2* state() const {
+    if constexpr (kMode == kSteps) return a.kept + static_cast<i64>(blockIdx.x) * kStates * kStateStride;
+    return reinterpret_cast<float2*>(shared + kAtState);
+  }
   ZS_DEVICE float* sums() const { return reinterpret_cast<float*>(shared + kAtSums); }
 
   // Whether no thread of this warp has a p-th item.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ...layout import Layout
 from .arguments import MASK, Argument, Arguments, Shape
 from .options import Options
-from .placement import Scan
+from .placement import STEPS, Scan
 from .products import Matrix, Product
 
 if TYPE_CHECKING:
@@ -160,11 +160,15 @@ class _Builder:
         self.steps.append(RunScan(self.kernel.fields(self.arguments, self.z.T, addresses)))
 
     def weight(self) -> str:
-        """The recurrent weight as the scan reads it: the caller's own if it stays on the chip."""
+        """The recurrent weight as the scan reads it.
+
+        The caller's own if it stays on the chip, or if the library multiplies by it.
+        """
         z, placement = self.z, self.kernel.placement
         gradient = self.layout.operation.is_gradient
         size = placement.padded
-        if placement.holds_all(self.kernel.scan) or (size == z.H and not gradient):
+        holds_all = placement.mode == STEPS or placement.holds_all(self.kernel.scan)
+        if holds_all or (size == z.H and not gradient):
             return "recurrent_weight"
         shape = (z.D, size, z.G, size) if gradient else (z.D, z.G, size, size)
         name = self.arguments.reserve("weight", shape, self.dtype)
@@ -275,7 +279,7 @@ class _Backward(_Builder):
         per_unit = {"bias": z.G, "peephole": z.G, "secondary_bias": 1}
         widths = {name: z.D * n * z.H for name, n in per_unit.items() if name in self.names}
         groups, total = self.kernel.placement.tile_groups(z.N), sum(widths.values())
-        if groups == 1:
+        if self.kernel.placement.sums_all(z.N):
             return _Sums({_SUM_FIELDS[name]: self.result(name) for name in widths}, [])
         several = _Sums({"sum_stride": arguments.constant(total)}, [])
         if widths:

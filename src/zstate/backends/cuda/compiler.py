@@ -37,12 +37,12 @@ def _text(name: str) -> str:
     return _INCLUDE.sub("", text).replace("#pragma once", "")
 
 
-def scan_texts(cell: str) -> tuple[str, ...]:
+def scan_texts(cell: str, in_steps: bool = False) -> tuple[str, ...]:
     """The texts of a scan, with that of its cell, each behind what it uses."""
     return (
         *("machine.cuh", "specialisation.cuh", "block.cuh", "sums.cuh", "turn.cuh"),
         *("forward.cuh", "backward.cuh", cell),
-        *("exchange.cuh", "product.cuh", "scan.cu"),
+        *(("steps.cu",) if in_steps else ("exchange.cuh", "product.cuh", "scan.cu")),
     )
 
 

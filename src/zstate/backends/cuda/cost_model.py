@@ -57,6 +57,18 @@ class Costs(NamedTuple):
     stream_byte: float = 0.0
 
 
+class StepCosts(NamedTuple):
+    """Of a scan in single steps: microseconds, and work per microsecond."""
+
+    product: float  # a product, whatever its size
+    least_product: float
+    flops: float
+    flops_tf32: float
+    cell: float  # a launch of the cell's part, whatever its size
+    cell_bytes: float
+    gap: float  # between the launches of a phase
+
+
 class Group(NamedTuple):
     """Placements that share costs."""
 
@@ -71,6 +83,7 @@ class Model(NamedTuple):
     l2_bytes: float  # of the weight, that stay in L2 from step to step
     memory_bytes: float  # per microsecond, from device memory
     costs: dict[Group, Costs]
+    steps: StepCosts
 
 
 def read(entry: dict[str, Any]) -> Model:
@@ -84,6 +97,7 @@ def read(entry: dict[str, Any]) -> Model:
             )
             for each in entry["costs"]
         },
+        StepCosts(**entry["steps"]),
     )
 
 
@@ -94,6 +108,7 @@ def written(device: str, model: Model) -> dict[str, Any]:
         "device": device,
         "l2_bytes": model.l2_bytes,
         "memory_bytes_per_microsecond": model.memory_bytes,
+        "steps": model.steps._asdict(),
         "costs": [
             {
                 "mode": names[group.mode],
@@ -174,3 +189,19 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
     total += max(0.0, everywhere - model.l2_bytes) / model.memory_bytes
     total += cost.many * max(0, warps - 12) / 4 + cost.backward * scan.backward
     return (total * placement.tiles + fixed) * waves
+
+
+def step_microseconds(scan: Scan, chip: Chip) -> float:
+    """Microseconds of one step by a product of the library and a launch of the cell per phase."""
+    cost = model_of(chip.capability).steps
+    flops = cost.flops_tf32 if scan.type == "tf32" else cost.flops
+    values = 5 + 2 * scan.gates if scan.backward else 2  # per unit of a row: read and written
+    total = 0.0
+    for into, out, _ in scan.phases:
+        work = 2 * scan.batch * into * out * scan.hidden**2
+        product = max(cost.least_product, cost.product + work / flops)
+        total += scan.directions * product + cost.cell + cost.gap
+        values += into + out if scan.backward else into + 3 * out
+    kept = 8 * scan.states  # bytes, read and written
+    units = scan.batch * scan.directions * scan.hidden
+    return total + units * (values * scan.value_bytes + kept) / cost.cell_bytes

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 
 import torch
 
 from ... import pipeline
 from ...layout import Layout
-from .arguments import Arguments
+from .arguments import Argument, Arguments
 from .calls import (
     AddBias,
     AnyStep,
@@ -23,7 +24,9 @@ from .calls import (
     scan_of,
     sizes,
 )
-from .launch import Launched, chip_of, enter, kernel_of, launched_products
+from .cells import Phase
+from .launch import INDEX, Launched, chip_of, enter, kernel_of, launched_products
+from .placement import STEPS
 from .placements import placements
 from .prepared import Memory, Prepared, Step, Tensors, tensor_of
 from .products import Matrix, Product, are_small
@@ -69,7 +72,11 @@ def _prepared(layout: Layout, inputs: Tensors, exact: bool, mask_pairs: bool) ->
     assert source is not None
     scan, z, index = scan_of(layout, exact), sizes(layout), source.device.index
     # Full float32 may not fit on a chip with few multiprocessors at all.
-    if layout.dtype == "float64" or not (z.T and z.N) or not placements(scan, chip_of(index)):
+    if (
+        layout.dtype == "float64"
+        or not (z.T and z.N)
+        or not placements(scan, chip_of(index), in_steps=True)
+    ):
         return partial(pipeline.run, layout)
     shapes = {
         name: tuple(tensor.shape)
@@ -77,7 +84,7 @@ def _prepared(layout: Layout, inputs: Tensors, exact: bool, mask_pairs: bool) ->
         if tensor is not None
     }
     enter(index)
-    kernel = kernel_of(scan, options_of(layout, shapes, mask_pairs), index)
+    kernel = kernel_of(scan, options_of(layout, shapes, mask_pairs), index, in_steps=True)
     call = describe(layout, kernel, shapes)
     return Prepared(call, source.device, source.dtype, [_step(call, each) for each in call.steps])
 
@@ -89,6 +96,8 @@ def _step(call: Call, step: AnyStep) -> Callable[[], Step]:
     """A step; bound once all numbers of the call have their places."""
     if isinstance(step, RunScan):
         fields, steps = step.fields, call.layout.size[0]
+        if call.kernel.placement.mode == STEPS:
+            return lambda: _in_single_steps(call, fields)
         return lambda: _launching(call.kernel.launched(call.arguments, steps, fields))
     if isinstance(step, Multiply):
         kind, device = call.kernel.scan.type, call.kernel.device
@@ -105,6 +114,40 @@ def _step(call: Call, step: AnyStep) -> Callable[[], Step]:
 
 def _launching(launched: Launched) -> Step:
     return lambda memory: launched(memory.numbers, memory.stream)
+
+
+def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
+    """For every phase of every step: one product per direction, and one launch."""
+    arguments, z, kernel = call.arguments, sizes(call.layout), call.kernel
+    pick = itemgetter(*map(arguments.place, fields.values()))
+    begin, *launches = kernel.step_launches()
+    names = ("operand", "recurrent_weight", "product")
+    backward, phases = kernel.scan.backward, kernel.scan.phases
+
+    def products(memory: Memory, phase: Phase) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The factors and the result of each direction; the phase's gates are rows of R."""
+        operand, weight, product = (tensor_of(arguments, memory, name) for name in names)
+        gates = phase.gates_in if backward else phase.gates_out
+        rows = weight.view(z.D, z.G * z.H, z.H)[:, phase.first * z.H : (phase.first + gates) * z.H]
+        left = operand.view(-1)[: z.D * z.N * phase.gates_in * z.H].view(z.D, z.N, -1)
+        out = product.view(-1)[: z.D * z.N * phase.gates_out * z.H].view(z.D, z.N, -1)
+        right = rows if backward else rows.transpose(1, 2)  # [D,gates_in·H,gates_out·H]
+        return list(zip(left, right, out, strict=True))
+
+    def run(memory: Memory) -> None:
+        work = [
+            (products(memory, each), launch) for each, launch in zip(phases, launches, strict=True)
+        ]
+        words, stream, multiply = list(pick(memory.numbers)), memory.stream, torch.mm
+        begin(stream, words)
+        for index in range(z.T):
+            words[INDEX] = index
+            for factors, launch in work:
+                for left, right, out in factors:
+                    multiply(left, right, out=out)
+                launch(stream, words)
+
+    return run
 
 
 def by_torch(products: list[Product], arguments: Arguments) -> Step:

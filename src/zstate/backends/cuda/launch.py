@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -15,7 +16,7 @@ from ...errors import BackendError
 from .arguments import Argument, Arguments
 from .compiler import PRODUCTS, machine_code, scan_texts, source
 from .options import Options, constants, product_constants
-from .placement import BLOCK, CLUSTER, GRID, Chip, Placement, Scan
+from .placement import CLUSTER, GRID, STEPS, Chip, Placement, Scan
 from .placements import placements
 from .products import MOST_WORDS, SHARED, THREADS, Product, jobs
 
@@ -58,12 +59,19 @@ FIELDS = (
     "peephole_sum",
     "bias2_sum",
     "sum_stride",
+    "index",
+    "product",
+    "operand",
+    "kept",
 )
 
 _FIRST_GROUP, _EXCHANGE = FIELDS.index("first_group"), FIELDS.index("exchange")
+INDEX = FIELDS.index("index")
 
 Launched: TypeAlias = Callable[[list[int], int], None]  # of a call's numbers, on a stream
 
+_PHASES = (b"first_phase", b"last_phase")  # in steps.cu; the last may be the only one
+DEPENDENT = True  # a step's launch begins to read its inputs while the product before it ends
 DEBUG = False  # stop a wait that lasts too long: for development
 ACCEPTS: Callable[[Placement], bool] | None = None  # only these placements: for tests
 
@@ -170,12 +178,14 @@ class Launch:
         return config
 
 
-def loaded(code: bytes, name: bytes, shared: int) -> Any:
-    """A function of machine code, allowed so many bytes of shared memory; it stays loaded."""
-    function = checked(driver.cuModuleGetFunction(checked(driver.cuModuleLoadData(code)), name))
+def loaded(code: bytes, names: Sequence[bytes], shared: int) -> list[Any]:
+    """Functions of machine code, allowed so many bytes of shared memory; they stay loaded."""
+    module = checked(driver.cuModuleLoadData(code))
+    functions = [checked(driver.cuModuleGetFunction(module, name)) for name in names]
     dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    checked(driver.cuFuncSetAttribute(function, dynamic, shared))
-    return function
+    for function in functions:
+        checked(driver.cuFuncSetAttribute(function, dynamic, shared))
+    return functions
 
 
 def architecture(device: int) -> str:
@@ -187,9 +197,13 @@ class Kernel:
 
     def __init__(self, scan: Scan, options: Options, placement: Placement, device: int) -> None:
         self.scan, self.placement, self.device = scan, placement, device
-        text = source(constants(scan, options, placement, DEBUG), scan_texts(scan.form.text))
+        in_steps = placement.mode == STEPS
+        texts = scan_texts(scan.form.text, in_steps)
+        text = source(constants(scan, options, placement, DEBUG), texts)
         self.code = machine_code(text, architecture(device))
-        self._function = loaded(self.code, b"scan", placement.shared)
+        names = [b"begin", *_PHASES[-len(scan.phases) :]] if in_steps else [b"scan"]
+        self._functions = loaded(self.code, names, placement.shared)
+        self._function = self._functions[-1]
         if placement.mode == CLUSTER and placement.blocks > 8:
             checked(
                 driver.cuFuncSetAttribute(
@@ -210,15 +224,12 @@ class Kernel:
             self.exchange_words = placement.groups * placement.tiles * placement.rows * row // 4
 
     def _launch(self, blocks: int) -> Launch:
+        return self._launch_of(self._function, blocks, self._launch_attributes())
+
+    def _launch_of(self, function: Any, blocks: int, attributes: Sequence[Any] = ()) -> Launch:
         placement = self.placement
-        return Launch(
-            self._function,
-            blocks,
-            placement.threads,
-            placement.shared,
-            len(FIELDS),
-            self._launch_attributes(),
-        )
+        words = len(FIELDS)
+        return Launch(function, blocks, placement.threads, placement.shared, words, attributes)
 
     def _launch_attributes(self) -> list[Any]:
         if self.placement.mode == CLUSTER:
@@ -232,6 +243,12 @@ class Kernel:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
+            return [attribute]
+        if self.placement.mode == STEPS and DEPENDENT and chip_of(self.device).capability >= (9, 0):
+            names = driver.CUlaunchAttributeID
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
             return [attribute]
         return []
 
@@ -274,8 +291,37 @@ class Kernel:
         if self.exchange_words:
             name = arguments.reserve("exchange", (steps * self.exchange_words,), "int32")
             given["exchange"] = arguments.address(name)
+        if self.placement.mode == STEPS:
+            given |= self._step_memory(arguments)
         nothing = arguments.constant(0)
         return {name: given.get(name, nothing) for name in FIELDS}
+
+    def _step_memory(self, arguments: Arguments) -> dict[str, Argument]:
+        """What the launches of a scan in single steps leave for each other."""
+        scan, placement = self.scan, self.placement
+        dtype = "float32" if scan.type == "tf32" else scan.type
+        rows = (scan.directions, scan.batch)
+        blocks = placement.groups * placement.blocks
+        pairs = blocks * scan.states * placement.rows * placement.units // 2
+        pieces = {
+            "product": ((*rows, max(each.gates_out for each in scan.phases) * scan.hidden), dtype),
+            "operand": ((*rows, max(each.gates_in for each in scan.phases) * scan.hidden), dtype),
+            **({"kept": ((pairs, 2), "float32")} if pairs else {}),
+        }
+        return {
+            name: arguments.address(arguments.reserve(name, shape, kind))
+            for name, (shape, kind) in pieces.items()
+        }
+
+    def step_launches(self) -> list[Launch]:
+        """Of a scan in single steps: the one before the first step, then those of its phases."""
+        ((_, blocks),) = self.launches
+        first, *phases = self._functions
+        attributes = self._launch_attributes()
+        return [
+            self._launch_of(first, blocks),
+            *(self._launch_of(each, blocks, attributes) for each in phases),
+        ]
 
     def launched(self, arguments: Arguments, steps: int, fields: dict[str, Argument]) -> Launched:
         """The launches of a call, once all numbers have their places."""
@@ -308,7 +354,8 @@ class Kernel:
 @cache
 def _product_function(kind: str, device: int, name: bytes) -> Any:
     text = source(product_constants(kind), PRODUCTS)
-    return loaded(machine_code(text, architecture(device)), name, SHARED)
+    (function,) = loaded(machine_code(text, architecture(device)), [name], SHARED)
+    return function
 
 
 def launched_products(
@@ -333,13 +380,13 @@ _KERNELS: dict[tuple[object, ...], Kernel] = {}
 _MOST_REFUSED = 3  # placements of one mode; each had to be compiled
 
 
-def kernel_of(scan: Scan, options: Options, device: int) -> Kernel:
-    """The best specialisation that the driver accepts."""
-    key = (scan, options, device, ACCEPTS, DEBUG)
+def kernel_of(scan: Scan, options: Options, device: int, in_steps: bool = False) -> Kernel:
+    """The best specialisation that the driver accepts; in single steps only where allowed."""
+    key = (scan, options, device, in_steps, ACCEPTS, DEBUG)
     if key in _KERNELS:
         return _KERNELS[key]
-    refused = {BLOCK: 0, CLUSTER: 0, GRID: 0}
-    for placement in placements(scan, chip_of(device)):
+    refused: Counter[int] = Counter()  # by mode
+    for placement in placements(scan, chip_of(device), in_steps):
         if refused[placement.mode] == _MOST_REFUSED:
             continue
         if ACCEPTS is not None and not ACCEPTS(placement):

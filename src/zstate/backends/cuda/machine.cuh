@@ -10,7 +10,7 @@ typedef long long i64;
 
 // The same numbers as in options.py and placement.py.
 enum { kBfloat16 = 0, kFloat16 = 1, kTf32 = 2, kFloat32 = 3 };
-enum { kBlock = 0, kCluster = 1, kGrid = 2 };
+enum { kBlock = 0, kCluster = 1, kGrid = 2, kSteps = 3 };
 
 template <bool B, class X, class Y>
 struct Select {

@@ -74,7 +74,7 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "HasMask": options.mask,
         "MaskPairs": options.mask_pairs,
         "HoldsAll": placement.holds_all(scan),
-        "OneGroup": scan.backward and placement.tile_groups(scan.batch) == 1,
+        "OneGroup": scan.backward and placement.sums_all(scan.batch),
         "HasPeephole": options.peephole,
         "PeepholeOnNewCell": options.peephole_on_new_cell,
         "HasBias2": options.bias2,

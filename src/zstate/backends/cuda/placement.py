@@ -6,6 +6,9 @@ to 32 rows; groups are independent. Its blocks exchange the operand of every pro
 - inside one block, through shared memory (small H),
 - inside a cluster, through distributed shared memory (Hopper and newer),
 - over the whole grid, through L2, all blocks resident at once (large H, older chips).
+
+Or the scan goes in single steps: the library multiplies, and one launch per phase does the rest
+(large H and large batches). Its blocks hold no weight and exchange nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import NamedTuple
 
 from .cells import CELLS, Form, Phase
 
-BLOCK, CLUSTER, GRID = 0, 1, 2
+BLOCK, CLUSTER, GRID, STEPS = 0, 1, 2, 3
 TILE = 16  # rows of one matrix instruction
 MOST_TILES = 16  # of one block: bounds its state in shared memory
 THREAD_REGISTERS = 255
@@ -118,6 +121,13 @@ class Placement(NamedTuple):
     def tile_groups(self, batch: int) -> int:
         """Groups of one direction, over all launches."""
         return -(-batch // (self.rows * self.tiles))
+
+    def sums_all(self, batch: int) -> bool:
+        """Whether the scan leaves whole sums over time and batch: one group has all rows.
+
+        In single steps such a sum grows from launch to launch, so it stays in float32.
+        """
+        return self.mode != STEPS and self.tile_groups(batch) == 1
 
 
 def is_direct(scan: Scan, rows: int, warps_k: int) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .cost_model import microseconds
+from .cost_model import microseconds, step_microseconds
 from .placement import (
     BLOCK,
     CLUSTER,
     GRID,
     MOST_TILES,
+    STEPS,
     THREAD_REGISTERS,
     TILE,
     Chip,
@@ -31,12 +32,50 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def placements(scan: Scan, chip: Chip) -> list[Placement]:
-    """Every placement that this chip could hold, best first."""
+def placements(scan: Scan, chip: Chip, in_steps: bool = False) -> list[Placement]:
+    """Every placement that this chip could hold, best first; single steps only where allowed."""
     possible = _placements(scan, chip, False) or _placements(scan, chip, True)
     # What holds nothing in registers is never best, but may be all that fits.
     holding = [placement for placement in possible if any(placement.held) or scan.type == "float32"]
-    return sorted(holding or possible, key=lambda placement: placement.microseconds)
+    single = _single_steps(scan, chip) if in_steps and scan.type != "float32" else []
+    return sorted([*(holding or possible), *single], key=lambda placement: placement.microseconds)
+
+
+def _single_steps(scan: Scan, chip: Chip) -> list[Placement]:
+    """The blocks of a step's launches: a warp has one row or several, and 64 units.
+
+    First the fewest rows with up to four blocks per multiprocessor: enough to hide the latency of
+    memory. The others are no faster, but a test may choose them.
+    """
+    warps, units = 8, 64
+    blocks, none = -(-scan.hidden // units), (0,) * len(scan.phases)
+    time = step_microseconds(scan, chip)
+    found = [
+        Placement(
+            mode=STEPS,
+            blocks=blocks,
+            units=units,
+            padded=blocks * units,
+            rows=rows,
+            tiles=1,
+            groups=-(-scan.batch // rows) * scan.directions,
+            launches=1,
+            warps_k=warps,
+            warps_n=1,
+            chunk=0,
+            held=none,
+            stored=none,
+            shared=0,
+            # Four rows of a warp may take more registers than two resident blocks leave.
+            resident=1 if rows == 4 * warps else 2,
+            spare=THREAD_REGISTERS,
+            microseconds=time,
+        )
+        for rows in (warps, 2 * warps, 4 * warps)
+    ]
+    many = 4 * chip.multiprocessors
+    fitting = [each for each in found if each.groups * each.blocks <= many]
+    return fitting + found[: len(found) - len(fitting)][::-1]
 
 
 def _placements(scan: Scan, chip: Chip, every: bool) -> list[Placement]:

@@ -23,7 +23,7 @@ constexpr int kRowSixteens = kRows > 16 ? kRows / 16 : 1;  // groups of sixteen:
 // Up to eight rows the matrix instruction is transposed: the weight's columns fill its sixteen rows, so none is empty.
 constexpr bool kTransposed = kRows <= 8 && kType != kFloat32;
 // Otherwise the operand lies as the instruction takes it: the 16 bytes of a thread alternate words of rows r and r + 8.
-constexpr bool kInterleaved = !kTransposed && kType != kFloat32;
+constexpr bool kInterleaved = !kTransposed && kType != kFloat32 && kMode != kSteps;
 // One warp over all of K keeps its sums in registers; the sums of several warps pass through shared memory.
 constexpr bool kDirect = kWarpsK == 1 && kTransposed;
 constexpr int kItemsPerThread = kDirect ? kUnitTiles : (kItems + kThreads - 1) / kThreads;
@@ -64,14 +64,15 @@ constexpr int kOperandsEnd =
     kAtOperands + Phase<0>::operand_bytes + (kTwoPhases ? Phase<kLastPhase>::operand_bytes : 0);
 constexpr int kAtWeights = aligned(kOperandsEnd);
 constexpr int kWeightsEnd = kAtWeights + Phase<0>::weight_bytes + (kTwoPhases ? Phase<kLastPhase>::weight_bytes : 0);
-static_assert(kWeightsEnd == kShared, "the placement and the kernel disagree about shared memory");
+static_assert(kMode == kSteps || kWeightsEnd == kShared, "the placement and the kernel disagree about shared memory");
 template <int P>
 struct At {
   static constexpr int operand = kAtOperands + (P == 0 ? 0 : Phase<0>::operand_bytes);
   static constexpr int weight = kAtWeights + (P == 0 ? 0 : Phase<0>::weight_bytes);
 };
 
-// The sums of a single tile group are the gradients themselves; those of several are added up afterwards.
+// The sums of a single tile group are the gradients themselves; those of several are added up afterwards, as are those
+// that grow from launch to launch.
 using Summed = Select<kOneGroup, Stored, float>::type;
 
 // What a launch is given, all of it 64-bit words; the same order as in launch.py.
@@ -104,4 +105,9 @@ struct Arguments {
   Summed* peephole_sum;    // [D,G,H]
   Summed* bias2_sum;       // [D,H]
   i64 sum_stride;          // from one tile group to the next
+  // Of a scan in single steps:
+  i64 index;
+  const Stored* product;  // [D][N][gates_out,H]
+  Stored* operand;        // [D][N][gates_in,H]
+  float2* kept;           // [blocks][kStates][kRows,kUnits/2]
 };
