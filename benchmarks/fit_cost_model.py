@@ -21,6 +21,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,7 @@ import numpy as np
 from zstate.backends.cuda import cost_model
 from zstate.backends.cuda.cells import CELLS
 from zstate.backends.cuda.cost_model import Costs, Group, Model
+from zstate.backends.cuda.options import Options
 from zstate.backends.cuda.placement import Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 
@@ -138,28 +141,54 @@ def fit_file(times: Path, costs: Path) -> None:
 
 def scans(limit: int) -> Iterator[Scan]:
     """Every cell, direction of time and type, with the sizes in random order."""
-    sizes = list(itertools.product((32, 64, 128, 256, 512, 1024, 2048), (1, 4, 8, 16, 64, 256)))
+    hidden = (32, 64, 77, 128, 200, 256, 512, 768, 1024, 1536, 2048)
+    sizes = list(itertools.product(hidden, (1, 2, 5, 8, 16, 32, 64, 96, 128, 256, 512)))
     every = list(itertools.product(CELLS, (False, True), ("bfloat16", "tf32", "float32"), sizes))
     random.Random(0).shuffle(every)
     for (cell, reset_after), backward, kind, (hidden, batch) in every[:limit]:
         yield Scan(cell, backward, reset_after, kind, hidden, batch, 1)
 
 
-def measure(times: Path, limit: int, each: int) -> None:
+def tried(scan: Scan, chip: Chip, count: int) -> list[Placement]:
+    """The first half by the model so far, the others at random."""
+    every, rng = placements(scan, chip), random.Random(repr(scan))
+    first, rest = every[: count // 2], every[count // 2 :]
+    return first + rng.sample(rest, min(count - len(first), len(rest)))
+
+
+def build(part: list[Scan], device: int, count: int) -> None:
+    """Compile what will be measured: most of the time goes into that."""
+    from zstate.backends.cuda.launch import Kernel, chip_of, enter
+
+    enter(device)
+    for scan in part:
+        for placement in tried(scan, chip_of(device), count):
+            Kernel(scan, plain_options(scan), placement, device)
+
+
+def measure(times: Path, asked: list[Scan], each: int) -> None:
     import torch
 
     from zstate.backends.cuda.launch import chip_of
 
     device = torch.cuda.current_device()
-    chip, rng, rows = chip_of(device), random.Random(0), []
-    for scan in scans(limit):
-        every = placements(scan, chip)
-        tried = every[: each // 2]
-        tried += rng.sample(every[each // 2 :], min(each - len(tried), len(every) - len(tried)))
-        for placement in tried:
+    chip, rows = chip_of(device), []
+    workers = max(1, (os.cpu_count() or 1) - 1)
+    spawned = multiprocessing.get_context("spawn")
+    builders = [
+        spawned.Process(target=build, args=(asked[k::workers], device, each))
+        for k in range(workers)
+    ]
+    for builder in builders:
+        builder.start()
+    for builder in builders:
+        builder.join()
+    for scan in asked:
+        for placement in tried(scan, chip, each):
             time = step_time(scan, placement, device)
             if time is not None:
                 rows.append(Row(scan, placement, time))
+        torch.cuda.empty_cache()
         print(f"{scan}: {len(rows)} rows", flush=True)
         data = {
             "device": torch.cuda.get_device_name(device),
@@ -175,22 +204,27 @@ def step_time(scan: Scan, placement: Placement, device: Any) -> float | None:
     Two lengths are timed and subtracted, so that the launch does not count.
     """
     from zstate.backends.cuda.launch import Kernel, enter
-    from zstate.backends.cuda.options import Options
 
+    enter(device)
+    kernel = Kernel(scan, plain_options(scan), placement, device)
+    if not kernel.fits():
+        return None
+    step = scan.batch * scan.directions * scan.gates * scan.hidden
+    long = max(24, min(320, 2**26 // step))
+    return (run_time(kernel, long) - run_time(kernel, long // 4)) / (long - long // 4)
+
+
+def plain_options(scan: Scan) -> Options:
+    """A call that trains, without anything optional."""
     gates = scan.gates
-    options = Options(
+    return Options(
         slots=tuple(range(gates)),
-        activations=(2,) * (gates + 1),
+        activations=(3,) * gates + (2,) * (gates == 4),
         save_gates=not scan.backward,
+        save_cell=gates == 4 and not scan.backward,
         want_left=scan.backward,
         sum_bias=scan.backward,
     )
-    enter(device)
-    kernel = Kernel(scan, options, placement, device)
-    if not kernel.fits():
-        return None
-    short, long = (run_time(kernel, steps) for steps in (64, 320))
-    return (long - short) / 256
 
 
 def run_time(kernel: Any, steps: int) -> float:
@@ -247,7 +281,7 @@ def main() -> None:
     fitting.add_argument("--costs", type=Path, default=here, help="the file to write into")
     options = parser.parse_args()
     if options.command == "measure":
-        measure(options.times, options.scans, options.placements)
+        measure(options.times, list(scans(options.scans)), options.placements)
     else:
         fit_file(options.times, options.costs)
 

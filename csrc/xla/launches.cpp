@@ -91,11 +91,9 @@ ffi::Error failed(const char* what, Status status) {
 
 // ---- a launch ----
 
-enum Mode : i64 { kBlock, kCluster, kGrid };
-
 // The numbers of the attribute `launch`, in the order in which jax/cuda.py writes them.
 struct Shape {
-  i64 mode, cluster, threads, shared_bytes, first_group, exchange, exchange_words;
+  i64 cooperative, cluster, threads, shared_bytes, first_group, exchange, filled_words;
 };
 constexpr std::size_t kShapeNumbers = sizeof(Shape) / sizeof(i64);
 
@@ -163,28 +161,30 @@ ffi::Error run(Stream stream, ffi::RemainingArgs operands, ffi::RemainingRets re
     arguments[k] = static_cast<std::uint64_t>(number);
     if (buffer >= 0) arguments[k] += address_of(operands, results, static_cast<std::size_t>(buffer));
   }
-  Attribute attribute{};
-  if (shape.mode == kCluster) {
-    attribute.id = Attribute::kClusterDimension;
-    attribute.value = {static_cast<unsigned>(shape.cluster), 1, 1};
-  } else {
+  Attribute launched[2]{};
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    launched[count].id = Attribute::kClusterDimension;
+    launched[count++].value = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.cooperative) {
     // The driver refuses a launch whose blocks cannot all be resident: no wait is endless.
-    attribute.id = Attribute::kCooperative;
-    attribute.value = {1};
+    launched[count].id = Attribute::kCooperative;
+    launched[count++].value = {1};
   }
   LaunchConfig config{{1, 1, 1},
                       {static_cast<unsigned>(shape.threads), 1, 1},
                       static_cast<unsigned>(shape.shared_bytes),
                       stream,
-                      &attribute,
-                      shape.mode == kBlock ? 0U : 1U};
+                      launched,
+                      count};
   void* parameters[] = {arguments.data()};
   for (std::size_t k = 0; k < groups->size(); k += 2) {
     arguments[static_cast<std::size_t>(shape.first_group)] = static_cast<std::uint64_t>(groups->begin()[k]);
     config.grid[0] = static_cast<unsigned>(groups->begin()[k + 1]);
-    if (shape.exchange_words) {  // all ones: not there yet
+    if (shape.filled_words) {  // all ones: not there yet
       const std::uint64_t exchange = arguments[static_cast<std::size_t>(shape.exchange)];
-      const auto count = static_cast<std::size_t>(shape.exchange_words);
+      const auto count = static_cast<std::size_t>(shape.filled_words);
       if (const Status status = driver()->fill(exchange, ~0U, count, stream))
         return failed("clearing an exchange", status);
     }

@@ -13,7 +13,7 @@ from zstate.backends.cuda import engine, prepared
 from zstate.backends.cuda.arguments import MASK, Argument, Arguments
 from zstate.backends.cuda.calls import WRITTEN
 from zstate.backends.cuda.launch import Kernel
-from zstate.backends.cuda.placement import GRID, Chip, Placement, Scan
+from zstate.backends.cuda.placement import Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 from zstate.backends.cuda.prepared import Memory, Step, tensor_of
 
@@ -34,11 +34,10 @@ def named(fields: dict[str, Argument]) -> dict[str, str]:
 class PretendedScan:
     """A kernel that is never launched; it keeps what it was to read and what it would write."""
 
-    fields, _step_memory = Kernel.fields, Kernel._step_memory
+    fields, exchange, _step_memory = Kernel.fields, Kernel.exchange, Kernel._step_memory
 
     def __init__(self, scan: Scan, placement: Placement) -> None:
         self.scan, self.placement, self.device = scan, placement, 0
-        self.exchange_words = 8 if placement.mode == GRID else 0
         self.code, self.launches = b"machine code", [(0, 12), (2, 6)]
         self.read: dict[str, torch.Tensor] = {}  # before it wrote anything
         self.seen: dict[str, torch.Tensor] = {}

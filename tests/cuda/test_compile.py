@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core")
 
 from zstate.backends.cuda import compiler  # noqa: E402
 from zstate.backends.cuda.options import Options, constants, product_constants  # noqa: E402
-from zstate.backends.cuda.placement import STEPS, Chip, Placement, Scan  # noqa: E402
+from zstate.backends.cuda.placement import STEPS, WIDE, Chip, Placement, Scan  # noqa: E402
 from zstate.backends.cuda.placements import placements  # noqa: E402
 
 try:
@@ -82,9 +82,10 @@ def grid() -> list[tuple[str, Scan, bool]]:
 
 def build(architecture: str, asked: Scan, options: Options, plan: Placement) -> bytes:
     """Machine code; a few spills, and only where the plan says that registers may not suffice."""
-    texts = compiler.scan_texts(asked.form.text, plan.mode == STEPS)
+    texts = compiler.scan_texts(asked.form.text, plan.mode)
     log, text = io.StringIO(), compiler.source(constants(asked, options, plan), texts)
-    code = compiler.compile_text(text, architecture, log)
+    code = compiler.compile_text(text, architecture + ("a" if plan.mode == WIDE else ""), log)
+    assert "wgmma.mma_async instructions are serialized" not in log.getvalue()
     spilled = max(map(int, re.findall(r"(\d+) bytes spill stores", log.getvalue())))
     assert spilled <= (256 if plan.may_spill else 0), plan
     return code
@@ -119,6 +120,26 @@ def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:
     asked = Scan("gru", backward, False, "bfloat16", 72, 37, 2)
     plan = next(plan for plan in placements(asked, CHIPS["sm_90"], True) if plan.mode == mode)
     assert build("sm_90", asked, everything("gru", backward, False), plan)
+
+
+# One tile and several; with all options, or with none.
+MANY_ROWS = [(130, 37, 1, True), (512, 500, 4, False), (257, 99, 3, True)]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("kind", ["bfloat16", "tf32"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_scan_for_many_rows_compiles(cell: str, kind: str, backward: bool) -> None:
+    """Without spills."""
+    mark = zlib.crc32(repr((cell, kind, backward)).encode())
+    hidden, batch, tiles, full = MANY_ROWS[mark % len(MANY_ROWS)]
+    after = cell == "gru"
+    options = everything(cell, backward, after) if full else Options(*CELLS[cell])
+    asked = Scan(cell, backward, after, kind, hidden, batch, 1, optional=18 if full else 0)
+    plans = placements(asked, CHIPS["sm_90"])
+    plan = next(plan for plan in plans if plan.mode == WIDE and plan.tiles == tiles)
+    assert not plan.may_spill
+    build("sm_90", asked, options, plan)
 
 
 @pytest.mark.parametrize("rows", [1, 4])

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from zstate.backends.cuda import placements as module
-from zstate.backends.cuda.placement import BLOCK, CLUSTER, GRID, STEPS, Chip, Placement, Scan
+from zstate.backends.cuda.placement import BLOCK, CLUSTER, GRID, STEPS, WIDE, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 
 A100 = Chip(108, 166912, (8, 0))
@@ -63,10 +63,13 @@ def check(asked: Scan, chip: Chip, plan: Placement) -> None:
     assert plan.padded == plan.blocks * plan.units >= asked.hidden
     assert plan.units % 8 == 0
     assert (plan.padded * asked.value_bytes) % 64 == 0
-    assert (plan.units // 8) % plan.warps_n == 0
     assert plan.threads <= 1024
     rows = plan.rows * plan.tiles * plan.groups // asked.directions * plan.launches
     assert rows >= asked.batch
+    if plan.mode == WIDE:
+        check_wide(asked, chip, plan)
+        return
+    assert (plan.units // 8) % plan.warps_n == 0
     if plan.mode == GRID:
         assert plan.groups * plan.blocks <= chip.multiprocessors
     if plan.mode == CLUSTER:
@@ -89,6 +92,22 @@ def check(asked: Scan, chip: Chip, plan: Placement) -> None:
         assert 0 <= held <= plan.chunk
         assert held + stored <= depth
         assert plan.mode == GRID or held + stored == depth
+
+
+def check_wide(asked: Scan, chip: Chip, plan: Placement) -> None:
+    """Of the scan for many rows: warp groups, whole stages, and clusters that fit at once."""
+    assert chip.capability == (9, 0) and len(asked.phases) == 1
+    groups_m, groups_k = plan.warps_n // 4, plan.warps_k
+    assert 64 * groups_m >= asked.gates * plan.units and plan.rows % 8 == 0
+    stage = 64 * plan.pieces * groups_k  # bytes of K
+    assert (plan.held[0] + plan.stored[0]) * stage == plan.padded * asked.value_bytes
+    assert plan.cluster == (asked.gates if asked.backward else 1)
+    assert plan.blocks % plan.cluster == 0
+    assert plan.groups * plan.blocks <= chip.clusters(plan.cluster) * plan.cluster
+    assert plan.chunk >= 3  # one stage is copied, one multiplied, one released
+    state = asked.states * plan.tiles * plan.rows * plan.units // 2 * 8
+    passing = groups_m * groups_k * plan.pieces * 4096  # the weight on its way into registers
+    assert not plan.held[0] or 1024 + -(-state // 1024) * 1024 + passing <= plan.shared
 
 
 @pytest.mark.parametrize(("hidden", "batch"), [(8192, 4), (16384, 1), (2048, 5000), (4096, 33)])
@@ -117,6 +136,24 @@ def test_a_batch_beyond_the_chip_takes_several_launches() -> None:
     plan = placements(problem("lstm", False, hidden=1024, batch=5000), H200)[0]
     assert plan.launches > 1
     assert plan.tiles <= module.MOST_TILES
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(200, 1024), (256, 512), (100, 2048), (1536, 96)])
+def test_every_plan_for_many_rows_fits(hidden: int, batch: int) -> None:
+    sizes = itertools.product(CELLS, ("bfloat16", "tf32"), (1, 2), (False, True))
+    for (cell, after), kind, directions, backward in sizes:
+        asked = problem(
+            cell,
+            after,
+            type=kind,
+            hidden=hidden,
+            batch=batch,
+            directions=directions,
+            backward=backward,
+        )
+        for plan in placements(asked, H200):
+            if plan.mode == WIDE:
+                check(asked, H200, plan)
 
 
 @pytest.mark.parametrize("directions", [1, 2])

@@ -26,6 +26,8 @@ def main() -> None:
                 ("bidirectional", "bfloat16", (4, 19, 8, 40)),  # products in one launch
                 ("all inputs", "float32", (3, 3, 5, 17)),
                 (_OWN.get(cell, "reverse"), "float16", (3, 1, 5, 24)),
+                *((("reset after", "bfloat16", (4, 37, 8, 72)),) if cell == "gru" else ()),
+                ("all inputs", "bfloat16", (4, 37, 8, 72)),
             ):
                 case = next(case for case in cases if case.title == title)
                 case = replace(case, sizes=sizes, extra={})

@@ -22,9 +22,9 @@ import zstate as zs
 import zstate.torch
 from zstate import backends, verify
 from zstate.backends.cuda import compiler, launch
-from zstate.backends.cuda.placement import STEPS, Chip, Placement, Scan
+from zstate.backends.cuda.placement import GRID, STEPS, WIDE, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
-from zstate.descriptors import Activation, AnyDescriptor
+from zstate.descriptors import Activation, AnyDescriptor, GRUDescriptor
 from zstate.errors import BackendError
 
 CASES = [(cell, case) for cell, cases in verify.CASES.items() for case in cases]
@@ -73,7 +73,7 @@ def test_option_in_single_steps(
     check(case, dtype)
 
 
-@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+@pytest.mark.parametrize("mode", range(5))
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("cell", "title"),
@@ -97,10 +97,34 @@ def test_way_over_the_chip(
     assert any(taken)
 
 
+def for_many_rows(case: verify.Case, sizes: tuple[int, int, int, int]) -> verify.Case:
+    """A case as the scan for many rows can have it: one product per step."""
+    if not chip().has_warp_groups:
+        pytest.skip("this chip has no warp-group matrix instructions")
+    descriptor = case.descriptor
+    if isinstance(descriptor, GRUDescriptor):
+        descriptor = replace(descriptor, reset_after=True)
+    whole = (sizes[0], sizes[1], sizes[3] * descriptor_directions(descriptor))
+    masks = {
+        name: tuple(1 if old == 1 else new for old, new in zip(shape, whole, strict=False))
+        for name, shape in case.extra.items()
+    }
+    return replace(case, descriptor=descriptor, sizes=sizes, extra=masks)
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "bfloat16"])
+@pytest.mark.parametrize(("cell", "case"), CASES, ids=[f"{c} {k.title}" for c, k in CASES])
+def test_option_for_many_rows(
+    cell: str, case: verify.Case, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.mode == WIDE)
+    check(for_many_rows(case, (5, 41, 9, 130)), dtype)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("cell", list(verify.CASES))
 def test_tiles_of_so_many_rows(cell: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    accepts = lambda plan: plan.rows == rows and not in_single_steps(plan)  # noqa: E731
+    accepts = lambda plan: plan.rows == rows and plan.mode <= GRID  # noqa: E731
     monkeypatch.setattr(launch, "ACCEPTS", accepts)
     check(a_case(cell, (5, rows if rows < 16 else 70, 9, 136)), "tf32")
 
@@ -185,6 +209,26 @@ def test_at_random_in_single_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -
     rows, case = rng.choice([8, 16, 32]), random_case(rng)
     monkeypatch.setattr(launch, "ACCEPTS", lambda plan: in_single_steps(plan) and plan.rows == rows)
     check(case, rng.choice(types_for(case)), seed)
+
+
+@pytest.mark.parametrize("seed", range(STRESS // 5))
+def test_at_random_for_many_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    batch, hidden = rng.randint(17, 300), rng.randint(97, 400)
+    sizes = (rng.randint(1, 7), batch, rng.randint(1, 9), hidden)
+    case = for_many_rows(random_case(rng), sizes)
+    tiles = rng.randint(1, min(3, -(-batch // 32)))
+    pieces = rng.choice([2, 4]) if hidden > 200 else 2
+    taken = []
+
+    def accepts(plan: Placement) -> bool:
+        wanted = plan.mode == WIDE and plan.tiles >= tiles and plan.pieces >= pieces
+        taken.append(wanted)
+        return wanted
+
+    monkeypatch.setattr(launch, "ACCEPTS", accepts)
+    check(case, rng.choice(types_for(case)), seed)
+    assert any(taken)
 
 
 @pytest.mark.parametrize("seed", range(STRESS // 10))
@@ -418,7 +462,7 @@ def test_the_sanitizer_finds_nothing(tool: str) -> None:
         [
             *(program, "--tool", tool, "--error-exitcode", "9"),
             *(["--report-api-errors", "no"] if tool == "memcheck" else []),
-            *(sys.executable, str(small), "0123"),
+            *(sys.executable, str(small), "01234"),
         ],
         capture_output=True,
         text=True,

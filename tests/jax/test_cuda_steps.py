@@ -16,7 +16,7 @@ from tests.cuda.pretended import CHIP, PretendedScan, left_in, named, pretend  #
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, verify  # noqa: E402
 from zstate.backends.cuda import calls, engine  # noqa: E402
 from zstate.backends.cuda.launch import FIELDS  # noqa: E402
-from zstate.backends.cuda.placement import CLUSTER, GRID  # noqa: E402
+from zstate.backends.cuda.placement import CLUSTER, GRID, Placement  # noqa: E402
 from zstate.backends.cuda.placements import placements  # noqa: E402
 from zstate.descriptors import AnyDescriptor  # noqa: E402
 from zstate.jax import cuda  # noqa: E402
@@ -79,8 +79,6 @@ def test_steps_are_those_of_torch(
     streamed: bool,
 ) -> None:
     if streamed:
-        from zstate.backends.cuda.placement import Placement
-
         monkeypatch.setattr(Placement, "holds_all", lambda *_: False)
     name = f"{cell}_gradients" if gradient else cell
     given, operation = inputs_of(name, descriptor, without), OPERATIONS[name]
@@ -125,6 +123,7 @@ def test_what_a_launch_is_told(monkeypatch: pytest.MonkeyPatch, gradient: bool, 
     given = inputs_of(name, descriptor, frozenset())
     given["mask"] = given["mask"][:, :1, :]
     told: dict[str, Any] = {}
+    plans: list[Placement] = []
 
     def ffi_call(target: str, types: Any, input_output_aliases: Any) -> Any:
         def run(*operands: Any, **attributes: Any) -> Any:
@@ -136,7 +135,8 @@ def test_what_a_launch_is_told(monkeypatch: pytest.MonkeyPatch, gradient: bool, 
 
     def kernel(layout: Any, shapes: Any) -> Any:
         scan = calls.scan_of(layout, exact=True)
-        return PretendedScan(scan, next(p for p in placements(scan, CHIP) if p.mode == mode))
+        plans.append(next(p for p in placements(scan, CHIP) if p.mode == mode))
+        return PretendedScan(scan, plans[-1])
 
     monkeypatch.setattr(cuda, "_kernel", kernel)
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
@@ -161,7 +161,12 @@ def test_what_a_launch_is_told(monkeypatch: pytest.MonkeyPatch, gradient: bool, 
         assert shapes["saved"] == (T, N, 4 * H)
         assert told["aliases"] == {words["gates_x"][0]: results["saved"]}
     assert ("exchange" in results) == (mode == GRID)
-    assert told["launch"].tolist()[-2:] == [FIELDS.index("exchange"), 40 if mode == GRID else 0]
+    (plan,) = plans
+    rows = plan.groups * plan.tiles * plan.rows
+    filled = T * rows * plan.padded * (4 if gradient else 1) if mode == GRID else 0
+    together = [0, plan.blocks] if mode == CLUSTER else [1, 1]
+    places = [FIELDS.index("first_group"), FIELDS.index("exchange")]
+    assert told["launch"].tolist() == [*together, plan.threads, plan.shared, *places, filled]
     assert told["groups"].tolist() == [0, 12, 2, 6]
     assert told["code"].tobytes() == b"machine code\0\0\0\0"
 

@@ -232,10 +232,11 @@ def _run_scan(
 def _launch(call: Call, fields: list[str]) -> dict[str, Any]:
     """The attributes that csrc/xla/launches.cpp reads."""
     kernel, placement = call.kernel, call.kernel.placement
-    exchange_words = call.layout.size[0] * kernel.exchange_words
+    filled = kernel.exchange(call.layout.size[0]).filled
     shape = [
-        *(placement.mode, placement.blocks, placement.threads, placement.shared),
-        *(fields.index("first_group"), fields.index("exchange"), exchange_words),
+        *(int(placement.is_cooperative), placement.cluster_blocks),
+        *(placement.launched_threads, placement.shared),
+        *(fields.index("first_group"), fields.index("exchange"), filled),
     ]
     code = kernel.code + bytes(-len(kernel.code) % 8)
     return {

@@ -59,28 +59,36 @@ struct Block {
   ZS_DEVICE bool is_idle(int p) const {
     return !kDirect && kItems % kThreads != 0 && p * kThreads + warp * 32 >= kItems;
   }
+  // The thread's p-th item of a tile.
   ZS_DEVICE Item item(int p, int tile) const {
-    Item w;
-    w.direction = direction;
-    int unit;
+    int row, unit;
+    bool on;
     if constexpr (kDirect) {  // where the matrix instruction leaves its results, and a neighbour's
-      w.row = quarter * 2 + column % 2;
-      w.on = w.row < kRows;
-      if (!w.on) w.row = 0;
+      row = quarter * 2 + column % 2;
+      on = row < kRows;
+      if (!on) row = 0;
       unit = (warp_n * kUnitTiles + p) * 8 + column / 2 * 2;
     } else {
       const int item = p * kThreads + thread;
-      w.on = kItems % kThreads == 0 || item < kItems;
+      on = kItems % kThreads == 0 || item < kItems;
       if constexpr (kInterleaved) {  // eight lanes have the same eight units of rows r and r + 8
         const int rows = item / 8 / (kUnits / 8);
-        w.row = rows / 8 * 16 + rows % 8 + item / 4 % 2 * 8;
+        row = rows / 8 * 16 + rows % 8 + item / 4 % 2 * 8;
         unit = item / 8 % (kUnits / 8) * 8 + item % 4 * 2;
       } else {
-        w.row = item / (kUnits / 2);
+        row = item / (kUnits / 2);
         unit = item % (kUnits / 2) * 2;
       }
-      if (!w.on) w.row = unit = 0;
+      if (!on) row = unit = 0;
     }
+    return item_at(row, unit, tile, on);
+  }
+  // A row of a tile and a unit of the block.
+  ZS_DEVICE Item item_at(int row, int unit, int tile, bool on) const {
+    Item w;
+    w.direction = direction;
+    w.row = row;
+    w.on = on;
     w.unit = rank * kUnits + unit;
     const i64 n = (tile_group * kTiles + tile) * kRows + w.row;
     w.count = !w.on || n >= a.N ? 0 : kHidden - w.unit >= 2 ? 2 : kHidden - w.unit > 0 ? kHidden - w.unit : 0;
@@ -110,6 +118,14 @@ ZS_DEVICE Pair take_mask(const Arguments& a, const Item& w, i64 s) {
     return take(mask_at(a, w, s), w.count);
   else
     return take_apart(mask_at(a, w, s), a.mask_h, w.count);
+}
+
+// All threads that compute: the scan for many rows has a warp group that only copies.
+ZS_DEVICE void block_barrier() {
+  if constexpr (kMode == kWide)
+    asm volatile("bar.sync 1,%0;" ::"n"(kThreads) : "memory");
+  else
+    __syncthreads();
 }
 
 // What stays the same for all rows and steps.

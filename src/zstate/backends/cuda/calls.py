@@ -1,4 +1,4 @@
-"""A call as steps around one launch of the scan, whoever takes them: project → scan → contract.
+"""A call as steps around the scan, whoever takes them: project → scan → contract.
 
 ``describe`` says which tensors a call reads, makes and needs between, and what to do with them in
 which order. ``engine`` does it with torch, ``zstate.jax`` as part of a compiled program.

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TextIO
 
+from .placement import GRID, STEPS, WIDE
+
 HERE = Path(__file__).parent
 PRODUCTS = ("machine.cuh", "products.cu")
 _INCLUDE = re.compile(r'^#include "[^"]+"$', re.MULTILINE)
@@ -37,12 +39,15 @@ def _text(name: str) -> str:
     return _INCLUDE.sub("", text).replace("#pragma once", "")
 
 
-def scan_texts(cell: str, in_steps: bool = False) -> tuple[str, ...]:
+def scan_texts(cell: str, mode: int = GRID) -> tuple[str, ...]:
     """The texts of a scan, with that of its cell, each behind what it uses."""
+    scan = {STEPS: ("steps.cu",), WIDE: ("wide.cu",)}.get(
+        mode, ("exchange.cuh", "product.cuh", "scan.cu")
+    )
+    layout = "wide_layout.cuh" if mode == WIDE else "layout.cuh"
     return (
-        *("machine.cuh", "specialisation.cuh", "block.cuh", "sums.cuh", "turn.cuh"),
-        *("forward.cuh", "backward.cuh", cell),
-        *(("steps.cu",) if in_steps else ("exchange.cuh", "product.cuh", "scan.cu")),
+        *("machine.cuh", "specialisation.cuh", layout, "block.cuh", "sums.cuh", "turn.cuh"),
+        *("forward.cuh", "backward.cuh", cell, *scan),
     )
 
 

@@ -16,6 +16,7 @@ from .placement import (
     CLUSTER,
     GRID,
     TILE,
+    WIDE,
     Chip,
     Placement,
     Scan,
@@ -24,12 +25,12 @@ from .placement import (
     warp_parts,
 )
 
-MODES = {"block": BLOCK, "cluster": CLUSTER, "grid": GRID}
+MODES = {"block": BLOCK, "cluster": CLUSTER, "grid": GRID, "wide": WIDE}
 _H200 = "9.0"
 
 
 class Costs(NamedTuple):
-    """Microseconds. On an H200, fitted to 3,300 placements, half of which come out within 7%."""
+    """Microseconds. On an H200, fitted to 5,700 placements, half of which come out within 9%."""
 
     tile: float = 0.0  # a product of one tile, whatever its size
     mma: float = 0.0  # a cycle of the tensor cores
@@ -46,7 +47,7 @@ class Costs(NamedTuple):
     crowd: float = 0.0  # in addition, with sixteen groups at once
     gather: float = 0.0  # a megabyte gathered by all blocks
     block: float = 0.0  # 32 blocks that exchange
-    many: float = 0.0  # four more warps than twelve
+    many: float = 0.0  # four more warps than twelve; in the scan for many rows, than four
     few: float = 0.0  # no warps for half of the schedulers
     backward: float = 0.0
     stream: float = 0.0  # a k-block of a warp that comes from L2
@@ -55,18 +56,19 @@ class Costs(NamedTuple):
     tall: float = 0.0  # a column tile and k-block of a warp, with 32 rows
     pair: float = 0.0  # two blocks on one multiprocessor
     stream_byte: float = 0.0
+    stage: float = 0.0  # of the ring, in the scan for many rows
+    send: float = 0.0  # a kilobyte of sums that peers exchange
+    wait_two: float = 0.0  # as wait, where there are two tiles
 
 
 class StepCosts(NamedTuple):
-    """Of a scan in single steps: microseconds, and work per microsecond."""
+    """Microseconds of a scan in single steps, graphed: of one phase of a step."""
 
-    product: float  # a product, whatever its size
-    least_product: float
-    flops: float
-    flops_tf32: float
-    cell: float  # a launch of the cell's part, whatever its size
-    cell_bytes: float
-    gap: float  # between the launches of a phase
+    phase: float = 0.0  # the launches and what lies between them
+    direction: float = 0.0  # one more product
+    work: float = 0.0  # a million operations of the product
+    weight: float = 0.0  # a megabyte of the weight
+    cell: float = 0.0  # a megabyte that the cell's launch reads or writes
 
 
 class Group(NamedTuple):
@@ -83,7 +85,7 @@ class Model(NamedTuple):
     l2_bytes: float  # of the weight, that stay in L2 from step to step
     memory_bytes: float  # per microsecond, from device memory
     costs: dict[Group, Costs]
-    steps: StepCosts
+    steps: dict[tuple[int, bool], StepCosts]  # by bytes of a value, and whether backward
 
 
 def read(entry: dict[str, Any]) -> Model:
@@ -97,7 +99,7 @@ def read(entry: dict[str, Any]) -> Model:
             )
             for each in entry["costs"]
         },
-        StepCosts(**entry["steps"]),
+        {(each["bytes"], each["backward"]): StepCosts(**each["costs"]) for each in entry["steps"]},
     )
 
 
@@ -108,7 +110,10 @@ def written(device: str, model: Model) -> dict[str, Any]:
         "device": device,
         "l2_bytes": model.l2_bytes,
         "memory_bytes_per_microsecond": model.memory_bytes,
-        "steps": model.steps._asdict(),
+        "steps": [
+            {"bytes": size, "backward": backward, "costs": costs._asdict()}
+            for (size, backward), costs in model.steps.items()
+        ],
         "costs": [
             {
                 "mode": names[group.mode],
@@ -136,6 +141,8 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
     """Microseconds of one step: a sum of costs, each times what the placement does of it."""
     model = model or model_of(chip.capability)
     cost = model.costs[group_of(scan, placement)]
+    if placement.mode == WIDE:
+        return wide_microseconds(scan, placement, cost)
     warps = placement.warps_k * placement.warps_n
     rounds_of_warps = -(-warps // 4)
     waves = placement.launches
@@ -193,15 +200,36 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
 
 def step_microseconds(scan: Scan, chip: Chip) -> float:
     """Microseconds of one step by a product of the library and a launch of the cell per phase."""
-    cost = model_of(chip.capability).steps
-    flops = cost.flops_tf32 if scan.type == "tf32" else cost.flops
+    cost = model_of(chip.capability).steps[scan.value_bytes, scan.backward]
     values = 5 + 2 * scan.gates if scan.backward else 2  # per unit of a row: read and written
-    total = 0.0
+    weight = work = 0.0
     for into, out, _ in scan.phases:
-        work = 2 * scan.batch * into * out * scan.hidden**2
-        product = max(cost.least_product, cost.product + work / flops)
-        total += scan.directions * product + cost.cell + cost.gap
-        values += into + out if scan.backward else into + 3 * out
-    kept = 8 * scan.states  # bytes, read and written
-    units = scan.batch * scan.directions * scan.hidden
-    return total + units * (values * scan.value_bytes + kept) / cost.cell_bytes
+        weight += scan.directions * into * out * scan.hidden**2
+        work += 2 * scan.batch * scan.directions * into * out * scan.hidden**2
+        values += into + out if scan.backward else into + 2 * out
+    moved = scan.batch * scan.directions * scan.hidden
+    moved *= values * scan.value_bytes + 8 * scan.states
+    launches = cost.phase + cost.direction * (scan.directions - 1)
+    return (
+        len(scan.phases) * launches
+        + (cost.work * work + cost.weight * weight * scan.value_bytes + cost.cell * moved) / 1e6
+    )
+
+
+def wide_microseconds(scan: Scan, placement: Placement, cost: Costs) -> float:
+    """Microseconds of one step of the scan for many rows."""
+    groups_m, splits = placement.warps_n // 4, scan.backward and scan.gates > 1
+    k_bytes, rows = placement.padded * scan.value_bytes, placement.rows
+    stages = placement.held[0] + placement.stored[0]
+    items = -(-rows * placement.units // 2 // placement.threads)
+    operand = rows * k_bytes / 1024
+    turn = cost.tile + cost.mma * k_bytes / 32 * groups_m * rows / 2
+    turn += (cost.stage + cost.many * (groups_m - 1)) * stages
+    turn += operand * (cost.read + cost.gather * placement.blocks * placement.groups / 1000)
+    turn += cost.item * items * (2 + scan.gates) + cost.backward * scan.backward
+    turn += cost.send * rows * scan.gates * placement.units / 256 if splits else 0.0
+    # The exchange of one tile passes while others are computed; of two, only for the most part.
+    alone = placement.tiles == 1
+    exposed = cost.wait + cost.operand * operand if alone else 0.0
+    exposed += cost.wait_two if placement.tiles == 2 else 0.0
+    return (turn * placement.tiles + exposed) * placement.launches

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import BackendError
 from .arguments import Argument, Arguments
 from .compiler import PRODUCTS, machine_code, scan_texts, source
 from .options import Options, constants, product_constants
-from .placement import CLUSTER, GRID, STEPS, Chip, Placement, Scan
+from .placement import GRID, STEPS, WIDE, Chip, Placement, Scan
 from .placements import placements
 from .products import MOST_WORDS, SHARED, THREADS, Product, jobs
 
@@ -188,8 +188,16 @@ def loaded(code: bytes, names: Sequence[bytes], shared: int) -> list[Any]:
     return functions
 
 
-def architecture(device: int) -> str:
-    return "sm_{}{}".format(*chip_of(device).capability)
+def architecture(device: int, mode: int = GRID) -> str:
+    """What code is compiled for; WIDE needs instructions that only one architecture has."""
+    return "sm_{}{}".format(*chip_of(device).capability) + ("a" if mode == WIDE else "")
+
+
+class Exchange(NamedTuple):
+    """Memory that blocks exchange through, in words of 32 bits; the first of them begin as ones."""
+
+    words: int
+    filled: int
 
 
 class Kernel:
@@ -197,14 +205,15 @@ class Kernel:
 
     def __init__(self, scan: Scan, options: Options, placement: Placement, device: int) -> None:
         self.scan, self.placement, self.device = scan, placement, device
-        in_steps = placement.mode == STEPS
-        texts = scan_texts(scan.form.text, in_steps)
+        texts = scan_texts(scan.form.text, placement.mode)
         text = source(constants(scan, options, placement, DEBUG), texts)
-        self.code = machine_code(text, architecture(device))
-        names = [b"begin", *_PHASES[-len(scan.phases) :]] if in_steps else [b"scan"]
+        self.code = machine_code(text, architecture(device, placement.mode))
+        names = [b"scan"]
+        if placement.mode == STEPS:
+            names = [b"begin", *_PHASES[-len(scan.phases) :]]
         self._functions = loaded(self.code, names, placement.shared)
         self._function = self._functions[-1]
-        if placement.mode == CLUSTER and placement.blocks > 8:
+        if placement.cluster_blocks > 8:
             checked(
                 driver.cuFuncSetAttribute(
                     self._function,
@@ -218,55 +227,61 @@ class Kernel:
             (first, min(at_once, groups - first) * scan.directions * placement.blocks)
             for first in range(0, groups, at_once)
         ]
-        self.exchange_words = 0  # per step, 32 bits each
-        if placement.mode == GRID:
-            row = sum(phase.gates_in for phase in scan.phases) * placement.padded * scan.value_bytes
-            self.exchange_words = placement.groups * placement.tiles * placement.rows * row // 4
+
+    def exchange(self, steps: int) -> Exchange:
+        """What blocks exchange through in a call of so many steps."""
+        scan, placement = self.scan, self.placement
+        if not placement.is_cooperative:
+            return Exchange(0, 0)
+        row = sum(phase.gates_in for phase in scan.phases) * placement.padded * scan.value_bytes
+        tiles = placement.groups * placement.tiles
+        if placement.mode == WIDE:  # a counter per tile, and two places for its operand
+            return Exchange(tiles * (32 + 2 * placement.rows * row // 4), tiles * 32)
+        words = steps * tiles * placement.rows * row // 4
+        return Exchange(words, words)
 
     def _launch(self, blocks: int) -> Launch:
         return self._launch_of(self._function, blocks, self._launch_attributes())
 
     def _launch_of(self, function: Any, blocks: int, attributes: Sequence[Any] = ()) -> Launch:
         placement = self.placement
-        words = len(FIELDS)
-        return Launch(function, blocks, placement.threads, placement.shared, words, attributes)
+        threads, words = placement.launched_threads, len(FIELDS)
+        return Launch(function, blocks, threads, placement.shared, words, attributes)
 
     def _launch_attributes(self) -> list[Any]:
-        if self.placement.mode == CLUSTER:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value.clusterDim.x = self.placement.blocks
-            attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
-            return [attribute]
-        if self.placement.mode == GRID:
+        attributes, names = [], driver.CUlaunchAttributeID
+        if self.placement.cluster_blocks > 1:
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attributes[-1].value.clusterDim.x = self.placement.cluster_blocks
+            attributes[-1].value.clusterDim.y = attributes[-1].value.clusterDim.z = 1
+        if self.placement.is_cooperative:
             # The driver refuses a launch whose blocks cannot all be resident: no wait is endless.
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            attribute.value.cooperative = 1
-            return [attribute]
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = names.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attributes[-1].value.cooperative = 1
         if self.placement.mode == STEPS and DEPENDENT and chip_of(self.device).capability >= (9, 0):
-            names = driver.CUlaunchAttributeID
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            return [attribute]
-        return []
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attributes[-1].value.programmaticStreamSerializationAllowed = 1
+        return attributes
 
     def fits(self) -> bool:
         """Whether everything that must be resident together fits on the chip at once."""
-        if self.placement.mode == CLUSTER:
-            return self.active_clusters() >= 1
+        placement = self.placement
+        needed = placement.groups * placement.blocks if placement.is_cooperative else 1
+        if placement.cluster_blocks > 1:
+            return self.active_clusters() * placement.cluster_blocks >= needed
         count = checked(
             driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                self._function, self.placement.threads, self.placement.shared
+                self._function, placement.launched_threads, placement.shared
             )
         )
-        needed = self.placement.groups * self.placement.blocks if self.placement.mode == GRID else 1
         return bool(count * chip_of(self.device).multiprocessors >= needed)
 
     def active_clusters(self) -> int:
         """How many clusters fit on the chip at once."""
-        config = self._launch(self.placement.blocks).config(stream=0)
+        config = self._launch(self.placement.cluster_blocks).config(stream=0)
         return int(checked(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
     def resources(self) -> tuple[int, int]:
@@ -288,8 +303,9 @@ class Kernel:
             "step": self.scan.batch * self.scan.directions * self.scan.hidden,
         }
         given = {name: arguments.constant(value) for name, value in sizes.items()} | addresses
-        if self.exchange_words:
-            name = arguments.reserve("exchange", (steps * self.exchange_words,), "int32")
+        words = self.exchange(steps).words
+        if words:
+            name = arguments.reserve("exchange", (words,), "int32")
             given["exchange"] = arguments.address(name)
         if self.placement.mode == STEPS:
             given |= self._step_memory(arguments)
@@ -327,9 +343,9 @@ class Kernel:
         """The launches of a call, once all numbers have their places."""
         pick = itemgetter(*map(arguments.place, fields.values()))
         launches = [(first, self._launch(blocks)) for first, blocks in self.launches]
-        exchange_words = steps * self.exchange_words
-        fill = self._filler(exchange_words) if exchange_words else None
-        pieces = exchange_words // 4
+        filled = self.exchange(steps).filled
+        fill = self._filler(filled) if filled else None
+        pieces = filled // 4
 
         def launch(numbers: list[int], stream: int) -> None:
             words = pick(numbers)
@@ -342,12 +358,12 @@ class Kernel:
 
         return launch
 
-    def _filler(self, exchange_words: int) -> Launch:
+    def _filler(self, words: int) -> Launch:
         """Sets an exchange, by its address and its 16-byte pieces, to "not there yet"."""
         kind = "tf32" if self.scan.type == "float32" else self.scan.type
         function = _product_function(kind, self.device, b"fill")
         most = 8 * chip_of(self.device).multiprocessors
-        blocks = min(most, -(-(exchange_words // 4) // THREADS))
+        blocks = min(most, -(-(words // 4) // THREADS))
         return Launch(function, blocks, THREADS, shared=0, words=2)
 
 

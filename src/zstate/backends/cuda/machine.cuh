@@ -7,10 +7,11 @@
 
 typedef unsigned int u32;
 typedef long long i64;
+typedef unsigned long long u64;
 
 // The same numbers as in options.py and placement.py.
 enum { kBfloat16 = 0, kFloat16 = 1, kTf32 = 2, kFloat32 = 3 };
-enum { kBlock = 0, kCluster = 1, kGrid = 2, kSteps = 3 };
+enum { kBlock = 0, kCluster = 1, kGrid = 2, kSteps = 3, kWide = 4 };
 
 template <bool B, class X, class Y>
 struct Select {
@@ -243,7 +244,9 @@ ZS_DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-ZS_DEVICE void barrier_init(u32 barrier) { asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(barrier) : "memory"); }
+ZS_DEVICE void barrier_init(u32 barrier, u32 arrivals = 1) {
+  asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
 ZS_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 ZS_DEVICE void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -260,6 +263,47 @@ ZS_DEVICE void send(u32 to, u32 barrier, const uint4& v) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to),
                "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
                : "memory");
+}
+ZS_DEVICE void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(barrier) : "memory");
+}
+// From device memory into shared memory; the barrier counts the bytes.
+ZS_DEVICE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+// Between ordinary accesses and those of bulk copies and warp-group matrix instructions.
+ZS_DEVICE void order_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// A counter in device memory, which blocks raise once all that they stored can be seen.
+ZS_DEVICE void count_up(u64* counter) {
+  asm volatile("red.release.gpu.global.add.u64 [%0],1;" ::"l"(counter) : "memory");
+}
+ZS_DEVICE u64 counted(const u64* counter) {
+  u64 count;
+  asm volatile("ld.relaxed.gpu.global.u64 %0,[%1];" : "=l"(count) : "l"(counter) : "memory");
+  return count;
+}
+// What was stored before a count that was read: now bulk copies see it too.
+ZS_DEVICE void see_counted() { asm volatile("fence.acq_rel.gpu; fence.proxy.async;" ::: "memory"); }
+// A matrix in shared memory as warp-group instructions take it: rows of 64 bytes of K, 16-byte pieces swapped.
+ZS_DEVICE u64 described(u32 address) {
+  return (address & 0x3ffff) >> 4 | 1ull << 16 | static_cast<u64>(512 >> 4) << 32 | 2ull << 62;
+}
+// All threads of a warp group at once.
+template <int Count>
+ZS_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+template <int Count>
+ZS_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
+ZS_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+ZS_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending>
+ZS_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 #endif
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .placement import Placement, Scan
+from .placement import WIDE, WORKER_REGISTERS, Placement, Scan
 from .products import MOST_JOBS, SHARED
+from .wgmma import wgmma
 
 _TYPES = {"bfloat16": 0, "float16": 1, "tf32": 2, "float32": 3}
 
@@ -57,6 +58,8 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "Chunk": placement.chunk,
         "Shared": placement.shared,
         "Resident": placement.resident,
+        "Pieces": placement.pieces,
+        "WorkerRegisters": WORKER_REGISTERS,
         **{f"Slot{k}": slots[k] for k in range(4)},
     }
     by_phase = {
@@ -97,7 +100,8 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
     ]
     kinds = ", ".join(map(str, options.activations))
     activations = f"using Activations = zstate::FixedActivations<{kinds}>;"
-    return _written(integers, switches) + "\n".join([*arrays, activations, ""])
+    instructions = [wgmma(placement.rows, scan.type)] if placement.mode == WIDE else []
+    return _written(integers, switches) + "\n".join([*arrays, activations, *instructions, ""])
 
 
 def product_constants(kind: str) -> str:

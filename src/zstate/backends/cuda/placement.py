@@ -1,11 +1,13 @@
 """What a placement is made from and what it says: a chip, a scan, and one way over the chip.
 
 A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of up
-to 32 rows; groups are independent. Its blocks exchange the operand of every product
+to 32 rows (with warp groups 16 to 128); groups are independent. Its blocks exchange the operand of
+every product
 
 - inside one block, through shared memory (small H),
 - inside a cluster, through distributed shared memory (Hopper and newer),
-- over the whole grid, through L2, all blocks resident at once (large H, older chips).
+- over the whole grid, through L2, all blocks resident at once (large H, older chips),
+- likewise, with warp-group matrix instructions (many rows, compute capability 9.0).
 
 Or the scan goes in single steps: the library multiplies, and one launch per phase does the rest
 (large H and large batches). Its blocks hold no weight and exchange nothing.
@@ -20,10 +22,11 @@ from typing import NamedTuple
 
 from .cells import CELLS, Form, Phase
 
-BLOCK, CLUSTER, GRID, STEPS = 0, 1, 2, 3
+BLOCK, CLUSTER, GRID, STEPS, WIDE = range(5)
 TILE = 16  # rows of one matrix instruction
 MOST_TILES = 16  # of one block: bounds its state in shared memory
 THREAD_REGISTERS = 255
+WORKER_REGISTERS = 224  # of a thread that computes, in WIDE
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,13 @@ class Chip:
 
         A cluster lies inside one group of 16 or 18 multiprocessors, some of which are switched off.
         """
-        return max(
-            1, self.multiprocessors // blocks - (1 if blocks > 4 else 3 if blocks > 1 else 0)
-        )
+        lost = {1: 0, 2: 0, 3: 5, 4: 3}.get(blocks, 1)
+        return max(1, self.multiprocessors // blocks - lost)
+
+    @property
+    def has_warp_groups(self) -> bool:
+        """Whether there are warp-group matrix instructions."""
+        return self.capability == (9, 0)
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,10 @@ class Scan:
 
 
 class Placement(NamedTuple):
-    """One way over the chip. ``held`` and ``stored``: k-blocks per warp, by phase."""
+    """One way over the chip.
+
+    ``held`` and ``stored``: k-blocks per warp, by phase; in WIDE, stages per warp group.
+    """
 
     mode: int
     blocks: int  # of a group
@@ -96,25 +106,43 @@ class Placement(NamedTuple):
     launches: int  # one after the other, where the chip cannot hold all groups at once
     warps_k: int
     warps_n: int
-    chunk: int  # k-blocks of the operand that are loaded together
+    chunk: int  # k-blocks of the operand that are loaded together; WIDE: stages in the ring
     held: tuple[int, ...]  # in registers
     stored: tuple[int, ...]  # in shared memory; the rest is read from L2 at every step
     shared: int  # bytes of shared memory
     resident: int  # blocks that one multiprocessor has to hold at once
     spare: int  # registers of a thread that remain, by estimate
     microseconds: float  # per step, by the cost model
+    cluster: int = 1  # WIDE: blocks of a cluster
+    pieces: int = 0  # WIDE: of 64 bytes of K, that a warp group has in a stage
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_k * self.warps_n
 
     @property
+    def launched_threads(self) -> int:
+        """Of a block; WIDE has a warp group that only copies."""
+        return self.threads + (128 if self.mode == WIDE else 0)
+
+    @property
+    def cluster_blocks(self) -> int:
+        return self.blocks if self.mode == CLUSTER else self.cluster
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether all blocks of a launch have to be resident at once."""
+        return self.mode in (GRID, WIDE)
+
+    @property
     def may_spill(self) -> bool:
         """Whether the compiler may run out of registers; the estimate of their number is rough."""
-        return self.spare < 56
+        return self.spare < 56 and self.mode != WIDE
 
     def holds_all(self, scan: Scan) -> bool:
         """Whether all of the weight stays on the chip: none of it is read again at every step."""
+        if self.mode == WIDE:
+            return True
         deep, wide = warp_parts(scan, self.padded, self.units, self.warps_k, self.warps_n)
         return not streamed(deep, wide, self.held, self.stored)
 
@@ -128,6 +156,10 @@ class Placement(NamedTuple):
         In single steps such a sum grows from launch to launch, so it stays in float32.
         """
         return self.mode != STEPS and self.tile_groups(batch) == 1
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
 
 
 def is_direct(scan: Scan, rows: int, warps_k: int) -> bool:

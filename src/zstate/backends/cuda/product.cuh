@@ -44,20 +44,24 @@ struct Weight {
                          row * kPadded + (k_block % kGateBlocks) * kBlockK;
     return reinterpret_cast<const uint4*>(from) + block.quarter;
   }
-  // Of the caller's own weight [D,G,H,H], transposed and padded on the way.
+  // Of the caller's own weight [D,G,H,H], transposed and padded on the way. The compiler may load before it asks
+  // whether it should: what lies outside the layer is read from its edge.
   static ZS_DEVICE uint4 own_weight(const Block& block, int n, int k_block) {
     constexpr int count = 16 / kBytes;
     const int row = unit(block, n), k = (k_block % kGateBlocks) * kBlockK + block.quarter * count;
     const int gate = slot(Here::first_gate + (kBackward ? k_block / kGateBlocks : n % Here::gates_out));
-    const Stored* from = block.a.weight + (static_cast<i64>(block.direction) * kGates + gate) * kHidden * kHidden +
-                         (kBackward ? static_cast<i64>(k) * kHidden + row : static_cast<i64>(row) * kHidden + k);
+    const Stored* const from = block.a.weight +
+                               (static_cast<i64>(block.direction) * kGates + gate) * kHidden * kHidden +
+                               static_cast<i64>(min(row, kHidden - 1)) * (kBackward ? 1 : kHidden);
     union {
       Stored value[count];
       uint4 all;
     } words;
 #pragma unroll
-    for (int e = 0; e < count; ++e)
-      words.value[e] = row < kHidden && k + e < kHidden ? __ldg(from + e * (kBackward ? kHidden : 1)) : Stored{};
+    for (int e = 0; e < count; ++e) {
+      const Stored value = __ldg(from + min(k + e, kHidden - 1) * (kBackward ? kHidden : 1));
+      words.value[e] = row < kHidden && k + e < kHidden ? value : Stored{};
+    }
     return words.all;
   }
   static ZS_DEVICE uint4 first_read(const Block& block, int n, int k_block) {

@@ -23,7 +23,7 @@ constexpr int kRowSixteens = kRows > 16 ? kRows / 16 : 1;  // groups of sixteen:
 // Up to eight rows the matrix instruction is transposed: the weight's columns fill its sixteen rows, so none is empty.
 constexpr bool kTransposed = kRows <= 8 && kType != kFloat32;
 // Otherwise the operand lies as the instruction takes it: the 16 bytes of a thread alternate words of rows r and r + 8.
-constexpr bool kInterleaved = !kTransposed && kType != kFloat32 && kMode != kSteps;
+constexpr bool kInterleaved = !kTransposed && kType != kFloat32 && kMode != kSteps && kMode != kWide;
 // One warp over all of K keeps its sums in registers; the sums of several warps pass through shared memory.
 constexpr bool kDirect = kWarpsK == 1 && kTransposed;
 constexpr int kItemsPerThread = kDirect ? kUnitTiles : (kItems + kThreads - 1) / kThreads;
@@ -43,32 +43,6 @@ struct Phase {
   static constexpr int tile_bytes = kRows * gates_in * kPadded * kBytes;  // the operand of a tile of rows
   static constexpr int operand_bytes = kMode == kGrid ? 0 : 2 * kTiles * tile_bytes;
   static constexpr int weight_bytes = kWarpsK * kWarpsN * stored * columns * 512;
-};
-
-// Partial sums, one per warp over K. An odd multiple of 8 avoids bank conflicts; interleaved rows r and r + 8 are read
-// together, so these must not share banks either.
-constexpr int kMostGatesOut =
-    Phase<0>::gates_out > Phase<kLastPhase>::gates_out ? Phase<0>::gates_out : Phase<kLastPhase>::gates_out;
-constexpr int kSumStride = (kMostGatesOut * kUnits / 8 | 1) * 8;
-constexpr int kSumShift = kInterleaved ? 16 : 0;
-constexpr int kSumSize = kRows * kSumStride + (kRowEights - 1) * kSumShift;  // floats per warp over K
-ZS_DEVICE int sum_row(int row) { return row * kSumStride + row / 8 * kSumShift; }
-
-// Shared memory, in this order; the same sums as in placements.py.
-constexpr int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
-constexpr int kStateStride = kTiles * kRows * kUnits / 2;    // pairs
-constexpr int kAtState = aligned(kPhases * kTiles * 2 * 8);  // behind the barriers
-constexpr int kAtSums = kAtState + aligned(kStates * kStateStride * 8);
-constexpr int kAtOperands = kAtSums + aligned(kDirect ? 0 : 2 * kWarpsK * kSumSize * 4);
-constexpr int kOperandsEnd =
-    kAtOperands + Phase<0>::operand_bytes + (kTwoPhases ? Phase<kLastPhase>::operand_bytes : 0);
-constexpr int kAtWeights = aligned(kOperandsEnd);
-constexpr int kWeightsEnd = kAtWeights + Phase<0>::weight_bytes + (kTwoPhases ? Phase<kLastPhase>::weight_bytes : 0);
-static_assert(kMode == kSteps || kWeightsEnd == kShared, "the placement and the kernel disagree about shared memory");
-template <int P>
-struct At {
-  static constexpr int operand = kAtOperands + (P == 0 ? 0 : Phase<0>::operand_bytes);
-  static constexpr int weight = kAtWeights + (P == 0 ? 0 : Phase<0>::weight_bytes);
 };
 
 // The sums of a single tile group are the gradients themselves; those of several are added up afterwards, as are those
@@ -91,20 +65,21 @@ struct Arguments {
   Stored* state;           // [T,N,D,H]; backward: read
   Stored* cell;            // [T,N,D,H]; backward: read
   Stored* saved;           // [T,N,D,G,H]; backward: read
-  char* exchange;          // phases of [T][groups·kTiles] operands, all ones; whole grid only
-  const Stored* d_state;   // [T,N,D,H]
-  const Stored* d_cell;    // [T,N,D,H] or [N,D,H]
-  const Stored* d_last;    // [N,D,H]
-  const Stored* unreset;   // [T,N,D,H]
-  Stored* d_gates;         // [T,N,D,G,H]
-  Stored* left;            // [T,N,D,H]: h[t-1]·m[t], which dR is contracted with
-  Stored* left_reset;      // [T,N,D,H]: h[t-1]·r·m; with reset_after [T,N,D,3,H]: the gradient of the products with R
-  Stored* d_state0;        // [N,D,H]
-  Stored* d_cell0;         // [N,D,H]
-  Summed* bias_sum;        // [D,G,H] per tile group
-  Summed* peephole_sum;    // [D,G,H]
-  Summed* bias2_sum;       // [D,H]
-  i64 sum_stride;          // from one tile group to the next
+  char* exchange;  // whole grid: phases of [T][groups·kTiles] operands, all ones; kWide: a counter per tile, all ones,
+                   // then two operands per tile
+  const Stored* d_state;  // [T,N,D,H]
+  const Stored* d_cell;   // [T,N,D,H] or [N,D,H]
+  const Stored* d_last;   // [N,D,H]
+  const Stored* unreset;  // [T,N,D,H]
+  Stored* d_gates;        // [T,N,D,G,H]
+  Stored* left;           // [T,N,D,H]: h[t-1]·m[t], which dR is contracted with
+  Stored* left_reset;     // [T,N,D,H]: h[t-1]·r·m; with reset_after [T,N,D,3,H]: the gradient of the products with R
+  Stored* d_state0;       // [N,D,H]
+  Stored* d_cell0;        // [N,D,H]
+  Summed* bias_sum;       // [D,G,H] per tile group
+  Summed* peephole_sum;   // [D,G,H]
+  Summed* bias2_sum;      // [D,H]
+  i64 sum_stride;         // from one tile group to the next
   // Of a scan in single steps:
   i64 index;
   const Stored* product;  // [D][N][gates_out,H]

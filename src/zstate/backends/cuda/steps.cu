@@ -69,7 +69,7 @@ ZS_DEVICE void step(const Arguments& a) {
   Pair products[kItemsPerThread][Here::gates_out];
   Kept kept[kItemsPerThread];
 
-  // No launch after the one before the product writes the inputs.
+  // Nothing launched since the previous cell's launch writes these inputs, so they may be read before the wait.
 #pragma unroll
   for (int p = 0; p < kItemsPerThread; ++p) Pass::template fetch<P>(a, block.item(p, 0), a.index, loaded[p]);
   constants.load(a, block.item(0, 0));  // a thread's items all have the same units

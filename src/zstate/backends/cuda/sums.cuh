@@ -56,11 +56,11 @@ ZS_DEVICE void store_sums(const Block& block, const Sums (&sums)[kItemsPerThread
       }
     } else {
       float2* const rows = reinterpret_cast<float2*>(block.sums());
-      __syncthreads();
+      block_barrier();
 #pragma unroll
       for (int p = 0; p < kItemsPerThread; ++p)
         if (const Item w = block.item(p, 0); w.on) rows[w.state] = sums[p].at(q);
-      __syncthreads();
+      block_barrier();
 #pragma unroll 1
       for (int pair = block.thread; pair < kUnits / 2; pair += kThreads) {
         Sum x = {};
