@@ -1,50 +1,83 @@
-"""The table and the picture that docs/performance.md leads with, from the stored results.
+"""The table and the pictures of docs/performance.md, from the stored results.
 
-python benchmarks/summary.py docs/images/speed.png
+python benchmarks/summary.py docs/images
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 import matplotlib.pyplot as plt
+
+from zstate.bench.report import write_chart
+from zstate.bench.rows import Row, is_compute_bound, is_tiny
 
 RESULTS = Path(__file__).parent / "results"
 BEST = "fastest of PyTorch, ONNX Runtime, JAX"
 GRAPH = "torch.nn as a CUDA graph"
-# Engine, stored results, type, name of the peer; zstate's contender and the peers' contenders.
+GPU = ("bfloat16", "float32 (TF32)", "float16")
+
+
+def row_of(stored: dict[str, Any]) -> Row:
+    return Row(**{each.name: stored[each.name] for each in fields(Row) if each.name in stored})
+
+
+def is_any(row: Row) -> bool:
+    return True
+
+
+def is_usual(row: Row) -> bool:
+    return row.group == "GPU"
+
+
+# Engine, stored results, type, name of the peer; zstate's contender, the peers' contenders; rows.
+GRAPHED = (GRAPH, "zstate graph", ("torch graph",))
+PEERS = ("torch", "onnxruntime", "jax")
 LINES = [
-    ("CPU", "cpu", "float32", BEST, "zstate", ("torch", "onnxruntime", "jax")),
-    ("CPU, `zstate.torch`", "cpu_torch", "float32", "torch.nn", "zstate", ("torch",)),
-    ("H200", "h200", "bfloat16", GRAPH, "zstate graph", ("torch graph",)),
-    ("H200", "h200", "float32 (TF32)", GRAPH, "zstate graph", ("torch graph",)),
-    ("H200", "h200", "float16", GRAPH, "zstate graph", ("torch graph",)),
-    ("H200, `zstate.torch`", "h200_torch", "bfloat16", GRAPH, "zstate graph", ("torch graph",)),
+    ("CPU", "cpu", "float32", BEST, "zstate", PEERS, is_any),
+    ("CPU, `zstate.torch`", "cpu_torch", "float32", "torch.nn", "zstate", ("torch",), is_any),
+    *(("H200", "h200", kind, *GRAPHED, is_usual) for kind in GPU),
+    *(("H200, compute-bound", "h200", kind, *GRAPHED, is_compute_bound) for kind in GPU),
+    *(("H200, tiny", "h200", kind, *GRAPHED, is_tiny) for kind in GPU),
+    ("H200, `zstate.torch`", "h200_torch", "bfloat16", *GRAPHED, is_any),
 ]
 COLOURS = {"inference": "#4c78a8", "training": "#f58518"}
 
 
-def ratios(file: str, dtype: str, mode: str, ours: str, peers: tuple[str, ...]) -> list[float]:
-    """How many times as fast as the fastest of `peers`, one number per row of the benchmark."""
+def ratios(
+    file: str,
+    dtype: str,
+    mode: str,
+    ours: str,
+    peers: tuple[str, ...],
+    wanted: Callable[[Row], bool],
+) -> list[float]:
+    """How many times as fast as the fastest of `peers`, one number per row that was timed."""
     rows = json.loads((RESULTS / f"{file}.json").read_text())["rows"]
     return [
         min(row["ms"][peer] for peer in peers if peer in row["ms"]) / row["ms"][ours]
         for row in rows
-        if row["type"] == dtype.split()[0] and row["mode"] == mode
+        if row["type"] == dtype.split()[0]
+        and row["mode"] == mode
+        and ours in row["ms"]
+        and wanted(row_of(row))
     ]
 
 
 def main() -> None:
-    figure, axes = plt.subplots(figsize=(9, 4.2))
+    figure, axes = plt.subplots(figsize=(9, 0.7 * len(LINES)))
     print("| engine | type | against | inference | lowest row | training | lowest row |")
     print("|---|---|---|---|---|---|---|")
-    for k, (engine, file, dtype, peer, ours, peers) in enumerate(LINES):
+    for k, (engine, file, dtype, peer, ours, peers, wanted) in enumerate(LINES):
         cells = [engine, dtype, peer]
         for (mode, colour), offset in zip(COLOURS.items(), (-0.17, 0.17), strict=True):
-            found = ratios(file, dtype, mode, ours, peers)
+            found = ratios(file, dtype, mode, ours, peers, wanted)
             mean = geometric_mean(found)
             cells += [f"{mean:.2f}", f"{min(found):.2f}"]
             axes.plot(found, [k + offset] * len(found), "o", color=colour, alpha=0.35, ms=4)
@@ -71,7 +104,12 @@ def main() -> None:
     axes.set_xlabel("times as fast as the peer; dots: sizes, bars: geometric means", fontsize=9)
     axes.legend(loc="lower right")
     figure.tight_layout()
-    figure.savefig(sys.argv[1], dpi=120)
+    folder = Path(sys.argv[1])
+    figure.savefig(folder / "speed.png", dpi=120)
+    content = json.loads((RESULTS / "h200.json").read_text())
+    for name, wanted in (("h200", is_usual), ("h200_compute_bound", is_compute_bound)):
+        rows = [row for row in content["rows"] if wanted(row_of(row))]
+        write_chart(folder / f"{name}.png", content | {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def test_ratios_and_means() -> None:
 
 def test_the_rows_of_the_gpu() -> None:
     titles = {row.title for row in GPU_ROWS}
-    assert len(titles) == len(GPU_ROWS) == 30
+    assert len(titles) == len(GPU_ROWS) == 135
     for cell in GATES:
         assert {f"{cell} 256×1×128", f"{cell} 1024×16×768", f"{cell} 256×32×2048"} <= titles
     assert not any(row.states for row in GPU_ROWS)

@@ -28,7 +28,8 @@ TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.
 # taken (TF32): where torch.nn does better by luck, it is no measure.
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-11}
 _CHECKED_STEPS = 32  # float64 is a loop of small operations
-_REPEATS = 9
+_REPEATS, _FEWER = 9, 5
+_LONG = 5e-3  # seconds: a call that takes longer varies less
 
 
 def unavailable() -> str | None:
@@ -135,18 +136,25 @@ def relative_error(result: Any, wanted: torch.Tensor) -> float:
     return float(difference.norm() / wanted.norm().clamp_min(1e-300))
 
 
-def timed(call: Call, repeats: int = _REPEATS) -> Timing:
+def timed(call: Call, repeats: int | None = None) -> Timing:
     """Seconds on the device, from before the call until it is through: the median."""
     torch.cuda.synchronize()
-    pairs = []
-    for _ in range(repeats):
-        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        pair[0].record()
-        call()
-        pair[1].record()
-        pairs.append(pair)
-    torch.cuda.synchronize()
-    samples = sorted(start.elapsed_time(end) / 1e3 for start, end in pairs)
+
+    def sampled(count: int) -> list[float]:
+        pairs = []
+        for _ in range(count):
+            pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            pair[0].record()
+            call()
+            pair[1].record()
+            pairs.append(pair)
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in pairs]
+
+    samples = sampled(_FEWER if repeats is None else repeats)
+    if repeats is None and min(samples) < _LONG:
+        samples += sampled(_REPEATS - _FEWER)
+    samples.sort()
     median = statistics.median(samples)
     return Timing(median, samples[-1] / samples[0] - 1)
 
