@@ -162,22 +162,22 @@ ffi::Error run(Stream stream, ffi::RemainingArgs operands, ffi::RemainingRets re
     if (buffer >= 0) arguments[k] += address_of(operands, results, static_cast<std::size_t>(buffer));
   }
   Attribute launched[2]{};
-  unsigned count = 0;
+  unsigned launched_count = 0;
   if (shape.cluster > 1) {
-    launched[count].id = Attribute::kClusterDimension;
-    launched[count++].value = {static_cast<unsigned>(shape.cluster), 1, 1};
+    launched[launched_count].id = Attribute::kClusterDimension;
+    launched[launched_count++].value = {static_cast<unsigned>(shape.cluster), 1, 1};
   }
   if (shape.cooperative) {
     // The driver refuses a launch whose blocks cannot all be resident: no wait is endless.
-    launched[count].id = Attribute::kCooperative;
-    launched[count++].value = {1};
+    launched[launched_count].id = Attribute::kCooperative;
+    launched[launched_count++].value = {1};
   }
   LaunchConfig config{{1, 1, 1},
                       {static_cast<unsigned>(shape.threads), 1, 1},
                       static_cast<unsigned>(shape.shared_bytes),
                       stream,
                       launched,
-                      count};
+                      launched_count};
   void* parameters[] = {arguments.data()};
   for (std::size_t k = 0; k < groups->size(); k += 2) {
     arguments[static_cast<std::size_t>(shape.first_group)] = static_cast<std::uint64_t>(groups->begin()[k]);

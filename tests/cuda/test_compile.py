@@ -138,7 +138,6 @@ def test_the_scan_for_many_rows_compiles(cell: str, kind: str, backward: bool) -
     asked = Scan(cell, backward, after, kind, hidden, batch, 1, optional=18 if full else 0)
     plans = placements(asked, CHIPS["sm_90"])
     plan = next(plan for plan in plans if plan.mode == WIDE and plan.tiles == tiles)
-    assert not plan.may_spill
     build("sm_90", asked, options, plan)
 
 

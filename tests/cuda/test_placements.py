@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 
@@ -31,20 +32,17 @@ def problem(cell: str, reset_after: bool, **changes: object) -> Scan:
     return Scan(cell=cell, reset_after=reset_after, **sizes)  # type: ignore[arg-type]
 
 
+def problems(kind: str, hidden: int, batch: int) -> Iterator[Scan]:
+    """Of one size: every cell, one direction and two, forward and backward."""
+    for directions, (cell, after), backward in itertools.product((1, 2), CELLS, (False, True)):
+        yield Scan(cell, backward, after, kind, hidden, batch, directions)
+
+
 @pytest.mark.parametrize("chip", [A100, L4, H200, B200, SLICE], ids=lambda chip: str(chip))
 @pytest.mark.parametrize("kind", ["bfloat16", "tf32", "float32"])
 def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
-    sizes = itertools.product((1, 130, 1024), (1, 40, 700), (1, 2), CELLS, (False, True))
-    for hidden, batch, directions, (cell, after), backward in sizes:
-        asked = problem(
-            cell,
-            after,
-            type=kind,
-            hidden=hidden,
-            batch=batch,
-            directions=directions,
-            backward=backward,
-        )
+    sizes = itertools.product((1, 130, 1024), (1, 40, 700))
+    for asked in (each for size in sizes for each in problems(kind, *size)):
         every = placements(asked, chip, in_steps=True)
         single = [plan for plan in every if plan.mode == STEPS]
         assert bool(single) == (kind != "float32")
@@ -53,7 +51,7 @@ def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
         found = [plan for plan in every if plan.mode != STEPS]
         if not found:
             # Full float32 needs registers that few blocks do not have: the plain path serves it.
-            assert (chip, kind, hidden) == (SLICE, "float32", 1024), asked
+            assert (chip, kind, asked.hidden) == (SLICE, "float32", 1024), asked
             continue
         check(asked, chip, found[0])
 
@@ -140,17 +138,7 @@ def test_a_batch_beyond_the_chip_takes_several_launches() -> None:
 
 @pytest.mark.parametrize(("hidden", "batch"), [(200, 1024), (256, 512), (100, 2048), (1536, 96)])
 def test_every_plan_for_many_rows_fits(hidden: int, batch: int) -> None:
-    sizes = itertools.product(CELLS, ("bfloat16", "tf32"), (1, 2), (False, True))
-    for (cell, after), kind, directions, backward in sizes:
-        asked = problem(
-            cell,
-            after,
-            type=kind,
-            hidden=hidden,
-            batch=batch,
-            directions=directions,
-            backward=backward,
-        )
+    for asked in (each for kind in ("bfloat16", "tf32") for each in problems(kind, hidden, batch)):
         for plan in placements(asked, H200):
             if plan.mode == WIDE:
                 check(asked, H200, plan)

@@ -47,7 +47,7 @@ def scan_texts(cell: str, mode: int = GRID) -> tuple[str, ...]:
     layout = "wide_layout.cuh" if mode == WIDE else "layout.cuh"
     return (
         *("machine.cuh", "specialisation.cuh", layout, "block.cuh", "sums.cuh", "turn.cuh"),
-        *("forward.cuh", "backward.cuh", cell, *scan),
+        *("forward.cuh", "backward.cuh", cell, "pass.cuh", *scan),
     )
 
 

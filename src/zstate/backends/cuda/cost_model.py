@@ -218,7 +218,7 @@ def step_microseconds(scan: Scan, chip: Chip) -> float:
 
 def wide_microseconds(scan: Scan, placement: Placement, cost: Costs) -> float:
     """Microseconds of one step of the scan for many rows."""
-    groups_m, splits = placement.warps_n // 4, scan.backward and scan.gates > 1
+    groups_m = placement.warps_n // 4
     k_bytes, rows = placement.padded * scan.value_bytes, placement.rows
     stages = placement.held[0] + placement.stored[0]
     items = -(-rows * placement.units // 2 // placement.threads)
@@ -227,9 +227,10 @@ def wide_microseconds(scan: Scan, placement: Placement, cost: Costs) -> float:
     turn += (cost.stage + cost.many * (groups_m - 1)) * stages
     turn += operand * (cost.read + cost.gather * placement.blocks * placement.groups / 1000)
     turn += cost.item * items * (2 + scan.gates) + cost.backward * scan.backward
-    turn += cost.send * rows * scan.gates * placement.units / 256 if splits else 0.0
+    if placement.cluster > 1:  # its blocks send each other their sums
+        turn += cost.send * rows * placement.cluster * placement.units / 256
     # The exchange of one tile passes while others are computed; of two, only for the most part.
-    alone = placement.tiles == 1
-    exposed = cost.wait + cost.operand * operand if alone else 0.0
-    exposed += cost.wait_two if placement.tiles == 2 else 0.0
+    exposed = cost.wait_two if placement.tiles == 2 else 0.0
+    if placement.tiles == 1:
+        exposed = cost.wait + cost.operand * operand
     return (turn * placement.tiles + exposed) * placement.launches

@@ -7,6 +7,7 @@ engine takes the first one that the driver accepts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from .cost_model import microseconds, step_microseconds
 from .placement import (
@@ -33,16 +34,22 @@ SMALL_BATCH = 32  # may be split into groups of few rows
 
 def placements(scan: Scan, chip: Chip, in_steps: bool = False) -> list[Placement]:
     """Every placement that this chip could hold, best first; single steps only where allowed."""
+    return list(_ranked(scan, chip, in_steps))
+
+
+# A new call asks twice: whether there is a placement at all, and which. An answer takes 10 ms.
+@lru_cache(maxsize=64)
+def _ranked(scan: Scan, chip: Chip, in_steps: bool) -> tuple[Placement, ...]:
     possible = _placements(scan, chip, False) or _placements(scan, chip, True)
     # What holds nothing in registers is never best, but may be all that fits.
     holding = [placement for placement in possible if any(placement.held) or scan.type == "float32"]
     single = _single_steps(scan, chip) if in_steps and scan.type != "float32" else []
     every = [*(holding or possible), *wide_placements(scan, chip), *single]
-    return sorted(every, key=_by_time)
+    return tuple(sorted(every, key=_by_time))
 
 
 def _by_time(placement: Placement) -> float:
-    """The model's time; where estimates tie, the ways that need less of the chip come first."""
+    """The model's time; where estimates tie, neither single steps nor warp groups are chosen."""
     return placement.microseconds * (1.005 if placement.mode in (STEPS, WIDE) else 1.0)
 
 

@@ -5,8 +5,6 @@
 // blocks of the group have made, multiplies it, adds up over the warps, applies the cell's equations and hands on the
 // result. Tiles are independent, so one tile's exchange passes while another is computed.
 
-using Pass = Select<kBackward, backward::Pass<Cell>, forward::Pass<Cell>>::type;
-
 // What a thread carries through the sequence.
 struct Carried {
   Constants constants[kItemsPerThread];
@@ -16,11 +14,6 @@ struct Carried {
   bool is_far;   // inputs are read from device memory: what was written a moment ago is in L2, unless it is much
 };
 constexpr i64 kFar = 8 << 20;  // bytes
-
-template <class HandOn>
-ZS_DEVICE Turn<HandOn> turn_of(const Block& block, const Item& item, Carried& carried, int p, const HandOn& hand_on) {
-  return {block.a, item, carried.constants[p], block.state(), carried.sums[p], hand_on};
-}
 
 // The operand of the first product.
 ZS_DEVICE void begin(const Block& block, Carried& carried, int tile) {

@@ -4,8 +4,6 @@
 // equations and writes the operand of the next product. What a cell keeps, and its sums over time, wait in device
 // memory for the launches after it.
 
-using Pass = Select<kBackward, backward::Pass<Cell>, forward::Pass<Cell>>::type;
-
 // What earlier launches have kept for an item; loaded before its turn, so that a thread's loads are issued together.
 using Kept = float2[kStates > 0 ? kStates : 1];
 template <class HandOn>

@@ -10,18 +10,11 @@
 // Backward, the blocks of a cluster multiply one gate of the operand each, for the units of all, and send every peer
 // its sums: so a block needs no more of the operand than forward.
 
-using Pass = Select<kBackward, backward::Pass<Cell>, forward::Pass<Cell>>::type;
-
 struct Carried {
   Constants constants[kItemsPerThread];
   Sums sums[kItemsPerThread];
   u32 stages = 0;  // of the ring, since the beginning
 };
-
-template <class HandOn>
-ZS_DEVICE Turn<HandOn> turn_of(const Block& block, const Item& item, Carried& carried, int p, const HandOn& hand_on) {
-  return {block.a, item, carried.constants[p], block.state(), carried.sums[p], hand_on};
-}
 
 // ---- places
 

@@ -16,9 +16,8 @@ _PIECE_REGISTERS = 8  # the same, of a thread
 
 def wide_placements(scan: Scan, chip: Chip) -> list[Placement]:
     """Every placement of this kind that the chip could hold."""
-    if not chip.has_warp_groups or len(scan.phases) > 1 or scan.type == "float32":
-        return []
-    if scan.batch <= TILE:
+    one_product = len(scan.phases) == 1 and scan.type != "float32"
+    if not (chip.has_warp_groups and one_product and scan.batch > TILE):
         return []
     return [
         placement
@@ -39,19 +38,27 @@ def _shapes(scan: Scan) -> Iterator[tuple[int, int, int, int]]:
         yield units, groups_m, 2 if groups_m == 1 else 1, scan.gates if scan.backward else 1
 
 
-def shared_bytes(scan: Scan, p: Placement) -> int:
-    """Shared memory of a block; wide_layout.cuh computes and asserts the same."""
-    splits = scan.backward and scan.gates > 1
-    groups_m, groups_k = p.warps_n // 4, p.warps_k
+def _parts(scan: Scan, p: Placement) -> list[int]:
+    """Shared memory in front of the ring: barriers, state, sums, and sums that peers send."""
+    columns = 64 * p.warps_n // 4
     parts = [
         2 * (p.chunk + p.tiles) * 8,
         scan.states * p.tiles * p.rows * p.units // 2 * 8,
-        groups_k * p.rows * (64 * groups_m + 4) * 4,
-        p.tiles * p.rows * (scan.gates * p.units + 4) * 4 if splits else 0,
+        p.warps_k * p.rows * (columns + 4) * 4,
+        p.tiles * p.rows * (p.cluster * p.units + 4) * 4 if p.cluster > 1 else 0,
     ]
-    total = sum(round_up(part, 1024) for part in parts)
-    total += p.chunk * p.rows * 64 * p.pieces * groups_k
-    return total + groups_m * groups_k * p.stored[0] * p.pieces * _PIECE_WEIGHT
+    return [round_up(part, 1024) for part in parts]
+
+
+def _weight(p: Placement, stages: int) -> int:
+    """Bytes of all warp groups' weight for so many stages."""
+    return p.warps_n // 4 * p.warps_k * stages * p.pieces * _PIECE_WEIGHT
+
+
+def shared_bytes(scan: Scan, p: Placement) -> int:
+    """Shared memory of a block; wide_layout.cuh computes and asserts the same."""
+    ring = p.chunk * p.rows * 64 * p.pieces * p.warps_k
+    return sum(_parts(scan, p)) + ring + _weight(p, p.stored[0])
 
 
 def _placement(
@@ -88,25 +95,25 @@ def _placement(
     stages = padded * size // stage
     held = min(stages, registers // (_PIECE_REGISTERS * pieces))
     placement = Placement(
-        WIDE,
-        blocks,
-        units,
-        padded,
-        rows,
-        tiles,
-        groups * scan.directions,
-        launches,
-        groups_k,
-        4 * groups_m,
-        0,
-        (held,),
-        (stages - held,),
-        0,
-        1,
-        registers - held * _PIECE_REGISTERS * pieces,
-        0.0,
-        cluster,
-        pieces,
+        mode=WIDE,
+        blocks=blocks,
+        units=units,
+        padded=padded,
+        rows=rows,
+        tiles=tiles,
+        groups=groups * scan.directions,
+        launches=launches,
+        warps_k=groups_k,
+        warps_n=4 * groups_m,
+        chunk=0,
+        held=(held,),
+        stored=(stages - held,),
+        shared=0,
+        resident=1,
+        spare=registers - held * _PIECE_REGISTERS * pieces,
+        microseconds=0.0,
+        cluster=cluster,
+        pieces=pieces,
     )
     room = chip.shared_bytes - shared_bytes(scan, placement) - 1024
     slots = min(_MOST_SLOTS, room // (rows * stage))
@@ -115,8 +122,6 @@ def _placement(
     placement = placement._replace(chunk=slots)
     shared = shared_bytes(scan, placement)
     # What goes into registers passes through shared memory behind the state (Weight::load).
-    begin = round_up(2 * (slots + tiles) * 8, 1024)
-    begin += round_up(scan.states * tiles * rows * units // 2 * 8, 1024)
-    if held and begin + groups_m * groups_k * pieces * _PIECE_WEIGHT > shared:
+    if held and sum(_parts(scan, placement)[:2]) + _weight(placement, 1) > shared:
         return None
     return placement._replace(shared=shared, microseconds=microseconds(scan, chip, placement))
