@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core")
 
 from zstate.backends.cuda import compiler  # noqa: E402
 from zstate.backends.cuda.options import Options, constants, product_constants  # noqa: E402
-from zstate.backends.cuda.placement import STEPS, WIDE, Chip, Placement, Scan  # noqa: E402
+from zstate.backends.cuda.placement import ROW, STEPS, WIDE, Chip, Placement, Scan  # noqa: E402
 from zstate.backends.cuda.placements import placements  # noqa: E402
 
 try:
@@ -114,7 +114,7 @@ def test_the_products_compile(architecture: str, kind: str) -> None:
     assert "0 bytes spill stores" in log.getvalue()
 
 
-@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+@pytest.mark.parametrize("mode", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:
     asked = Scan("gru", backward, False, "bfloat16", 72, 37, 2)
@@ -153,6 +153,23 @@ def test_groups_of_few_rows_compile(backward: bool, mode: int, rows: int) -> Non
     plan = next(plan for plan in found if (plan.mode, plan.rows) == (mode, rows))
     assert plan.groups == 2
     assert build("sm_90", asked, options, plan)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("cell", [*CELLS, "gru after"])
+def test_one_row_per_block_compiles(cell: str, backward: bool) -> None:
+    """With all options; small layers may have one, two or four lanes per unit."""
+    after, cell = cell == "gru after", cell.split()[0]
+    mark = zlib.crc32(repr((cell, after, backward)).encode())
+    kind = ("bfloat16", "float16", "tf32", "float32")[mark % 4]
+    lanes = set()
+    for hidden in (9, 33, 50):
+        asked = Scan(cell, backward, after, kind, hidden, 3, 2, optional=18)
+        found = [plan for plan in placements(asked, CHIPS["sm_90"]) if plan.mode == ROW]
+        plan = found[mark % len(found)] if hidden > 9 else found[0]
+        build("sm_90", asked, everything(cell, backward, after), plan)
+        lanes |= {each.chunk for each in found}
+    assert lanes == {1, 2, 4}
 
 
 @pytest.mark.parametrize("architecture", CHIPS)

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 import pytest
 
 from zstate.backends.cuda import placements as module
-from zstate.backends.cuda.placement import BLOCK, CLUSTER, GRID, STEPS, WIDE, Chip, Placement, Scan
+from zstate.backends.cuda.placement import (
+    BLOCK,
+    CLUSTER,
+    GRID,
+    ROW,
+    STEPS,
+    WIDE,
+    Chip,
+    Placement,
+    Scan,
+)
 from zstate.backends.cuda.placements import placements
 
 A100 = Chip(108, 166912, (8, 0))
@@ -58,12 +68,15 @@ def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
 
 def check(asked: Scan, chip: Chip, plan: Placement) -> None:
     assert plan.shared <= chip.shared_bytes // plan.resident
-    assert plan.padded == plan.blocks * plan.units >= asked.hidden
-    assert plan.units % 8 == 0
-    assert (plan.padded * asked.value_bytes) % 64 == 0
     assert plan.threads <= 1024
     rows = plan.rows * plan.tiles * plan.groups // asked.directions * plan.launches
     assert rows >= asked.batch
+    if plan.mode == ROW:
+        check_row(asked, plan)
+        return
+    assert plan.padded == plan.blocks * plan.units >= asked.hidden
+    assert plan.units % 8 == 0
+    assert (plan.padded * asked.value_bytes) % 64 == 0
     if plan.mode == WIDE:
         check_wide(asked, chip, plan)
         return
@@ -90,6 +103,16 @@ def check(asked: Scan, chip: Chip, plan: Placement) -> None:
         assert 0 <= held <= plan.chunk
         assert held + stored <= depth
         assert plan.mode == GRID or held + stored == depth
+
+
+def check_row(asked: Scan, plan: Placement) -> None:
+    """Of the scan with one row per block: lanes for every unit, and registers for its weight."""
+    lanes = plan.chunk
+    assert plan.threads >= lanes * asked.hidden and plan.threads == lanes * plan.units
+    assert asked.hidden <= plan.padded < asked.hidden + 4 * lanes and plan.padded % (4 * lanes) == 0
+    assert plan.groups == asked.batch * asked.directions
+    weight = sum(each.gates_in * each.gates_out for each in asked.phases) * plan.padded // lanes
+    assert (weight + 48) * plan.threads <= 65536 and weight + 48 <= 255
 
 
 def check_wide(asked: Scan, chip: Chip, plan: Placement) -> None:
@@ -120,7 +143,18 @@ def test_sizes_that_no_chip_holds_are_streamed(hidden: int, batch: int, backward
 def test_small_sizes_stay_in_a_block_or_a_cluster() -> None:
     for batch in (1, 8):
         assert placements(problem("lstm", False, hidden=128, batch=batch), H200)[0].mode != GRID
-    assert placements(problem("single_gate_rnn", False, hidden=64, batch=1), A100)[0].mode == BLOCK
+    asked = problem("gru", True, hidden=96, batch=1, backward=True)
+    assert placements(asked, H200)[0].mode == BLOCK
+
+
+@pytest.mark.parametrize("chip", [A100, H200], ids=["A100", "H200"])
+@pytest.mark.parametrize("kind", ["bfloat16", "tf32", "float32"])
+def test_tiny_layers_have_one_row_per_block(chip: Chip, kind: str) -> None:
+    for hidden, batch in itertools.product((1, 24, 32, 48), (1, 8, 100)):
+        for asked in problems(kind, hidden, batch):
+            assert placements(asked, chip)[0].mode == ROW, asked
+    for asked in problems(kind, 300, 1):
+        assert all(plan.mode != ROW for plan in placements(asked, chip))
 
 
 def test_without_clusters_none_are_planned() -> None:
@@ -159,7 +193,7 @@ def test_groups_cover_every_row_once(batch: int, directions: int) -> None:
         ]
         assert all(groups) and list(itertools.chain(*groups)) == list(range(batch))
         assert plan.mode == GRID or plan.groups == len(groups) * directions
-    few = [plan for plan in found if plan.rows < min(batch, 16)]
+    few = [plan for plan in found if plan.rows < min(batch, 16) and plan.mode != ROW]
     assert {plan.mode for plan in few} == ({BLOCK, CLUSTER} if 1 < batch <= 32 else set())
     # Each group has its own multiprocessors.
     assert all(plan.groups * plan.blocks <= H200.multiprocessors for plan in few)

@@ -22,7 +22,7 @@ import zstate as zs
 import zstate.torch
 from zstate import backends, verify
 from zstate.backends.cuda import compiler, launch
-from zstate.backends.cuda.placement import GRID, STEPS, WIDE, Chip, Placement, Scan
+from zstate.backends.cuda.placement import GRID, ROW, STEPS, WIDE, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 from zstate.descriptors import Activation, AnyDescriptor, GRUDescriptor
 from zstate.errors import BackendError
@@ -73,7 +73,16 @@ def test_option_in_single_steps(
     check(case, dtype)
 
 
-@pytest.mark.parametrize("mode", range(5))
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize(("cell", "case"), CASES, ids=[f"{c} {k.title}" for c, k in CASES])
+def test_option_with_one_row_per_block(
+    cell: str, case: verify.Case, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.mode == ROW)
+    check(case, dtype)
+
+
+@pytest.mark.parametrize("mode", range(6))
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("cell", "title"),
@@ -209,6 +218,19 @@ def test_at_random_in_single_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -
     rows, case = rng.choice([8, 16, 32]), random_case(rng)
     monkeypatch.setattr(launch, "ACCEPTS", lambda plan: in_single_steps(plan) and plan.rows == rows)
     check(case, rng.choice(types_for(case)), seed)
+
+
+@pytest.mark.parametrize("seed", range(STRESS // 5))
+def test_at_random_with_one_row_per_block(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    lanes = rng.choice([1, 2, 4])
+    case = random_case(rng)
+    steps, batch, width, _ = case.sizes
+    sizes = (steps, batch, width, rng.randint(1, 64))
+    case = replace(case, sizes=sizes, extra={"mask": (steps, batch, 1)} if case.extra else {})
+    accepts = lambda plan: plan.mode == ROW and plan.chunk >= lanes  # noqa: E731
+    monkeypatch.setattr(launch, "ACCEPTS", accepts)
+    check(case, rng.choice(["float32", *types_for(case)]), seed)
 
 
 @pytest.mark.parametrize("seed", range(STRESS // 5))
@@ -462,7 +484,7 @@ def test_the_sanitizer_finds_nothing(tool: str) -> None:
         [
             *(program, "--tool", tool, "--error-exitcode", "9"),
             *(["--report-api-errors", "no"] if tool == "memcheck" else []),
-            *(sys.executable, str(small), "01234"),
+            *(sys.executable, str(small), "012345"),
         ],
         capture_output=True,
         text=True,

@@ -1,6 +1,7 @@
 // What a thread works on: its place in the block and the group, and its items.
 //
-// An item is a pair of neighbouring units of one row. A thread has up to kItemsPerThread of them in a tile.
+// An item is a pair of neighbouring units of one row, or one unit. A thread has up to kItemsPerThread of them in a
+// tile.
 #pragma once
 
 using namespace zstate;
@@ -23,6 +24,9 @@ struct Item {
   bool on;                   // whether the thread has this item at all
   i64 gates, pair, mask;     // places in one step of [N,D,G,H], of [N,D,H] and of the mask
 };
+
+// How many units of an item lie inside the layer.
+ZS_DEVICE int units_inside(int unit) { return min(max(kHidden - unit, 0), kItemUnits); }
 
 struct Block {
   const Arguments& a;
@@ -63,7 +67,11 @@ struct Block {
   ZS_DEVICE Item item(int p, int tile) const {
     int row, unit;
     bool on;
-    if constexpr (kDirect) {  // where the matrix instruction leaves its results, and a neighbour's
+    if constexpr (kMode == kRow) {  // the first of kChunk lanes
+      row = 0;
+      unit = thread / kChunk;
+      on = thread % kChunk == 0;
+    } else if constexpr (kDirect) {  // where the matrix instruction leaves its results, and a neighbour's
       row = quarter * 2 + column % 2;
       on = row < kRows;
       if (!on) row = 0;
@@ -91,8 +99,8 @@ struct Block {
     w.on = on;
     w.unit = rank * kUnits + unit;
     const i64 n = (tile_group * kTiles + tile) * kRows + w.row;
-    w.count = !w.on || n >= a.N ? 0 : kHidden - w.unit >= 2 ? 2 : kHidden - w.unit > 0 ? kHidden - w.unit : 0;
-    w.state = (tile * kRows + w.row) * (kUnits / 2) + unit / 2;
+    w.count = w.on && n < a.N ? units_inside(w.unit) : 0;
+    w.state = kMode == kRow ? 0 : (tile * kRows + w.row) * (kUnits / 2) + unit / 2;
     w.pair = (n * kDirections + direction) * kHidden + w.unit;
     w.gates = (n * kDirections + direction) * kGates * kHidden + w.unit;
     w.mask = kHasMask ? n * a.mask_n + (static_cast<i64>(direction) * kHidden + w.unit) * a.mask_h : 0;
@@ -124,6 +132,8 @@ ZS_DEVICE Pair take_mask(const Arguments& a, const Item& w, i64 s) {
 ZS_DEVICE void block_barrier() {
   if constexpr (kMode == kWide)
     asm volatile("bar.sync 1,%0;" ::"n"(kThreads) : "memory");
+  else if constexpr (kThreads == 32)
+    __syncwarp();
   else
     __syncthreads();
 }
@@ -132,7 +142,7 @@ ZS_DEVICE void block_barrier() {
 struct Constants {
   float2 peephole[kGates], bias2;
   ZS_DEVICE void load(const Arguments& a, const Item& w) {
-    const int count = w.on ? min(max(kHidden - w.unit, 0), 2) : 0;
+    const int count = w.on ? units_inside(w.unit) : 0;
     if constexpr (kHasPeephole) {
 #pragma unroll
       for (int g = 0; g < kGates; ++g)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TextIO
 
-from .placement import GRID, STEPS, WIDE
+from .placement import GRID, ROW, STEPS, WIDE
 
 HERE = Path(__file__).parent
 PRODUCTS = ("machine.cuh", "products.cu")
@@ -41,10 +41,10 @@ def _text(name: str) -> str:
 
 def scan_texts(cell: str, mode: int = GRID) -> tuple[str, ...]:
     """The texts of a scan, with that of its cell, each behind what it uses."""
-    scan = {STEPS: ("steps.cu",), WIDE: ("wide.cu",)}.get(
+    scan = {STEPS: ("steps.cu",), WIDE: ("wide.cu",), ROW: ("row.cu",)}.get(
         mode, ("exchange.cuh", "product.cuh", "scan.cu")
     )
-    layout = "wide_layout.cuh" if mode == WIDE else "layout.cuh"
+    layout = {WIDE: "wide_layout.cuh", ROW: "row_layout.cuh"}.get(mode, "layout.cuh")
     return (
         *("machine.cuh", "specialisation.cuh", layout, "block.cuh", "sums.cuh", "turn.cuh"),
         *("forward.cuh", "backward.cuh", cell, "pass.cuh", *scan),

@@ -15,6 +15,7 @@ from .placement import (
     BLOCK,
     CLUSTER,
     GRID,
+    ROW,
     TILE,
     WIDE,
     Chip,
@@ -25,7 +26,7 @@ from .placement import (
     warp_parts,
 )
 
-MODES = {"block": BLOCK, "cluster": CLUSTER, "grid": GRID, "wide": WIDE}
+MODES = {"block": BLOCK, "cluster": CLUSTER, "grid": GRID, "wide": WIDE, "row": ROW}
 _H200 = "9.0"
 
 
@@ -143,6 +144,8 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
     cost = model.costs[group_of(scan, placement)]
     if placement.mode == WIDE:
         return wide_microseconds(scan, placement, cost)
+    if placement.mode == ROW:
+        return row_microseconds(scan, chip, placement, cost)
     warps = placement.warps_k * placement.warps_n
     rounds_of_warps = -(-warps // 4)
     waves = placement.launches
@@ -234,3 +237,20 @@ def wide_microseconds(scan: Scan, placement: Placement, cost: Costs) -> float:
     if placement.tiles == 1:
         exposed = cost.wait + cost.operand * operand
     return (turn * placement.tiles + exposed) * placement.launches
+
+
+def row_microseconds(scan: Scan, chip: Chip, placement: Placement, cost: Costs) -> float:
+    """Microseconds of one step of the scan with one row per block.
+
+    Blocks that share a multiprocessor hide each other's latency, not their instructions.
+    """
+    lanes, warps = placement.chunk, placement.warps_n
+    warps *= -(-placement.groups // chip.multiprocessors)
+    rounds, exchanges = -(-warps // 4), lanes.bit_length() - 1
+    total = cost.backward * scan.backward
+    for into, out, _ in scan.phases:
+        deep = into * placement.padded // lanes
+        total += cost.tile + cost.wait * exchanges + cost.deep * deep + cost.item * (2 + scan.gates)
+        total += rounds * (cost.mma * deep * out + cost.point * (2 + scan.gates))
+        total += warps * (cost.read * deep / 4 + cost.total * out * exchanges)
+    return total

@@ -11,7 +11,7 @@ typedef unsigned long long u64;
 
 // The same numbers as in options.py and placement.py.
 enum { kBfloat16 = 0, kFloat16 = 1, kTf32 = 2, kFloat32 = 3 };
-enum { kBlock = 0, kCluster = 1, kGrid = 2, kSteps = 3, kWide = 4 };
+enum { kBlock = 0, kCluster = 1, kGrid = 2, kSteps = 3, kWide = 4, kRow = 5 };
 
 template <bool B, class X, class Y>
 struct Select {
@@ -95,10 +95,11 @@ ZS_DEVICE float widen(unsigned short bits) {
 }
 ZS_DEVICE float widen(float x) { return x; }
 
-// Two neighbouring units. `count` of them lie inside the layer (2, 1 or 0): what lies outside is 0 and is not stored.
+// Two neighbouring units, or one with nothing beside it: what follows from the other is then dropped by the compiler.
+// `count` of them lie inside the layer (2, 1 or 0): what lies outside is 0 and is not stored.
 // Conversion happens where the value is used: next to the load it would wait for the load.
 struct Pair {
-  static constexpr bool in_one_word = kIsHalf && kHidden % 2 == 0;
+  static constexpr bool in_pairs = kItemUnits == 2 && kHidden % 2 == 0, in_one_word = kIsHalf && in_pairs;
   u32 words[in_one_word ? 1 : 2];
   ZS_DEVICE float2 value() const {
     if constexpr (in_one_word)
@@ -128,12 +129,12 @@ ZS_DEVICE Pair take_apart(const Stored* from, i64 stride, int count) {
     if (count) x.words[0] = load_bits(from) | load_bits(from + stride) << 16;
   } else {
     if (count > 0) x.words[0] = load_bits(from);
-    if (count > 1) x.words[1] = load_bits(from + stride);
+    if (kItemUnits == 2 && count > 1) x.words[1] = load_bits(from + stride);
   }
   return x;
 }
 ZS_DEVICE Pair take(const Stored* from, int count) {
-  if constexpr (kHidden % 2 != 0) return take_apart(from, 1, count);
+  if constexpr (!Pair::in_pairs) return take_apart(from, 1, count);
   Pair x = {};
   if (count) {
     if constexpr (kIsHalf) {
@@ -149,19 +150,19 @@ ZS_DEVICE Pair take(const Stored* from, int count) {
 ZS_DEVICE float2 load_pair(const Stored* from, int count) { return take(from, count).value(); }
 ZS_DEVICE void store_pair(Stored* to, float2 x, int count) {
   if constexpr (kIsHalf) {
-    const u32 word = pack(x.x, x.y);
-    if constexpr (kHidden % 2 == 0) {
+    const u32 word = pack(x.x, kItemUnits == 2 ? x.y : 0.0f);
+    if constexpr (Pair::in_pairs) {
       if (count) *reinterpret_cast<u32*>(to) = word;
     } else {
       if (count > 0) to[0] = static_cast<unsigned short>(word & 0xffff);
-      if (count > 1) to[1] = static_cast<unsigned short>(word >> 16);
+      if (kItemUnits == 2 && count > 1) to[1] = static_cast<unsigned short>(word >> 16);
     }
   } else {
-    if constexpr (kHidden % 2 == 0) {
+    if constexpr (Pair::in_pairs) {
       if (count) *reinterpret_cast<float2*>(to) = x;
     } else {
       if (count > 0) to[0] = x.x;
-      if (count > 1) to[1] = x.y;
+      if (kItemUnits == 2 && count > 1) to[1] = x.y;
     }
   }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .placement import WIDE, WORKER_REGISTERS, Placement, Scan
+from .placement import ROW, WIDE, WORKER_REGISTERS, Placement, Scan
 from .products import MOST_JOBS, SHARED
 from .wgmma import wgmma
 
@@ -59,6 +59,7 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "Shared": placement.shared,
         "Resident": placement.resident,
         "Pieces": placement.pieces,
+        "ItemUnits": 1 if placement.mode == ROW else 2,
         "WorkerRegisters": WORKER_REGISTERS,
         **{f"Slot{k}": slots[k] for k in range(4)},
     }
@@ -107,7 +108,8 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
 def product_constants(kind: str) -> str:
     """The text in front of the products'."""
     # Their rows are whole pieces of 16 bytes, so that pairs of numbers are whole words.
-    integers = {"Type": _TYPES[kind], "Hidden": 2, "MostJobs": MOST_JOBS, "Shared": SHARED}
+    integers = {"Type": _TYPES[kind], "Hidden": 2, "ItemUnits": 2, "MostJobs": MOST_JOBS}
+    integers["Shared"] = SHARED
     return _written(integers, {"Debug": False})
 
 

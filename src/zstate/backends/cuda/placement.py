@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from .cells import CELLS, Form, Phase
 
-BLOCK, CLUSTER, GRID, STEPS, WIDE = range(5)
+BLOCK, CLUSTER, GRID, STEPS, WIDE, ROW = range(6)
 TILE = 16  # rows of one matrix instruction
 MOST_TILES = 16  # of one block: bounds its state in shared memory
 THREAD_REGISTERS = 255
@@ -106,7 +106,8 @@ class Placement(NamedTuple):
     launches: int  # one after the other, where the chip cannot hold all groups at once
     warps_k: int
     warps_n: int
-    chunk: int  # k-blocks of the operand that are loaded together; WIDE: stages in the ring
+    # K-blocks of the operand loaded together; WIDE: stages in the ring; ROW: lanes of a unit.
+    chunk: int
     held: tuple[int, ...]  # in registers
     stored: tuple[int, ...]  # in shared memory; the rest is read from L2 at every step
     shared: int  # bytes of shared memory
@@ -144,7 +145,7 @@ class Placement(NamedTuple):
 
     def holds_all(self, scan: Scan) -> bool:
         """Whether all of the weight stays on the chip: none of it is read again at every step."""
-        if self.mode == WIDE:
+        if self.mode in (WIDE, ROW):
             return True
         deep, wide = warp_parts(scan, self.padded, self.units, self.warps_k, self.warps_n)
         return not streamed(deep, wide, self.held, self.stored)

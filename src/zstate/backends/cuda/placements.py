@@ -27,6 +27,7 @@ from .placement import (
     streamed,
     warp_parts,
 )
+from .row_placements import row_placements
 from .wide_placements import wide_placements
 
 SMALL_BATCH = 32  # may be split into groups of few rows
@@ -44,7 +45,8 @@ def _ranked(scan: Scan, chip: Chip, in_steps: bool) -> tuple[Placement, ...]:
     # What holds nothing in registers is never best, but may be all that fits.
     holding = [placement for placement in possible if any(placement.held) or scan.type == "float32"]
     single = _single_steps(scan, chip) if in_steps and scan.type != "float32" else []
-    every = [*(holding or possible), *wide_placements(scan, chip), *single]
+    every = [*(holding or possible), *wide_placements(scan, chip), *row_placements(scan, chip)]
+    every += single
     return tuple(sorted(every, key=_by_time))
 
 

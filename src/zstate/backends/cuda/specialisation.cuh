@@ -17,13 +17,13 @@ constexpr int kThreads = 32 * kWarpsK * kWarpsN;
 constexpr int kBlockK = 64 / kBytes;                       // values in a k-block
 constexpr int kGateBlocks = kPadded / kBlockK;             // k-blocks per gate
 constexpr int kUnitTiles = kUnits / 8 / kWarpsN;           // tiles of eight units per warp
-constexpr int kItems = kRows * kUnits / 2;                 // pairs of units in a tile of rows
+constexpr int kItems = kRows * kUnits / kItemUnits;        // in a tile of rows
 constexpr int kRowEights = kRows > 8 ? kRows / 8 : 1;      // groups of eight rows
 constexpr int kRowSixteens = kRows > 16 ? kRows / 16 : 1;  // groups of sixteen: one matrix instruction each
 // Up to eight rows the matrix instruction is transposed: the weight's columns fill its sixteen rows, so none is empty.
-constexpr bool kTransposed = kRows <= 8 && kType != kFloat32;
+constexpr bool kTransposed = kRows <= 8 && kType != kFloat32 && kMode != kRow;
 // Otherwise the operand lies as the instruction takes it: the 16 bytes of a thread alternate words of rows r and r + 8.
-constexpr bool kInterleaved = !kTransposed && kType != kFloat32 && kMode != kSteps && kMode != kWide;
+constexpr bool kInterleaved = !kTransposed && kType != kFloat32 && kMode < kSteps;
 // One warp over all of K keeps its sums in registers; the sums of several warps pass through shared memory.
 constexpr bool kDirect = kWarpsK == 1 && kTransposed;
 constexpr int kItemsPerThread = kDirect ? kUnitTiles : (kItems + kThreads - 1) / kThreads;

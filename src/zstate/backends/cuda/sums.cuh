@@ -45,7 +45,9 @@ ZS_DEVICE void store_sums(const Block& block, const Sums (&sums)[kItemsPerThread
       if (block.rank * kUnits + unit < kHidden) put(to + unit, x.x);
       if (block.rank * kUnits + unit + 1 < kHidden) put(to + unit + 1, x.y);
     };
-    if constexpr (kDirect) {
+    if constexpr (kMode == kRow) {
+      if (const Item w = block.item(0, 0); w.count) put(to + w.unit, sums[0].at(q).x);
+    } else if constexpr (kDirect) {
 #pragma unroll
       for (int u = 0; u < kUnitTiles; ++u) {
         float2 x = sums[u].at(q);

@@ -1,0 +1,137 @@
+// The scan with one row per block, for small layers: the weight lies in registers, and products are multiply-adds in
+// full float32.
+//
+// kLanes neighbouring lanes have one unit. Each multiplies its part of K for all of the unit's gates; they add up
+// their sums, and the first has the unit's item. So a step is one pass: it waits once for the block, and nothing but
+// the operand goes through shared memory.
+
+template <int P>
+struct Weight {
+  using Here = Phase<P>;
+  float4 quads[Here::gates_out][Here::gates_in][kQuads];
+
+  ZS_DEVICE void load(const Arguments& a, int direction, int unit, int lane) {
+#pragma unroll
+    for (int out = 0; out < Here::gates_out; ++out)
+#pragma unroll
+      for (int in = 0; in < Here::gates_in; ++in)
+#pragma unroll
+        for (int q = 0; q < kQuads; ++q) {
+          const int gate = slot(Here::first_gate + (kBackward ? in : out)), k = (q * kLanes + lane) * 4;
+          const Stored* const from = a.weight + (static_cast<i64>(direction) * kGates + gate) * kHidden * kHidden;
+          quads[out][in][q] = {one(from, unit, k), one(from, unit, k + 1), one(from, unit, k + 2),
+                               one(from, unit, k + 3)};
+        }
+  }
+
+ private:
+  // Of a gate's weight [H,H]; 0 outside the layer, where its edge is read.
+  static ZS_DEVICE float one(const Stored* from, int unit, int k) {
+    const int row = min(kBackward ? k : unit, kHidden - 1), column = min(kBackward ? unit : k, kHidden - 1);
+    const float value = widen(__ldg(from + row * kHidden + column));
+    return unit < kHidden && k < kHidden ? value : 0.0f;
+  }
+};
+
+// Where the operand of a phase lies: its gates, one after the other.
+template <int P>
+ZS_DEVICE float* operand_of(char* shared, int place) {
+  return reinterpret_cast<float*>(shared) + place * kOperand + (P == 0 ? 0 : Phase<0>::gates_in * kPadded);
+}
+
+// The sums of a unit's gates, in all of its lanes.
+template <int P>
+ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane, float2 (&total)[kGates]) {
+  using Here = Phase<P>;
+  constexpr int chains = Here::gates_out == 1 ? 4 : 2;  // additions to one sum wait for each other
+  float sum[Here::gates_out][chains] = {};
+#pragma unroll
+  for (int in = 0; in < Here::gates_in; ++in)
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const float4 x = reinterpret_cast<const float4*>(operand)[in * kPadded / 4 + q * kLanes + lane];
+#pragma unroll
+      for (int out = 0; out < Here::gates_out; ++out) {
+        const float4 w = weight.quads[out][in][q];
+        float (&s)[chains] = sum[out];
+        s[0] = fmaf(x.x, w.x, s[0]);
+        s[1] = fmaf(x.y, w.y, s[1]);
+        s[2 % chains] = fmaf(x.z, w.z, s[2 % chains]);
+        s[3 % chains] = fmaf(x.w, w.w, s[3 % chains]);
+      }
+    }
+#pragma unroll
+  for (int out = 0; out < Here::gates_out; ++out) {
+    float s = sum[out][0] + sum[out][1];
+    if constexpr (chains == 4) s += sum[out][2] + sum[out][3];
+#pragma unroll
+    for (int away = 1; away < kLanes; away *= 2) s += __shfl_xor_sync(~0u, s, away);
+    total[out].x = s;
+  }
+}
+
+// What a thread carries through the sequence.
+struct Carried {
+  Constants constants;
+  Sums sums = {};
+  float2 state[kStates > 0 ? kStates : 1];
+};
+
+// Puts an item's part of an operand where every thread finds it.
+template <int P>
+ZS_DEVICE void publish(char* shared, const Item& item, int place, const float2 (&operand)[kGates]) {
+#pragma unroll
+  for (int g = 0; g < Phase<P>::gates_in; ++g)
+    if (item.count) operand_of<P>(shared, place)[g * kPadded + item.unit] = operand[g].x;
+}
+
+// One phase of a step; `place` of its operand, `loaded` of this step and then of one kAhead steps later.
+template <int P>
+ZS_DEVICE void work(const Block& block, const Item& item, const Weight<P>& weight, Carried& carried, i64 index,
+                    int place, Pass::Loaded& loaded) {
+  float2 total[kGates] = {};
+  block_barrier();  // the operand is there, and the one before it has been read
+  multiply<P>(weight, operand_of<P>(block.shared, place), block.thread % kLanes, total);
+  auto hand_on = [&](const float2(&operand)[kGates]) {
+    constexpr int next = P == kLastPhase ? 0 : P + 1;
+    publish<next>(block.shared, item, next ? place : place ^ 1, operand);
+  };
+  const Turn<decltype(hand_on)> turn{block.a, item, carried.constants, carried.state, carried.sums, hand_on};
+  Pass::template consume<P>(turn, index, Pass::Inputs(loaded), total);
+  Pass::template fetch<P>(block.a, item, min(index + kAhead, block.a.T - 1), loaded);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(128) char shared[];
+  const Block block(a, shared);
+  const int unit = block.thread / kLanes, lane = block.thread % kLanes;
+  const Item item = block.item(0, 0);
+  Weight<0> first;
+  Weight<kLastPhase> last;  // where there are two phases
+  first.load(a, block.direction, unit, lane);
+  if constexpr (kTwoPhases) last.load(a, block.direction, unit, lane);
+
+  Carried carried;
+  carried.constants.load(a, item);
+  Pass::Loaded loaded[kPhases][kAhead];
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) {
+    const i64 index = min(static_cast<i64>(k), a.T - 1);
+    Pass::template fetch<0>(a, item, index, loaded[0][k]);
+    if constexpr (kTwoPhases) Pass::template fetch<kLastPhase>(a, item, index, loaded[kLastPhase][k]);
+  }
+  for (int k = block.thread; k < 2 * kOperand; k += kThreads) operand_of<0>(shared, 0)[k] = 0.0f;
+  block_barrier();
+  auto hand_on = [&](const float2(&operand)[kGates]) { publish<0>(shared, item, 0, operand); };
+  Pass::begin(Turn<decltype(hand_on)>{a, item, carried.constants, carried.state, carried.sums, hand_on});
+#pragma unroll 1
+  for (i64 index = 0; index < a.T; index += kAhead)
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (index + k >= a.T) break;
+      work<0>(block, item, first, carried, index + k, k % 2, loaded[0][k]);
+      if constexpr (kTwoPhases) work<kLastPhase>(block, item, last, carried, index + k, k % 2, loaded[kLastPhase][k]);
+    }
+  const Sums sums[1] = {carried.sums};
+  store_sums(block, sums);
+}
