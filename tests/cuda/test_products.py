@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from zstate.backends.cuda import engine
 from zstate.backends.cuda.arguments import Arguments
 from zstate.backends.cuda.engine import by_torch
 from zstate.backends.cuda.prepared import Memory
@@ -69,7 +70,7 @@ def test_products_by_torch(kind: str, bias: bool) -> None:
         *(m, n, k),
         Matrix("bias", 10, 2) if bias else None,
     )
-    by_torch([product], Arguments(list(tensors), []))(frame(tensors))
+    by_torch([product], Arguments(list(tensors), []), kind="tf32")(frame(tensors))
     left = tensors["left"][1 : 1 + (k if kind == "tn" else m), 2 : 2 + (m if kind == "tn" else k)]
     right = tensors["right"][: n if kind == "nt" else k, 3 : 3 + (k if kind == "nt" else n)]
     wanted = (left.t() if kind == "tn" else left) @ (right.t() if kind == "nt" else right)
@@ -77,10 +78,49 @@ def test_products_by_torch(kind: str, bias: bool) -> None:
     assert torch.allclose(tensors["out"], before, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "of", "wants"),
+    [
+        ("tn", (1024, 256, 256), "tf32", True),
+        ("nn", (4096, 300, 999), "tf32", True),
+        ("nt", (4096, 300, 999), "tf32", False),
+        ("tn", (1023, 256, 256), "tf32", False),
+        ("tn", (1024, 255, 256), "tf32", False),
+        ("tn", (1024, 256, 256), "bfloat16", False),
+        ("tn", (1024, 256, 256), "float32", False),
+    ],
+)
+def test_a_turned_factor(
+    kind: str,
+    shape: tuple[int, int, int],
+    of: str,
+    wants: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where it pays; the product stays the same."""
+    torch.manual_seed(0)
+    m, n, k = shape
+    made: list[torch.Tensor] = []
+
+    def turned(matrix: torch.Tensor, memory: Memory) -> torch.Tensor:
+        made.append(matrix.t().contiguous().t())
+        return made[-1]
+
+    monkeypatch.setattr(engine, "turned", turned)
+    left = torch.randn((k, m) if kind == "tn" else (m, k)).double()
+    right = torch.randn((n, k) if kind == "nt" else (k, n)).double()
+    tensors = {"out": torch.empty(m, n).double(), "left": left, "right": right}
+    matrices = (Matrix(name, tensor.shape[1]) for name, tensor in tensors.items())
+    by_torch([Product(kind, *matrices, m, n, k)], Arguments(list(tensors), []), of)(frame(tensors))
+    wanted = (left.t() if kind == "tn" else left) @ (right.t() if kind == "nt" else right)
+    assert torch.allclose(tensors["out"], wanted, rtol=0, atol=1e-10)
+    assert len(made) == wants
+
+
 def test_a_sum_by_torch() -> None:
     tensors = {"sums": torch.randn(3, 10), "out": torch.empty(2, 2)}
     product = Product("sum", Matrix("out", 4), Matrix("sums", 10, 5), None, 1, 4, 3)
-    by_torch([product], Arguments(list(tensors), []))(frame(tensors))
+    by_torch([product], Arguments(list(tensors), []), kind="tf32")(frame(tensors))
     assert torch.equal(tensors["out"].view(-1), tensors["sums"][:, 5:9].sum(0))
 
 

@@ -58,8 +58,9 @@ class Stepped(PretendedScan):
             part = (
                 weight[:, begin:end] if scan.backward else weight[:, begin:end].transpose(0, 2, 1)
             )
-            product = at(words["product"], (scan.directions, N, part.shape[2]))
-            assert np.allclose(product, self.operand @ part, rtol=1e-4, atol=1e-4)
+            parts = self.placement.parts(scan.phases[phase])
+            product = at(words["product"], (scan.directions, parts, N, part.shape[2]))
+            assert np.allclose(product.sum(1), self.operand @ part, rtol=1e-4, atol=1e-4)
         following = (phase + 1) % len(self.rows)
         begin, end = self.rows[following] if scan.backward else (0, 1)
         operand = at(words["operand"], (scan.directions, N, (end - begin) * H))
@@ -92,18 +93,30 @@ def tf32() -> Iterator[None]:
 
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("backward", "pieces"), [(False, 1), (True, 1), (True, 2)])
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_product_before_every_launch(
-    cell: str, backward: bool, both: bool, monkeypatch: pytest.MonkeyPatch
+    cell: str,
+    backward: bool,
+    pieces: int,
+    turned: bool,
+    both: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of each direction's operand and the rows of R that belong to the phase."""
+    """Of each direction's operand and the rows of R that belong to the phase.
+
+    Backward it may consist of two pieces, or R be turned.
+    """
     pretend(monkeypatch)
+    monkeypatch.setattr(engine, "FEW_STEPS", 1 if turned else T + 1)
+    monkeypatch.setattr(engine, "turned", lambda matrix, memory: matrix.t().contiguous().t())
     made: list[Stepped] = []
     rows = (BACKWARD_ROWS if backward else ROWS)[cell]
 
     def kernel_of(scan: Scan, options: Any, device: Any, in_steps: bool) -> Any:
         plan = next(p for p in placements(scan, CHIP, in_steps) if p.mode == STEPS)
+        plan = plan._replace(pieces=pieces)  # the launches here are in float32
         assert plan.tile_groups(N) == 3
         made.append(Stepped(scan, plan, rows))
         return made[-1]

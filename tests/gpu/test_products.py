@@ -7,7 +7,7 @@ import torch
 
 from zstate.backends.cuda import launch
 from zstate.backends.cuda.arguments import Arguments
-from zstate.backends.cuda.engine import by_torch
+from zstate.backends.cuda.engine import by_torch, turned
 from zstate.backends.cuda.prepared import Memory, current_stream
 from zstate.backends.cuda.products import Matrix, Product
 
@@ -110,7 +110,35 @@ def test_all_that_a_launch_can_hold(dtype: str) -> None:
     ours = {name: tensor.clone() for name, tensor in tensors.items()}
     arguments = Arguments(list(tensors), [])
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    by_torch(products, arguments)(Memory([], list(tensors.values()), None, None, 0))
+    by_torch(products, arguments, dtype)(memory(tensors))
     for name in tensors:
         if name.startswith(("out", "total")):
             assert error(ours[name], tensors[name].double()) < 2 * ROUNDING[dtype], name
+
+
+@pytest.mark.parametrize("size", [(1, 1), (32, 64), (33, 31), (500, 7), (1030, 260)])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_turned_copy(dtype: str, size: tuple[int, int]) -> None:
+    """Of a window: the same numbers, those of a column side by side."""
+    rows, columns = size
+    window = torch.randn(rows, columns + 9, device="cuda").to(TYPES[dtype])[:, 5 : 5 + columns]
+    copy = turned(window, memory({}))
+    assert torch.equal(copy, window)
+    assert copy.stride() == (1, rows)
+
+
+@pytest.mark.parametrize("kind", ["nn", "tn"])
+def test_a_product_with_a_turned_factor(kind: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    size = (1032, 264, 520)
+    tensors = matrices(kind, size, torch.float32)
+    operands = (Matrix(name, tensors[name].shape[1]) for name in ("out", "left", "right"))
+    product = Product(kind, *operands, *size)
+    assert product.wants_turned("tf32")
+    by_torch([product], Arguments(list(tensors), []), "tf32")(memory(tensors))
+    assert error(tensors["out"], wanted(kind, tensors)) < ROUNDING["tf32"]
+
+
+def memory(tensors: dict[str, torch.Tensor]) -> Memory:
+    stream = torch.cuda.current_stream().cuda_stream
+    return Memory([], list(tensors.values()), None, None, stream)

@@ -25,7 +25,7 @@ from .calls import (
     sizes,
 )
 from .cells import Phase
-from .launch import INDEX, Launched, chip_of, enter, kernel_of, launched_products
+from .launch import INDEX, Launched, chip_of, enter, kernel_of, launched_products, turning
 from .placement import STEPS
 from .placements import placements
 from .prepared import Memory, Prepared, Step, Tensors, tensor_of
@@ -33,6 +33,7 @@ from .products import Matrix, Product, are_small
 
 Tensor = torch.Tensor
 Run = Callable[[Tensors], Tensors]
+FEW_STEPS = 8  # fewer do not gain what turning the recurrent weight costs
 
 
 class Runner:
@@ -104,7 +105,7 @@ def _step(call: Call, step: AnyStep) -> Callable[[], Step]:
         if are_small(step.products, kind, chip_of(device).multiprocessors):
             launched = launched_products(step.products, call.arguments, kind, device)
             return lambda: _launching(launched())
-        return lambda: by_torch(step.products, call.arguments)
+        return lambda: by_torch(step.products, call.arguments, kind)
     if isinstance(step, CopyWeight):
         return lambda: partial(_copy_weight, call, step)
     if isinstance(step, AddBias):
@@ -117,32 +118,45 @@ def _launching(launched: Launched) -> Step:
 
 
 def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
-    """For every phase of every step: one product per direction, and one launch."""
+    """For every phase of every step: the products of each direction, and one launch."""
     arguments, z, kernel = call.arguments, sizes(call.layout), call.kernel
     pick = itemgetter(*map(arguments.place, fields.values()))
     begin, *launches = kernel.step_launches()
-    names = ("operand", "recurrent_weight", "product")
     backward, phases = kernel.scan.backward, kernel.scan.phases
 
-    def products(memory: Memory, phase: Phase) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The factors and the result of each direction; the phase's gates are rows of R."""
-        operand, weight, product = (tensor_of(arguments, memory, name) for name in names)
+    def weights(memory: Memory) -> list[Tensor]:
+        """R of each direction, [G·H,H]."""
+        every = list(tensor_of(arguments, memory, "recurrent_weight").view(z.D, -1, z.H))
+        turns = backward and kernel.scan.type == "tf32" and z.T >= FEW_STEPS
+        return [turned(each, memory) for each in every] if turns else every
+
+    def products(
+        memory: Memory, weights: list[Tensor], phase: Phase
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The factors and the result of each direction, in pieces of K; rows of R are gates."""
         gates = phase.gates_in if backward else phase.gates_out
-        rows = weight.view(z.D, z.G * z.H, z.H)[:, phase.first * z.H : (phase.first + gates) * z.H]
-        left = operand.view(-1)[: z.D * z.N * phase.gates_in * z.H].view(z.D, z.N, -1)
-        out = product.view(-1)[: z.D * z.N * phase.gates_out * z.H].view(z.D, z.N, -1)
-        right = rows if backward else rows.transpose(1, 2)  # [D,gates_in·H,gates_out·H]
-        return list(zip(left, right, out, strict=True))
+        parts, rows = kernel.placement.parts(phase), slice(phase.first * z.H, None)
+        widths = {"operand": phase.gates_in, "product": parts * phase.gates_out}
+        operand, product = (
+            tensor_of(arguments, memory, name).view(-1)[: z.D * z.N * width * z.H]
+            for name, width in widths.items()
+        )
+        left = operand.view(z.D, z.N, parts, -1).transpose(1, 2)
+        chosen = (each[rows][: gates * z.H] for each in weights)
+        right = [
+            each.view(parts, -1, each.shape[1])
+            for each in (each if backward else each.t() for each in chosen)
+        ]
+        return list(zip(left, right, product.view(z.D, parts, z.N, -1), strict=True))
 
     def run(memory: Memory) -> None:
-        work = [
-            (products(memory, each), launch) for each, launch in zip(phases, launches, strict=True)
-        ]
-        words, stream, multiply = list(pick(memory.numbers)), memory.stream, torch.mm
+        weight = weights(memory)
+        work = [products(memory, weight, phase) for phase in phases]
+        words, stream, multiply = list(pick(memory.numbers)), memory.stream, torch.bmm
         begin(stream, words)
         for index in range(z.T):
             words[INDEX] = index
-            for factors, launch in work:
+            for factors, launch in zip(work, launches, strict=True):
                 for left, right, out in factors:
                     multiply(left, right, out=out)
                 launch(stream, words)
@@ -150,7 +164,17 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
     return run
 
 
-def by_torch(products: list[Product], arguments: Arguments) -> Step:
+def turned(matrix: Tensor, memory: Memory) -> Tensor:
+    """A copy of [rows,columns] in which the numbers of a column lie side by side."""
+    kind = "tf32" if matrix.dtype == torch.float32 else str(matrix.dtype).removeprefix("torch.")
+    copy = matrix.new_empty(matrix.shape[::-1])
+    launch = turning(kind, matrix.device.index, *matrix.shape)
+    numbers = (*matrix.shape, matrix.stride(0))
+    launch(memory.stream, (matrix.data_ptr(), copy.data_ptr(), *numbers))
+    return copy.t()
+
+
+def by_torch(products: list[Product], arguments: Arguments, kind: str) -> Step:
     """The same by torch's products, one after the other."""
 
     def view(memory: Memory, matrix: Matrix, shape: tuple[int, int]) -> Tensor:
@@ -174,6 +198,8 @@ def by_torch(products: list[Product], arguments: Arguments) -> Step:
                     ("right", each.right),
                 )
             )
+            if each.wants_turned(kind):
+                right = turned(right, memory)
             left = left.t() if each.kind == "tn" else left
             right = right.t() if each.kind == "nt" else right
             if each.bias is None:

@@ -319,8 +319,9 @@ class Kernel:
         rows = (scan.directions, scan.batch)
         blocks = placement.groups * placement.blocks
         pairs = blocks * scan.states * placement.rows * placement.units // 2
+        most = max(placement.parts(each) * each.gates_out for each in scan.phases)
         pieces = {
-            "product": ((*rows, max(each.gates_out for each in scan.phases) * scan.hidden), dtype),
+            "product": ((*rows, most * scan.hidden), dtype),
             "operand": ((*rows, max(each.gates_in for each in scan.phases) * scan.hidden), dtype),
             **({"kept": ((pairs, 2), "float32")} if pairs else {}),
         }
@@ -390,6 +391,14 @@ def launched_products(
         return lambda numbers, stream: launch(stream, pick(numbers))
 
     return bound
+
+
+@cache
+def turning(kind: str, device: int, rows: int, columns: int) -> Launch:
+    """Copies a matrix of such a size into one that lies the other way; the words of ``Turning``."""
+    side = 32
+    blocks = -(-rows // side) * -(-columns // side)
+    return Launch(_product_function(kind, device, b"turn"), blocks, THREADS, shared=0, words=5)
 
 
 _KERNELS: dict[tuple[object, ...], Kernel] = {}

@@ -115,7 +115,8 @@ class Placement(NamedTuple):
     spare: int  # registers of a thread that remain, by estimate
     microseconds: float  # per step, by the cost model
     cluster: int = 1  # WIDE: blocks of a cluster
-    pieces: int = 0  # WIDE: of 64 bytes of K, that a warp group has in a stage
+    # WIDE: of 64 bytes of K, that a warp group has in a stage; STEPS: of K, multiplied separately.
+    pieces: int = 0
 
     @property
     def threads(self) -> int:
@@ -149,6 +150,10 @@ class Placement(NamedTuple):
             return True
         deep, wide = warp_parts(scan, self.padded, self.units, self.warps_k, self.warps_n)
         return not streamed(deep, wide, self.held, self.stored)
+
+    def parts(self, phase: Phase) -> int:
+        """STEPS: how many products a phase has, which the cell's launch adds up."""
+        return self.pieces if phase.gates_in > 1 else 1
 
     def tile_groups(self, batch: int) -> int:
         """Groups of one direction, over all launches."""

@@ -82,7 +82,7 @@ struct Arguments {
   i64 sum_stride;         // from one tile group to the next
   // Of a scan in single steps:
   i64 index;
-  const Stored* product;  // [D][N][gates_out,H]
+  const Stored* product;  // [D][parts][N][gates_out,H]
   Stored* operand;        // [D][N][gates_in,H]
   float2* kept;           // [blocks][kStates][kRows,kUnits/2]
 };

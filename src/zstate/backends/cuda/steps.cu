@@ -12,16 +12,16 @@ struct StepTurn : Turn<HandOn> {
   ZS_DEVICE float2 recall(int k) const { return kept[k]; }
 };
 
-// Where a unit's values of a row begin in [D][N][gates][H], which is contiguous for each direction.
-ZS_DEVICE i64 matrix_at(const Block& block, const Item& w, int gates) {
-  return (w.direction * block.a.N + block.tile_group * kRows + w.row) * gates * kHidden + w.unit;
+// Where a unit's values of a row begin in the n-th of several matrices [N][gates][H].
+ZS_DEVICE i64 matrix_at(const Block& block, const Item& w, int gates, int n) {
+  return (n * block.a.N + block.tile_group * kRows + w.row) * gates * kHidden + w.unit;
 }
 
 // Writes an item's part of the operand of phase P, its gates in the order of the weight's rows.
 template <int P>
 ZS_DEVICE void write_operand(const Block& block, const Item& w, const float2 (&operand)[kGates]) {
   using Next = Phase<P>;
-  Stored* const to = block.a.operand + matrix_at(block, w, Next::gates_in);
+  Stored* const to = block.a.operand + matrix_at(block, w, Next::gates_in, w.direction);
 #pragma unroll
   for (int g = 0; g < Next::gates_in; ++g) {
     float2 x = operand[g];
@@ -60,11 +60,12 @@ ZS_DEVICE void wait_for_earlier_launches() {
 template <int P>
 ZS_DEVICE void step(const Arguments& a) {
   using Here = Phase<P>;
+  constexpr int parts = Here::gates_in > 1 ? kPieces : 1;  // products that are added up here
   const Block block(a, nullptr);
   Constants constants;
   Sums sums = {};
   Pass::Loaded loaded[kItemsPerThread];
-  Pair products[kItemsPerThread][Here::gates_out];
+  Pair products[kItemsPerThread][parts][Here::gates_out];
   Kept kept[kItemsPerThread];
 
   // Nothing launched since the previous cell's launch writes these inputs, so they may be read before the wait.
@@ -75,11 +76,14 @@ ZS_DEVICE void step(const Arguments& a) {
 #pragma unroll
   for (int p = 0; p < kItemsPerThread; ++p) {
     const Item item = block.item(p, 0);
-    const Stored* const from = a.product + matrix_at(block, item, Here::gates_out);
 #pragma unroll
-    for (int g = 0; g < Here::gates_out; ++g)
-      products[p][g] =
-          take(from + (kBackward ? 0 : slot(Here::first_gate + g) - Here::first_gate) * kHidden, item.count);
+    for (int k = 0; k < parts; ++k) {
+      const Stored* const from = a.product + matrix_at(block, item, Here::gates_out, item.direction * parts + k);
+#pragma unroll
+      for (int g = 0; g < Here::gates_out; ++g)
+        products[p][k][g] =
+            take(from + (kBackward ? 0 : slot(Here::first_gate + g) - Here::first_gate) * kHidden, item.count);
+    }
 #pragma unroll
     for (int k = 0; k < kStates; ++k) kept[p][k] = block.state()[k * kStateStride + item.state];
   }
@@ -88,7 +92,9 @@ ZS_DEVICE void step(const Arguments& a) {
     const Item item = block.item(p, 0);
     float2 total[kGates] = {};
 #pragma unroll
-    for (int g = 0; g < Here::gates_out; ++g) total[g] = products[p][g].value();
+    for (int k = 0; k < parts; ++k)
+#pragma unroll
+      for (int g = 0; g < Here::gates_out; ++g) total[g] = plus(total[g], products[p][k][g].value());
     auto hand_on = [&](const float2(&operand)[kGates]) {
       constexpr int next = P == kLastPhase ? 0 : P + 1;
       if (next || a.index + 1 < a.T) write_operand<next>(block, item, operand);
