@@ -180,7 +180,7 @@ def test_single_steps_compile(cell: str, architecture: str) -> None:
     for backward, kind, hidden, rows in (
         (False, "bfloat16", 31, 8),
         (True, "tf32", 256, 16),
-        (True, "float16", 1024, 32),
+        (True, "float16", 1024, 8),
     ):
         asked = Scan(cell, backward, after, kind, hidden, 40, 2)
         plans = placements(asked, CHIPS[architecture], in_steps=True)

@@ -235,9 +235,39 @@ def test_where_single_steps_are_best(
 
 
 def test_the_rows_of_single_steps() -> None:
-    """As few per block as keep the chip busy; with much work as many as there can be."""
-    for batch, hidden, rows in ((8, 64, 8), (256, 1024, 8), (512, 1024, 16), (4096, 1024, 32)):
-        asked = problem("lstm", False, hidden=hidden, batch=batch)
-        first, *others = (p for p in placements(asked, H200, True) if p.mode == STEPS)
-        assert first.rows == rows
-        assert {rows, *(each.rows for each in others)} == {8, 16, 32}
+    """One per warp; backward two, with much work."""
+    for batch, hidden, backward, rows in (
+        (8, 64, False, 8),
+        (4096, 1024, False, 8),
+        (256, 1024, True, 8),
+        (512, 1024, True, 16),
+    ):
+        asked = problem("lstm", False, hidden=hidden, batch=batch, backward=backward)
+        first, other = (p for p in placements(asked, H200, True) if p.mode == STEPS)
+        assert (first.rows, other.rows) == (rows, 24 - rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "hidden", "pieces"),
+    [
+        ("bfloat16", 512, 1536, 2),
+        ("bfloat16", 256, 1536, 4),
+        ("bfloat16", 1024, 1536, 1),
+        ("bfloat16", 64, 100, 2),  # 400 terms are not four times whole pieces of 16 bytes
+        ("bfloat16", 64, 101, 1),
+        ("tf32", 512, 1536, 1),
+        ("tf32", 512, 1024, 2),
+        ("tf32", 256, 1024, 4),
+    ],
+)
+def test_the_pieces_of_a_gradients_product(kind: str, batch: int, hidden: int, pieces: int) -> None:
+    """As many as find idle multiprocessors, whole vectors each; only backward, of several gates."""
+    for cell, backward, wanted in (
+        ("lstm", True, pieces),
+        ("lstm", False, 1),
+        ("single_gate_rnn", True, 1),
+    ):
+        asked = problem(cell, False, type=kind, hidden=hidden, batch=batch, backward=backward)
+        plan = next(p for p in placements(asked, H200, True) if p.mode == STEPS)
+        assert plan.pieces == wanted
+        assert all(plan.parts(phase) == wanted for phase in asked.phases)

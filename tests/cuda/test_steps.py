@@ -146,17 +146,27 @@ def test_sums_of_single_steps_stay_in_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "dependent", "count"),
-    [((9, 0), True, 1), ((9, 0), False, 0), ((8, 0), True, 0), ((12, 0), True, 1)],
+    ("kind", "capability", "dependent", "count"),
+    [
+        ("tf32", (9, 0), True, 1),
+        ("bfloat16", (9, 0), True, 0),
+        ("tf32", (9, 0), False, 0),
+        ("tf32", (8, 0), True, 0),
+        ("tf32", (12, 0), True, 1),
+    ],
 )
 def test_launches_overlap_where_the_chip_can(
-    capability: tuple[int, int], dependent: bool, count: int, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    capability: tuple[int, int],
+    dependent: bool,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All but the one before the first step, which reads what the products before it wrote."""
     pytest.importorskip("cuda.bindings.driver")
     monkeypatch.setattr(launch, "DEPENDENT", dependent)
     monkeypatch.setattr(launch, "chip_of", lambda device: Chip(132, 232448, capability))
-    asked = Scan("gru", False, False, "bfloat16", 256, 16, 1)
+    asked = Scan("gru", False, False, kind, 256, 16, 1)
     kernel = object.__new__(Kernel)
     kernel.scan, kernel.device = asked, 0
     kernel.placement = next(p for p in placements(asked, CHIP, True) if p.mode == STEPS)

@@ -215,7 +215,7 @@ def test_at_random(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(STRESS // 5))
 def test_at_random_in_single_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    rows, case = rng.choice([8, 16, 32]), random_case(rng)
+    rows, case = rng.choice([8, 16]), random_case(rng)
     monkeypatch.setattr(launch, "ACCEPTS", lambda plan: in_single_steps(plan) and plan.rows == rows)
     kind = rng.choice(types_for(case))
     monkeypatch.setattr(engine, "FEW_STEPS", rng.choice([1, 100]))  # TF32: R is turned or not

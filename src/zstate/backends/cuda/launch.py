@@ -260,7 +260,9 @@ class Kernel:
             attributes.append(driver.CUlaunchAttribute())
             attributes[-1].id = names.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attributes[-1].value.cooperative = 1
-        if self.placement.mode == STEPS and DEPENDENT and chip_of(self.device).capability >= (9, 0):
+        # In 16 bits it would take longer: the library's products there leave no room beside them.
+        is_dependent = DEPENDENT and self.placement.mode == STEPS and self.scan.value_bytes == 4
+        if is_dependent and chip_of(self.device).capability >= (9, 0):
             attributes.append(driver.CUlaunchAttribute())
             attributes[-1].id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attributes[-1].value.programmaticStreamSerializationAllowed = 1

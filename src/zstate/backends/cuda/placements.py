@@ -62,10 +62,10 @@ def _by_time(scan: Scan, placement: Placement) -> float:
 
 
 def _single_steps(scan: Scan, chip: Chip) -> list[Placement]:
-    """The blocks of a step's launches: a warp has one row or several, and 64 units.
+    """The blocks of a step's launches: a warp has one row or two, and 64 units.
 
-    First the fewest rows with up to four blocks per multiprocessor: enough to hide the latency of
-    memory. The others are no faster, but a test may choose them.
+    Two rows are faster backward, where a thread waits for more, as soon as there is much work. The
+    other number is no faster, but a test may choose it.
     """
     warps, units = 8, 64
     blocks, none = -(-scan.hidden // units), (0,) * len(scan.phases)
@@ -86,17 +86,15 @@ def _single_steps(scan: Scan, chip: Chip) -> list[Placement]:
             held=none,
             stored=none,
             shared=0,
-            # Four rows of a warp may take more registers than two resident blocks leave.
-            resident=1 if rows == 4 * warps else 2,
+            resident=2,
             spare=THREAD_REGISTERS,
             microseconds=time,
             pieces=_pieces(scan, chip),
         )
-        for rows in (warps, 2 * warps, 4 * warps)
+        for rows in (warps, 2 * warps)
     ]
-    many = 4 * chip.multiprocessors
-    fitting = [each for each in found if each.groups * each.blocks <= many]
-    return fitting + found[: len(found) - len(fitting)][::-1]
+    few = found[0].groups * blocks <= 4 * chip.multiprocessors
+    return found if few or not scan.backward else found[::-1]
 
 
 def _pieces(scan: Scan, chip: Chip) -> int:
