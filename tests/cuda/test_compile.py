@@ -16,6 +16,7 @@ from zstate.backends.cuda import compiler  # noqa: E402
 from zstate.backends.cuda.options import Options, constants, product_constants  # noqa: E402
 from zstate.backends.cuda.placement import ROW, STEPS, WIDE, Chip, Placement, Scan  # noqa: E402
 from zstate.backends.cuda.placements import placements  # noqa: E402
+from zstate.backends.cuda.products import SPLIT  # noqa: E402
 
 try:
     nvrtc.nvrtcVersion()
@@ -106,7 +107,7 @@ def test_many_plans_expect_no_spills() -> None:
     assert sum(tight) < 2 / 3 * len(tight)
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float16", "tf32"])
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "tf32", SPLIT])
 @pytest.mark.parametrize("architecture", CHIPS)
 def test_the_products_compile(architecture: str, kind: str) -> None:
     log, text = io.StringIO(), compiler.source(product_constants(kind), compiler.PRODUCTS)

@@ -129,7 +129,7 @@ def test_the_words_of_a_launch() -> None:
     arguments = Arguments(names, [])
     second = contraction(8, 16, 128)[2]._replace(bias=Matrix("x", 1, 3))
     total = Product("sum", Matrix("total", 300), Matrix("sums", 400, 100), None, 1, 300, 5)
-    asked, blocks = jobs([contraction(8, 16, 128)[0], second, total], arguments, item_bytes=2)
+    asked, blocks = jobs([contraction(8, 16, 128)[0], second, total], arguments, "bfloat16")
     numbers = [1_000_000 * (place + 1) for place in range(len(names))]
     numbers += [numbers[arguments.place((name, 0))] + begin for name, begin in arguments.inside]
     numbers += list(arguments.constants)

@@ -32,7 +32,6 @@ CASES = [(cell, case) for cell, cases in verify.CASES.items() for case in cases]
 # TF32 rounds both operands of a product. In float32 what is stored is as exact as what is computed,
 # and dR is summed over hundreds of rows by torch's GEMM, where the loop adds step by step: eight.
 ROUNDING = {"float32": 2.0**-21, "tf32": 2.0**-10, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-FEW = 32  # numbers in a tensor: how well torch's loop does on so few is luck
 STRESS = int(os.environ.get("ZSTATE_STRESS", "1000"))
 
 
@@ -54,7 +53,7 @@ def check(case: verify.Case, dtype: str, seed: int = 0) -> None:
     for name, (ours, control, numbers) in errors.items():
         if math.isnan(control):  # beyond float16: torch's own loop has overflowed too
             continue
-        bound = 2 * (largest if numbers < FEW else control)
+        bound = 2 * (largest if numbers < harness.FEW else control)
         assert ours <= max(bound, ROUNDING[dtype]), (name, ours, control, numbers)
 
 

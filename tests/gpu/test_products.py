@@ -9,11 +9,17 @@ from zstate.backends.cuda import launch
 from zstate.backends.cuda.arguments import Arguments
 from zstate.backends.cuda.engine import by_torch, turned
 from zstate.backends.cuda.prepared import Memory, current_stream
-from zstate.backends.cuda.products import Matrix, Product
+from zstate.backends.cuda.products import SPLIT, Matrix, Product, item_bytes
 
-TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32}
-# Of the result, and of what is added up in between: one rounding each.
-ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "tf32": 2.0**-10}
+TYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "tf32": torch.float32,
+    SPLIT: torch.float32,
+}
+# Of the result, and of what is added up in between: one rounding each. Matrix instructions cut off
+# what they add up, so that split numbers lose some bits of float32 too.
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "tf32": 2.0**-10, SPLIT: 2.0**-17}
 SIZES = [(1, 8, 8), (64, 64, 64), (65, 72, 80), (200, 136, 304), (7, 8, 1000), (1024, 256, 16)]
 
 
@@ -27,7 +33,7 @@ def frame_of(arguments: Arguments, tensors: dict[str, torch.Tensor]) -> Memory:
 def run(products: list[Product], tensors: dict[str, torch.Tensor], kind: str) -> None:
     """In one launch."""
     arguments = Arguments(list(tensors), [])
-    assert all(product.in_pieces(4 if kind == "tf32" else 8) for product in products)
+    assert all(product.in_pieces(16 // item_bytes(kind)) for product in products)
     run = launch.launched_products(products, arguments, kind, torch.cuda.current_device())()
     memory = frame_of(arguments, tensors)
     run(memory.numbers, memory.stream)
@@ -67,6 +73,17 @@ def test_one_product(dtype: str, kind: str, size: tuple[int, int, int]) -> None:
     run([Product(kind, *operands, m, n, k, Matrix("bias", n))], tensors, dtype)
     exact = wanted(kind, tensors) + tensors["bias"].double()
     assert error(tensors["out"], exact) < ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_infinity_stays_infinity(dtype: str) -> None:
+    tensors = matrices("nt", (64, 64, 64), TYPES[dtype])
+    tensors["left"][3, 5] = torch.inf
+    tensors["right"][:, 5] = torch.where(torch.arange(64, device="cuda") % 2 == 0, 2, -2)
+    operands = (Matrix(name, tensors[name].shape[1]) for name in ("out", "left", "right"))
+    run([Product("nt", *operands, 64, 64, 64)], tensors, dtype)
+    assert tensors["out"][3].tolist() == [torch.inf, -torch.inf] * 32
+    assert bool(torch.isfinite(tensors["out"][4:]).all())
 
 
 @pytest.mark.parametrize("dtype", TYPES)

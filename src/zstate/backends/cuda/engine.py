@@ -26,10 +26,10 @@ from .calls import (
 )
 from .cells import Phase
 from .launch import INDEX, Launched, chip_of, enter, kernel_of, launched_products, turning
-from .placement import STEPS
+from .placement import ROW, STEPS
 from .placements import placements
 from .prepared import Memory, Prepared, Step, Tensors, tensor_of
-from .products import Matrix, Product, are_small
+from .products import SPLIT, Matrix, Product, are_small
 
 Tensor = torch.Tensor
 Run = Callable[[Tensors], Tensors]
@@ -102,8 +102,11 @@ def _step(call: Call, step: AnyStep) -> Callable[[], Step]:
         return lambda: _launching(call.kernel.launched(call.arguments, steps, fields))
     if isinstance(step, Multiply):
         kind, device = call.kernel.scan.type, call.kernel.device
-        if are_small(step.products, kind, chip_of(device).multiprocessors):
-            launched = launched_products(step.products, call.arguments, kind, device)
+        # Tiny layers have their recurrent products in full float32: these are then worth it too.
+        is_tiny = call.kernel.placement.mode == ROW
+        small = SPLIT if is_tiny and kind == "tf32" else kind
+        if are_small(step.products, small, chip_of(device).multiprocessors):
+            launched = launched_products(step.products, call.arguments, small, device)
             return lambda: _launching(launched())
         return lambda: by_torch(step.products, call.arguments, kind)
     if isinstance(step, CopyWeight):

@@ -381,7 +381,7 @@ def launched_products(
     products: list[Product], arguments: Arguments, kind: str, device: int
 ) -> Callable[[], Launched]:
     """Products that are small, all in one launch."""
-    words, blocks = jobs(products, arguments, 4 if kind == "tf32" else 2)
+    words, blocks = jobs(products, arguments, kind)
     launch = Launch(
         _product_function(kind, device, b"products"),
         *(blocks, THREADS, SHARED, len(words)),

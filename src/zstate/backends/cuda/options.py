@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .placement import ROW, WIDE, WORKER_REGISTERS, Placement, Scan
-from .products import MOST_JOBS, SHARED
+from .products import MOST_JOBS, SHARED, SPLIT
 from .wgmma import wgmma
 
 _TYPES = {"bfloat16": 0, "float16": 1, "tf32": 2, "float32": 3}
@@ -106,11 +106,11 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
 
 
 def product_constants(kind: str) -> str:
-    """The text in front of the products'."""
+    """The text in front of the products'; of ``SPLIT``, TF32 multiplies both halves of a number."""
     # Their rows are whole pieces of 16 bytes, so that pairs of numbers are whole words.
-    integers = {"Type": _TYPES[kind], "Hidden": 2, "ItemUnits": 2, "MostJobs": MOST_JOBS}
-    integers["Shared"] = SHARED
-    return _written(integers, {"Debug": False})
+    integers = {"Hidden": 2, "ItemUnits": 2, "MostJobs": MOST_JOBS, "Shared": SHARED}
+    integers["Type"] = _TYPES["tf32" if kind == SPLIT else kind]
+    return _written(integers, {"Debug": False, "Split": kind == SPLIT})
 
 
 def _written(integers: dict[str, int], switches: dict[str, bool]) -> str:

@@ -68,8 +68,8 @@ struct Operand {
     }
   }
   // 16 rows and 32 bytes of K as the matrix instruction takes A: {rows 0-7, 8-15} of the first half of K, then of the
-  // second.
-  static ZS_DEVICE void take(u32 tile, int row, int slice, int lane, u32 (&x)[4]) {
+  // second. With kSplit, what TF32 cannot hold of a number goes into `rest`.
+  static ZS_DEVICE void take(u32 tile, int row, int slice, int lane, u32 (&x)[4], u32 (&rest)[4]) {
     const int part = lane / 8, at = lane % 8;
     if constexpr (Lies == kAlong) {
       load_matrices(tile + place(row + part % 2 * 8 + at, slice * 2 + part / 2), x);
@@ -84,7 +84,14 @@ struct Operand {
     }
     if constexpr (kType == kTf32) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) x[e] = operand_word(__uint_as_float(x[e]));
+      for (int e = 0; e < 4; ++e) {
+        const float whole = __uint_as_float(x[e]);
+        x[e] = operand_word(whole);
+        if constexpr (kSplit) {
+          const float left = whole - __uint_as_float(x[e]);
+          rest[e] = left - left == 0.0f ? operand_word(left) : 0;  // nothing is left of infinity
+        }
+      }
     }
   }
 };
@@ -113,12 +120,12 @@ ZS_DEVICE void product(const Job& job, i64 tile, char* shared) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
     __syncthreads();
     fetch(step + kStages - 1);
-    u32 x[4][2][4], y[4][4];
+    u32 x[4][2][4], y[4][4], x_rest[4][2][4], y_rest[4][4];
 #pragma unroll
     for (int slice = 0; slice < 4; ++slice) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) a.take(stage(step), row + i * 16, slice, lane, x[slice][i]);
-      b.take(stage(step) + kOperandBytes, column, slice, lane, y[slice]);
+      for (int i = 0; i < 2; ++i) a.take(stage(step), row + i * 16, slice, lane, x[slice][i], x_rest[slice][i]);
+      b.take(stage(step) + kOperandBytes, column, slice, lane, y[slice], y_rest[slice]);
     }
 #pragma unroll
     for (int slice = 0; slice < 4; ++slice)
@@ -126,8 +133,14 @@ ZS_DEVICE void product(const Job& job, i64 tile, char* shared) {
       for (int i = 0; i < 2; ++i)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const u32(&v)[4] = x[slice][i];
-          mma(acc[i][j], v[0], v[1], v[2], v[3], y[slice][j], y[slice][j + 2]);
+          auto add = [&](const u32(&v)[4], const u32(&w)[4]) {
+            mma(acc[i][j], v[0], v[1], v[2], v[3], w[j], w[j + 2]);
+          };
+          if constexpr (kSplit) {
+            add(x_rest[slice][i], y[slice]);
+            add(x[slice][i], y_rest[slice]);
+          }
+          add(x[slice][i], y[slice]);
         }
   }
 #pragma unroll

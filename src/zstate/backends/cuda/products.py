@@ -15,7 +15,8 @@ MOST_JOBS = 8
 MOST_WORDS = 1 + 13 * MOST_JOBS
 # Microseconds on an H200: a launch, one step of a block over K; a product by cuBLAS.
 _LAUNCH, _LIBRARY = 2.5, 5.0
-_STEP = {"bfloat16": 0.4, "float16": 0.4, "tf32": 0.6}
+SPLIT = "tf32 in halves"  # nearly full float32, where TF32 would do
+_STEP = {"bfloat16": 0.4, "float16": 0.4, "tf32": 0.6, SPLIT: 0.8}
 KINDS = {"nt": 0, "nn": 1, "tn": 2, "sum": 3}
 
 
@@ -77,11 +78,15 @@ class Product(NamedTuple):
         )
 
 
+def item_bytes(kind: str) -> int:
+    return 2 if kind in ("bfloat16", "float16") else 4
+
+
 def are_small(products: list[Product], kind: str, multiprocessors: int) -> bool:
     """Whether one launch of our own can compute these, as fast as cuBLAS."""
     if kind not in _STEP or len(products) > MOST_JOBS:
         return False
-    count = 4 if kind == "tf32" else 8
+    count = 16 // item_bytes(kind)
     if not all(product.in_pieces(count) for product in products):
         return False
     return launch_time(products, kind, multiprocessors) <= _LIBRARY * len(products) + 1
@@ -89,7 +94,7 @@ def are_small(products: list[Product], kind: str, multiprocessors: int) -> bool:
 
 def launch_time(products: list[Product], kind: str, multiprocessors: int) -> float:
     """Microseconds of a launch that computes all of them: its longest sum, or all of its work."""
-    deep = 8 * (4 if kind == "tf32" else 8)  # numbers of K in a step
+    deep = 128 // item_bytes(kind)  # numbers of K in a step
     steps = [0 if each.kind == "sum" else -(-each.k // deep) for each in products]
     work = sum(each.blocks * count for each, count in zip(products, steps, strict=True))
     return _LAUNCH + _STEP[kind] * max([*steps, work / multiprocessors])
@@ -102,10 +107,11 @@ class Jobs(NamedTuple):
     blocks: int
 
 
-def jobs(products: list[Product], arguments: Arguments, item_bytes: int) -> Jobs:
+def jobs(products: list[Product], arguments: Arguments, kind: str) -> Jobs:
     """The words of ``Jobs`` in products.cu."""
+    own = item_bytes(kind)
 
-    def address(matrix: Matrix | None, size: int = item_bytes) -> Argument:
+    def address(matrix: Matrix | None, size: int = own) -> Argument:
         name, begin = (None, 0) if matrix is None else (matrix.name, matrix.begin)
         return arguments.address(name, begin * size)
 
@@ -115,7 +121,7 @@ def jobs(products: list[Product], arguments: Arguments, item_bytes: int) -> Jobs
         is_sum = each.kind == "sum"
         columns = -(-each.n // (THREADS if is_sum else SIDE))
         words += [
-            address(each.left, 4 if is_sum else item_bytes),
+            address(each.left, 4 if is_sum else own),
             *(address(matrix) for matrix in (each.right, each.bias, each.out)),
         ]
         strides = (0 if each.right is None else each.right.stride, each.out.stride)
