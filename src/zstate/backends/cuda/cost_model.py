@@ -60,6 +60,7 @@ class Costs(NamedTuple):
     stage: float = 0.0  # of the ring, in the scan for many rows
     send: float = 0.0  # a kilobyte of sums that peers exchange
     wait_two: float = 0.0  # as wait, where there are two tiles
+    point_back: float = 0.0  # as point, in addition backward, with one row per block
 
 
 class StepCosts(NamedTuple):
@@ -251,6 +252,8 @@ def row_microseconds(scan: Scan, chip: Chip, placement: Placement, cost: Costs) 
     for into, out, _ in scan.phases:
         deep = into * placement.padded // lanes
         total += cost.tile + cost.wait * exchanges + cost.deep * deep + cost.item * (2 + scan.gates)
-        total += rounds * (cost.mma * deep * out + cost.point * (2 + scan.gates))
-        total += warps * (cost.read * deep / 4 + cost.total * out * exchanges)
+        point = cost.point + cost.point_back * scan.backward
+        total += rounds * (cost.mma * deep * out + point * (2 + scan.gates))
+        # Lanes that read different places take turns.
+        total += warps * (cost.read * deep * lanes / 4 + cost.total * out * exchanges)
     return total

@@ -87,10 +87,7 @@ struct Operand {
       for (int e = 0; e < 4; ++e) {
         const float whole = __uint_as_float(x[e]);
         x[e] = operand_word(whole);
-        if constexpr (kSplit) {
-          const float left = whole - __uint_as_float(x[e]);
-          rest[e] = left - left == 0.0f ? operand_word(left) : 0;  // nothing is left of infinity
-        }
+        if constexpr (kSplit) rest[e] = operand_word(whole - __uint_as_float(x[e]));
       }
     }
   }
@@ -112,7 +109,7 @@ ZS_DEVICE void product(const Job& job, i64 tile, char* shared) {
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
-  float acc[2][2][4] = {};
+  float acc[2][2][4] = {}, acc_rest[2][2][4] = {};
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) fetch(s);
 #pragma unroll 1
@@ -133,15 +130,23 @@ ZS_DEVICE void product(const Job& job, i64 tile, char* shared) {
       for (int i = 0; i < 2; ++i)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          auto add = [&](const u32(&v)[4], const u32(&w)[4]) {
-            mma(acc[i][j], v[0], v[1], v[2], v[3], w[j], w[j + 2]);
+          auto add = [&](float (&sum)[4], const u32(&v)[4], const u32(&w)[4]) {
+            mma(sum, v[0], v[1], v[2], v[3], w[j], w[j + 2]);
           };
+          add(acc[i][j], x[slice][i], y[slice]);
           if constexpr (kSplit) {
-            add(x_rest[slice][i], y[slice]);
-            add(x[slice][i], y_rest[slice]);
+            add(acc_rest[i][j], x_rest[slice][i], y[slice]);
+            add(acc_rest[i][j], x[slice][i], y_rest[slice]);
           }
-          add(x[slice][i], y[slice]);
         }
+  }
+  if constexpr (kSplit) {
+#pragma unroll
+    for (int e = 0; e < 16; ++e) {
+      // Of infinite numbers nothing is left: what would come of it is not a number.
+      const float rest = acc_rest[e / 8][e / 4 % 2][e % 4];
+      if (rest - rest == 0.0f) acc[e / 8][e / 4 % 2][e % 4] += rest;
+    }
   }
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
