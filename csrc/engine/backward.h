@@ -29,6 +29,7 @@ struct Backward {
   static constexpr int L = Simd<Real>::lanes;
   static constexpr bool kTakesInput = false;
   // Which differ from cell to cell, as do kStages and the kBands of their gates:
+  static constexpr int kGates = 0;
   static constexpr int kRecomputed = -1;   // the gate whose recurrent term the gradient needs by itself
   static constexpr int kReset = -1;        // the gate that resets
   static constexpr int kSeesNewCell = -1;  // the gate whose peephole looks at c[s], not at c[s-1]
@@ -108,11 +109,9 @@ struct Backward {
   }
   void pack_column(int index, int d, i64 column, Element* packed) const {
     const Stage<Element>& stage = stages[index];
-    const i64 panel = column / stage.vectors, v = column % stage.vectors, width = stage.vectors * L,
-              u = column * L;
-    pack_straight(packed + panel * stage.K * width + v * L, width,
-                  R[d] + first_weight_row(index) * ldr + min_of(u, H - 1), ldr, lanes_at<Real>(u, H),
-                  stage.length);
+    const i64 panel = stage.panel_of(column), begin = stage.begin(panel), u = column * L;
+    pack_straight(packed + begin * stage.K * L + (column - begin) * L, stage.width(panel) * L,
+                  R[d] + first_weight_row(index) * ldr + u, ldr, lanes_at<Real>(u, H), stage.length);
   }
 
   // h[s-1] of the forward pass; never called for a sequence's first step.

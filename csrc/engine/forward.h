@@ -19,6 +19,7 @@ struct Forward {
   static constexpr int L = Simd<Real>::lanes;
   static constexpr bool kTakesInput = true;
   // Which differ from cell to cell, as does kStages:
+  static constexpr int kGates = 0;  // of a panel in the first stage, if that is gated
   static constexpr Kept kKeeps = Kept::kNothing;
   static constexpr bool kAddsInput = true;  // no gate needs x's part apart from R's
 
@@ -99,36 +100,44 @@ struct Forward {
     }
   }
   // One register column of one panel of R; columns are numbered through all panels of a direction.
-  void pack_column(int index, int d, i64 column, Element* packed) {
-    const Column rows = pack_column_of(stages[index], index, R[d], ldr, stages[index].length, column, packed);
+  void pack_column(int index, int d, i64 part, Element* packed) {
+    const Column rows = pack_column_of(stages[index], index, R[d], ldr, stages[index].length, part, packed);
     if (starts_from_zero) check_weights(rows.first, rows.count);
   }
   // The same of W, for the panels of the first stage.
-  void pack_input_column(const S* weight, i64 ld, i64 length, i64 column, Element* packed) const {
-    pack_column_of(stages[0], 0, weight, ld, length, column, packed);
+  void pack_input_column(const S* weight, i64 ld, i64 length, i64 part, Element* packed) const {
+    pack_column_of(stages[0], 0, weight, ld, length, part, packed);
   }
   struct Column {  // the rows of a weight that make one
     const S* first;
     int count;
   };
-  Column pack_column_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length,
-                        i64 column, Element* packed) const {
-    const i64 panel = column / stage.vectors, v = column % stage.vectors, width = stage.vectors * L;
-    const i64 u = stage.gated ? panel * L : column * L;
-    const i64 row = problem.slots[gate_of(index, static_cast<int>(v))] * H + min_of(u, H - 1);
+  Column pack_column_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length, i64 part,
+                        Element* packed) const {
+    const i64 panel = stage.panel_of(part), begin = stage.begin(panel), width = stage.width(panel) * L;
+    const int v = static_cast<int>(part - begin);
+    const i64 u = stage.gated ? panel * L : part * L;
+    const i64 row = problem.slots[gate_of(index, v)] * H + u;
     const Column rows{weight + row * ld, lanes_at<Real>(u, H)};
-    pack_transposed(packed + panel * depth_of<Element>(length) * width + v * L, width, rows.first, ld,
-                    rows.count, length);
+    Element* to = packed + begin * depth_of<Element>(length) * L;
+    if (!stage.narrow(panel)) {
+      pack_transposed(to + v * L, width, rows.first, ld, rows.count, length);
+    } else {  // gate after gate, and zeros behind the last one
+      const int at = v * rows.count;
+      const i64 lanes = v + 1 < stage.vectors ? rows.count : min_of(L, width - at);
+      pack_lanes_transposed(to + at, width, rows.first, ld, rows.count, static_cast<int>(lanes), length);
+    }
     return rows;
   }
 
   // Adds x W^T of a tile's rows to the tile.
   void add_input(int d, i64 s, i64 panel, i64 row, int rows, Real* tile) const {
     if constexpr (sizeof(S) == sizeof(Real)) {  // other types are projected beforehand
-      const i64 width = stages[0].vectors * L;
-      const auto product = step_kernel<Element>(stages[0].vectors, rows, false);
+      const int vectors = stages[0].width(panel);
+      const i64 width = vectors * L;
+      const auto product = step_kernel<Element>(vectors, rows, false);
       product(problem.I, reinterpret_cast<const Element*>(x[d].at(s, row)), x[d].row,
-              packed_input[d] + panel * problem.I * width, width, tile, width, true);
+              packed_input[d] + stages[0].begin(panel) * problem.I * L, width, tile, width, true);
     }
   }
 
@@ -138,9 +147,9 @@ struct Forward {
     const Stage<Element>& stage = stages[index];
     for (int r = 0; r < rows; ++r) {
       const Real* from = gates_x[d].at(s, row + r);
-      for (int v = 0; v < stage.vectors; ++v)
-        __builtin_prefetch(from + problem.slots[gate_of(index, v)] * H +
-                           (stage.gated ? panel : panel * stage.vectors + v) * L);
+      for (int v = 0; v < (stage.gated ? stage.vectors : stage.width(panel)); ++v)
+        __builtin_prefetch(from + problem.slots[gate_of(index, v)] * H + stage.first_unit(panel) +
+                           (stage.gated ? 0 : v * L));
     }
   }
   // x's part of gate k, with the bias.

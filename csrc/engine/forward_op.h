@@ -119,7 +119,7 @@ struct ForwardOp {
   i64 fused_bytes() const { return cell.fused ? p.D * input_size() * static_cast<i64>(sizeof(E)) : 0; }
   i64 input_size() const {
     if (!cell.fused) return panels_size<E>(GH, p.I);
-    return zstate::size_product(cell.stages[0].panels, cell.stages[0].vectors, Simd<R>::lanes, p.I);
+    return zstate::size_product(cell.stages[0].columns(), Simd<R>::lanes, p.I);
   }
 
   // W for its own product, or in the panels of the scan.
@@ -128,7 +128,7 @@ struct ForwardOp {
     const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
     if (!cell.fused) return pack_panels_transposed(team, cell.packed_input[d], w, ldw, GH, p.I);
     if constexpr (kSame) {
-      const Range mine = share(team, cell.stages[0].panels * cell.stages[0].vectors);
+      const Range mine = share(team, cell.stages[0].parts());
       for (i64 column = mine.begin; column < mine.end && !team.stopped(); ++column)
         cell.pack_input_column(w, ldw, p.I, column, cell.packed_input[d]);
     }

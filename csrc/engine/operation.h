@@ -18,10 +18,6 @@ inline double operation_work(const Problem& p) {
   return product_work(p, p.H + (p.has_input_weight ? p.I : 1));
 }
 
-// So few rows that weights are read where they are instead of being packed. Decided by shape alone, so
-// results are reproducible.
-inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts; }
-
 // Weights that may not fit in a shared L3.
 template <class S>
 bool weights_are_far(const Problem& p) {
@@ -99,7 +95,7 @@ void pack_stages(const Team& team, Cell& cell, typename Cell::Element* const pac
   for (int index = 0; index < cell.facts->stages; ++index)
     for (int d = 0; d < cell.problem.D; ++d) {
       const auto& stage = cell.stages[index];
-      const Range mine = share(team, stage.panels * stage.vectors);
+      const Range mine = share(team, stage.parts());
       for (i64 column = mine.begin; column < mine.end && !team.stopped(); ++column)
         cell.pack_column(index, d, column, packed[index][d]);
     }

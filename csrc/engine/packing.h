@@ -36,6 +36,20 @@ void pack_transposed(E* dst, i64 ldd, const S* src, i64 lds, int rows, i64 K) {
   }
 }
 
+// The same of the first `lanes` lanes only, which leaves the others as they are.
+template <class E, class S>
+void pack_lanes_transposed(E* dst, i64 ldd, const S* src, i64 lds, int rows, int lanes, i64 K) {
+  constexpr int L = Operand<E>::L;
+  constexpr i64 most = L * Operand<E>::kValues;
+  alignas(64) E square[L * L];
+  for (i64 k = 0; k < K; k += most) {
+    const i64 part = min_of(most, K - k);
+    pack_transposed(square, L, src + k, lds, rows, part);
+    for (i64 i = 0; i < depth_of<E>(part); ++i, dst += ldd)
+      std::memcpy(static_cast<void*>(dst), square + i * L, sizeof(E) * static_cast<std::size_t>(lanes));
+  }
+}
+
 // dst[k·ldd + lane] = src[k·lds + lane] for lane < columns, zero in the other lanes.
 template <class E, class S>
 void pack_straight(E* dst, i64 ldd, const S* src, i64 lds, int columns, i64 K) {

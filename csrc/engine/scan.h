@@ -12,47 +12,70 @@
 
 namespace ZS_NAMESPACE {
 
-// The product of one stage. A gated panel holds `vectors` gates of one group of units; a plain one as many
-// groups of units.
+// So few rows that weights are read where they are instead of being packed. Decided by shape alone, so
+// results are reproducible.
+inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts; }
+
+// The product of one stage, whose columns are registers. A gated panel holds `vectors` gates of one group of
+// units; a plain one as many groups of units, the first `wider` ones one more.
+// The gates of the last group's units may fit in fewer registers than there are gates: then they lie in a
+// narrow panel, gate after gate without gaps.
 template <class E>
 struct Stage {
+  static constexpr int L = Operand<E>::L;
   int vectors = 1;
   bool gated = false;
-  i64 panels = 0;
+  i64 panels = 0, wider = 0;
+  int rows = 1;                             // of a tile, at most
+  int missing = 0;                          // registers of the last panel that are not there
   i64 length = 0;                           // values of k in the product
   i64 K = 0;                                // elements
-  const E* packed[2] = {nullptr, nullptr};  // [panels][K][vectors·lanes] for each direction
+  const E* packed[2] = {nullptr, nullptr};  // panel after panel, [K][width·lanes], for each direction
+
+  int width(i64 panel) const { return vectors + (panel < wider) - missing * (panel + 1 == panels); }
+  bool narrow(i64 panel) const { return missing > 0 && panel + 1 == panels; }
+  i64 begin(i64 panel) const { return panel * vectors + min_of(panel, wider); }
+  i64 columns() const { return parts() - missing; }
+  // A part is what is packed at a time: a gate of a panel, or a group of units.
+  i64 parts() const { return panels * vectors + wider; }
+  i64 panel_of(i64 part) const {
+    return part < wider * (vectors + 1) ? part / (vectors + 1) : (part - wider) / vectors;
+  }
+  i64 first_unit(i64 panel) const { return (gated ? panel : begin(panel)) * L; }
 };
 
-// A panel's width for a plain product. Narrow panels give few units to more threads; with one row, the width
-// also fixes the order of the sum, so it must follow from the shape alone.
-template <class R>
-int plain_vectors(i64 H) {
-  const i64 groups = ceil_div(H, Simd<R>::lanes);
-  return groups >= 8 ? 4 : groups >= 4 ? 2 : 1;
-}
+// A panel's greatest width in a plain product. Narrow panels give few units to more threads; with one row,
+// the width also fixes the order of the sum, so it must follow from the shape alone.
+inline i64 most_plain_vectors(i64 groups) { return groups >= 8 ? 4 : groups >= 4 ? 2 : 1; }
 template <class E>
 Stage<E> plain_stage(i64 H, i64 length) {
   Stage<E> stage;
-  stage.vectors = plain_vectors<typename Operand<E>::Real>(H);
-  stage.panels = ceil_div(H, stage.vectors * Operand<E>::L);
+  const i64 groups = ceil_div(H, stage.L);
+  stage.panels = ceil_div(groups, most_plain_vectors(groups));
+  stage.vectors = static_cast<int>(groups / stage.panels);
+  stage.wider = groups % stage.panels;
+  stage.rows = tile_rows(stage.vectors + (stage.wider > 0));
   stage.length = length;
   stage.K = depth_of<E>(length);
   return stage;
 }
 template <class E>
-Stage<E> gated_stage(int gates, i64 H, i64 length) {
+Stage<E> gated_stage(int gates, const Problem& p) {
   Stage<E> stage;
   stage.vectors = gates;
   stage.gated = true;
-  stage.panels = ceil_div(H, Operand<E>::L);
-  stage.length = length;
-  stage.K = depth_of<E>(length);
+  stage.rows = tile_rows(gates);
+  stage.panels = ceil_div(p.H, stage.L);
+  const i64 last_units = p.H - (stage.panels - 1) * stage.L;
+  if (!reads_weights_directly(p))
+    stage.missing = gates - static_cast<int>(ceil_div(gates * last_units, stage.L));
+  stage.length = p.H;
+  stage.K = depth_of<E>(p.H);
   return stage;
 }
 template <class E>
 i64 stage_size(const Stage<E>& stage) {
-  return zstate::size_product(stage.panels, stage.K, stage.vectors, Operand<E>::L);
+  return zstate::size_product(stage.columns(), stage.K, stage.L);
 }
 
 template <class E>
@@ -93,13 +116,24 @@ inline Split choose_split(int members, const Problem& p, i64 weight_bytes) {
 template <class E, class R>
 void take_product(const Stage<E>& stage, const R* products, i64 Hp, i64 panel, i64 row, int rows, R* tile) {
   constexpr int L = Simd<R>::lanes;
-  const i64 gates = stage.gated ? stage.vectors : 1;
+  const int width = stage.width(panel);
+  const i64 gates = stage.gated ? width : 1, next = stage.gated ? Hp : L;
   for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < stage.vectors; ++v) {
-      const i64 u = stage.gated ? panel * L : (panel * stage.vectors + v) * L;
-      if (u >= Hp) continue;
-      const R* from = products + ((row + r) * gates + (stage.gated ? v : 0)) * Hp + u;
-      Io<R>::store(tile + (r * stage.vectors + v) * L, Io<R>::load(from));
+    for (int v = 0; v < width; ++v) {
+      const R* from = products + (row + r) * gates * Hp + stage.first_unit(panel) + v * next;
+      Io<R>::store(tile + (r * width + v) * L, Io<R>::load(from));
+    }
+}
+
+// Gives each gate of a narrow panel's tile a register of its own, with zeros behind its units: from the end,
+// since a gate's new place begins behind all that come before its old one.
+template <class E, class R>
+[[gnu::noinline]] void spread_gates(const Stage<E>& stage, i64 panel, int units, int rows, R* tile) {
+  mark(Path::gates_in_fewer_registers);
+  for (int r = rows - 1; r >= 0; --r)
+    for (int v = stage.vectors - 1; v >= 0; --v) {
+      const R* from = tile + r * stage.width(panel) * stage.L + v * units;
+      Io<R>::store(tile + (r * stage.vectors + v) * stage.L, Io<R>::load_n(from, units));
     }
 }
 
@@ -110,7 +144,13 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
   using E = typename Cell::Element;
   constexpr int L = Simd<R>::lanes;
   const Stage<E>& stage = cell.stages[index];
-  const i64 width = stage.vectors * L;
+  // Mostly known when this is compiled.
+  const bool gated = Cell::kGates > 0 && index == 0;
+  const bool narrow = gated && stage.narrow(panel);
+  const int vectors = gated && !narrow ? Cell::kGates : stage.width(panel);
+  const i64 begin = gated ? panel * Cell::kGates : stage.begin(panel);
+  const i64 H = cell.problem.H, first_unit = (gated ? panel : begin) * L;
+  i64 width = vectors * L;
   alignas(64) R tile[24 * L];
   if constexpr (Cell::kTakesInput)
     if (cell.input_is_far) cell.prefetch_input(index, d, s, panel, row, rows);
@@ -123,18 +163,19 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
   } else if (with > 0) {
     i64 lda;
     const E* a = cell.operand(index, d, s, lda) + row * lda;
-    const auto product = step_kernel<E>(stage.vectors, with, cell.problem.N == 1);
-    product(stage.K, a, lda, stage.packed[d] + panel * stage.K * width, width, tile, width, false);
+    const auto product = step_kernel<E>(vectors, with, cell.problem.N == 1);
+    product(stage.K, a, lda, stage.packed[d] + begin * stage.K * L, width, tile, width, false);
   }
   if constexpr (Cell::kTakesInput)
     if (cell.fused) cell.add_input(d, s, panel, row, rows, tile);
+  if (narrow) {
+    spread_gates(stage, panel, lanes_at<R>(first_unit, H), rows, tile);
+    width = Cell::kGates * L;
+  }
   // Inlined, with the constants of the activations in registers; and once more for whole vectors, without
   // their tests.
-  const i64 H = cell.problem.H;
-  const int groups = stage.gated ? 1 : stage.vectors;
-  for (int v = 0; v < groups; ++v) {
-    const i64 u = (panel * groups + v) * L;
-    if (u >= H) break;
+  for (int v = 0; v < (gated ? 1 : vectors); ++v) {
+    const i64 u = first_unit + v * L;
     const int lanes = lanes_at<R>(u, H);
     const R* at = tile + v * L;
     if (lanes == L)
@@ -157,10 +198,10 @@ using ScanTile = void (*)(Base&, int, int, i64, i64, i64, int);
 template <class Cell>
 void scan_direct_product(const Cell& cell, int index, i64 s, Range tiles) {
   const auto& stage = cell.stages[index];
-  const i64 width = (stage.gated ? 1 : stage.vectors) * Simd<typename Cell::Real>::lanes;
   for (int d = 0; d < cell.problem.D; ++d) {
-    const i64 begin = max_of(tiles.begin - d * stage.panels, 0) * width;
-    const i64 end = min_of(min_of(tiles.end - d * stage.panels, stage.panels) * width, cell.problem.H);
+    const i64 begin = stage.first_unit(max_of(tiles.begin - d * stage.panels, 0));
+    const i64 end =
+        min_of(stage.first_unit(min_of(tiles.end - d * stage.panels, stage.panels)), cell.problem.H);
     if (begin < end) cell.direct_product(index, d, s, begin, end);
   }
 }
@@ -175,20 +216,28 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
   for (int d = first_d; d < last_d; ++d) {
     const i64 all = cell.rows_at(d, s);
     rows[d] = split == Split::kBatch ? share(team, all) : Range{0, all};
-    blocks[d] = ceil_div(rows[d].end - rows[d].begin, tile_rows(stage.vectors));
+    const i64 count = rows[d].end - rows[d].begin;
+    blocks[d] = count <= stage.rows ? count > 0 : ceil_div(count, stage.rows);
   }
   const i64 forwards = stage.panels * blocks[0], tiles = forwards + stage.panels * blocks[1];
   const Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
+  // A narrow panel takes its turn in the middle, where two members share it.
+  const i64 turn = stage.missing ? (stage.panels - 1) / 2 : 0;
   if (cell.direct && cell.product_rows(index, first_d, s) > 0) scan_direct_product(cell, index, s, mine);
   for (i64 i = mine.begin; i < mine.end; ++i) {
     if ((i & 63) == 63 && team.stopped()) return;
     i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
     const int d = tile < forwards ? 0 : 1;
     if (d == 1) tile -= forwards;
-    const i64 block = tile % blocks[d], panel = tile / blocks[d];
-    const i64 count = rows[d].end - rows[d].begin;
-    const i64 first = rows[d].begin + count * block / blocks[d];
-    const i64 last = rows[d].begin + count * (block + 1) / blocks[d];
+    i64 panel = tile, first = rows[d].begin, last = rows[d].end;
+    if (blocks[d] > 1) {  // a small call has one block, and no time for divisions
+      const i64 block = tile % blocks[d], count = last - first;
+      panel = tile / blocks[d];
+      last = first + count * (block + 1) / blocks[d];
+      first += count * block / blocks[d];
+    }
+    panel += turn;
+    if (panel >= stage.panels) panel -= stage.panels;
     cell.facts->scan_tile(cell, index, d, s, panel, first, static_cast<int>(last - first));
   }
 }

@@ -36,6 +36,7 @@ namespace zstate {
   X(split_batch)                        \
   X(split_directions)                   \
   X(directions_in_turn)                 \
+  X(gates_in_fewer_registers)           \
   X(usual_activations)                  \
   X(any_activations)                    \
   X(peephole_on_new_cell)               \
