@@ -29,7 +29,6 @@ struct Backward {
   static constexpr int L = Simd<Real>::lanes;
   static constexpr bool kTakesInput = false;
   // Which differ from cell to cell, as do kStages and the kBands of their gates:
-  static constexpr int kGates = 0;
   static constexpr int kRecomputed = -1;   // the gate whose recurrent term the gradient needs by itself
   static constexpr int kReset = -1;        // the gate that resets
   static constexpr int kSeesNewCell = -1;  // the gate whose peephole looks at c[s], not at c[s-1]
@@ -38,11 +37,11 @@ struct Backward {
   struct Facts {
     int stages, recomputed, reset, sees_new_cell;
     GateBands bands;
-    ScanTile<Backward> scan_tile;
+    Apply<Backward> apply;
   };
   template <class Cell>
   static constexpr Facts kFactsOf = {Cell::kStages,      Cell::kRecomputed, Cell::kReset,
-                                     Cell::kSeesNewCell, Cell::kBands,      scan_tile_of<Cell>};
+                                     Cell::kSeesNewCell, Cell::kBands,      apply_of<Cell>};
   const Facts* facts = nullptr;
 
   const Problem& problem;

@@ -19,7 +19,6 @@ struct Forward {
   static constexpr int L = Simd<Real>::lanes;
   static constexpr bool kTakesInput = true;
   // Which differ from cell to cell, as does kStages:
-  static constexpr int kGates = 0;  // of a panel in the first stage, if that is gated
   static constexpr Kept kKeeps = Kept::kNothing;
   static constexpr bool kAddsInput = true;  // no gate needs x's part apart from R's
 
@@ -28,10 +27,10 @@ struct Forward {
     int stages;
     Kept keeps;
     bool adds_input;
-    ScanTile<Forward> scan_tile;
+    Apply<Forward> apply;
   };
   template <class Cell>
-  static constexpr Facts kFactsOf = {Cell::kStages, Cell::kKeeps, Cell::kAddsInput, scan_tile_of<Cell>};
+  static constexpr Facts kFactsOf = {Cell::kStages, Cell::kKeeps, Cell::kAddsInput, apply_of<Cell>};
   const Facts* facts = nullptr;
 
   const Problem& problem;

@@ -18,7 +18,6 @@ struct GruForward final : Forward<S> {
   using typename Base::Real;
   using typename Base::V;
   static constexpr int kStages = ResetAfter ? 1 : 2;
-  static constexpr int kGates = ResetAfter ? 3 : 2;
   static constexpr Kept kKeeps = Kept::kState;
   static constexpr bool kAddsInput = false;
   Acts acts;
@@ -26,7 +25,7 @@ struct GruForward final : Forward<S> {
 
   GruForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
     mark_gru<ResetAfter>();
-    this->stages[0] = gated_stage<typename Base::Element>(kGates, p);
+    this->stages[0] = gated_stage<typename Base::Element>(ResetAfter ? 3 : 2, p);
     if (!ResetAfter) this->stages[1] = plain_stage<typename Base::Element>(p.H, p.H);
   }
   void lay_out_own(Arena& arena, int d) override {

@@ -19,13 +19,12 @@ struct LstmForward final : Forward<S> {
   using typename Base::Real;
   using typename Base::V;
   static constexpr int kStages = 1;
-  static constexpr int kGates = 4;
   static constexpr Kept kKeeps = Kept::kCell;
   Acts acts;
 
   LstmForward(const Problem& p, const Acts& a) : Base(p), acts(a) {
     if (OnNewCell) mark(Path::peephole_on_new_cell);
-    this->stages[0] = gated_stage<typename Base::Element>(kGates, p);
+    this->stages[0] = gated_stage<typename Base::Element>(4, p);
   }
   int gate_of(int, int v) const override { return v; }
 

@@ -2,8 +2,8 @@
 //
 // A step has one or two stages. A stage is a matrix product (rows of the batch × panels of packed weights)
 // and, while a tile of it is still in the first-level cache, the cell's pointwise equations on that tile.
-// scan_tile() is compiled for each cell; all else calls it through a pointer and is compiled once for all
-// cells, which halves the time of a build.
+// These are compiled for each cell; all else calls them through a pointer and is compiled once for all cells,
+// which halves the time of a build.
 #pragma once
 
 #include "engine/few_rows.h"
@@ -137,21 +137,14 @@ template <class E, class R>
     }
 }
 
-// One tile: rows [row, row + rows) of a panel, product and pointwise part.
-template <class Cell>
-void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows) {
-  using R = typename Cell::Real;
+// The product of one tile: rows [row, row + rows) of a panel, with x's part where that is not projected.
+template <class Cell, class R>
+ZS_DEVICE void multiply_tile(const Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows,
+                             R* tile) {
   using E = typename Cell::Element;
-  constexpr int L = Simd<R>::lanes;
   const Stage<E>& stage = cell.stages[index];
-  // Mostly known when this is compiled.
-  const bool gated = Cell::kGates > 0 && index == 0;
-  const bool narrow = gated && stage.narrow(panel);
-  const int vectors = gated && !narrow ? Cell::kGates : stage.width(panel);
-  const i64 begin = gated ? panel * Cell::kGates : stage.begin(panel);
-  const i64 H = cell.problem.H, first_unit = (gated ? panel : begin) * L;
-  i64 width = vectors * L;
-  alignas(64) R tile[24 * L];
+  const int vectors = stage.width(panel);
+  const i64 width = vectors * stage.L;
   if constexpr (Cell::kTakesInput)
     if (cell.input_is_far) cell.prefetch_input(index, d, s, panel, row, rows);
   // Rows beyond these have nothing to multiply: sequences that begin or end here.
@@ -164,34 +157,41 @@ void scan_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows
     i64 lda;
     const E* a = cell.operand(index, d, s, lda) + row * lda;
     const auto product = step_kernel<E>(vectors, with, cell.problem.N == 1);
-    product(stage.K, a, lda, stage.packed[d] + begin * stage.K * L, width, tile, width, false);
+    product(stage.K, a, lda, stage.packed[d] + stage.begin(panel) * stage.K * stage.L, width, tile, width,
+            false);
   }
   if constexpr (Cell::kTakesInput)
     if (cell.fused) cell.add_input(d, s, panel, row, rows, tile);
-  if (narrow) {
-    spread_gates(stage, panel, lanes_at<R>(first_unit, H), rows, tile);
-    width = Cell::kGates * L;
-  }
-  // Inlined, with the constants of the activations in registers; and once more for whole vectors, without
-  // their tests.
-  for (int v = 0; v < (gated ? 1 : vectors); ++v) {
-    const i64 u = first_unit + v * L;
+  if (stage.narrow(panel))
+    spread_gates(stage, panel, lanes_at<R>(stage.first_unit(panel), cell.problem.H), rows, tile);
+}
+
+// The cell's equations on that tile: inlined, with the constants of the activations in registers; and once
+// more for whole vectors, without their tests.
+template <class Cell, class R>
+void apply_to_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows, const R* tile) {
+  constexpr int L = Simd<R>::lanes;
+  const auto& stage = cell.stages[index];
+  const int groups = stage.gated ? 1 : stage.width(panel);
+  const i64 width = (stage.gated ? stage.vectors : groups) * L, H = cell.problem.H;
+  i64 u = stage.first_unit(panel);
+  for (int v = 0; v < groups; ++v, u += L, tile += L) {
     const int lanes = lanes_at<R>(u, H);
-    const R* at = tile + v * L;
     if (lanes == L)
-      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, L, at + r * width);
+      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, L, tile + r * width);
     else
-      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, lanes, at + r * width);
+      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, lanes, tile + r * width);
   }
 }
 
 // The same, of a cell that is known by its base.
 template <class Cell, class Base>
-void scan_tile_of(Base& cell, int index, int d, i64 s, i64 panel, i64 row, int rows) {
-  scan_tile(static_cast<Cell&>(cell), index, d, s, panel, row, rows);
+void apply_of(Base& cell, int index, int d, i64 s, i64 panel, i64 row, int rows,
+              const typename Base::Real* tile) {
+  apply_to_tile(static_cast<Cell&>(cell), index, d, s, panel, row, rows, tile);
 }
 template <class Base>
-using ScanTile = void (*)(Base&, int, int, i64, i64, i64, int);
+using Apply = void (*)(Base&, int, int, i64, i64, i64, int, const typename Base::Real*);
 
 // The product of a member's tiles where weights are read in place: all units of a direction at once, since
 // long stretches of memory are read faster than many short ones.
@@ -210,7 +210,9 @@ void scan_direct_product(const Cell& cell, int index, i64 s, Range tiles) {
 // what the last step used last is still in the cache.
 template <class Cell>
 void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int first_d, int last_d) {
+  using R = typename Cell::Real;
   const auto& stage = cell.stages[index];
+  alignas(64) R values[24 * Simd<R>::lanes];  // of a tile
   Range rows[2] = {};
   i64 blocks[2] = {};
   for (int d = first_d; d < last_d; ++d) {
@@ -238,7 +240,9 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
     }
     panel += turn;
     if (panel >= stage.panels) panel -= stage.panels;
-    cell.facts->scan_tile(cell, index, d, s, panel, first, static_cast<int>(last - first));
+    const int count = static_cast<int>(last - first);
+    multiply_tile(cell, index, d, s, panel, first, count, values);
+    cell.facts->apply(cell, index, d, s, panel, first, count, values);
   }
 }
 
