@@ -106,10 +106,10 @@ struct Backward {
                        products[d] + n * Hp + begin, false);
     }
   }
-  void pack_column(int index, int d, i64 column, Element* packed) const {
+  void pack_part(int index, int d, i64 part, Element* packed) const {
     const Stage<Element>& stage = stages[index];
-    const i64 panel = stage.panel_of(column), begin = stage.begin(panel), u = column * L;
-    pack_straight(packed + begin * stage.K * L + (column - begin) * L, stage.width(panel) * L,
+    const i64 panel = stage.panel_of(part), begin = stage.begin(panel), u = part * L;
+    pack_straight(packed + begin * stage.K * L + (part - begin) * L, stage.width(panel) * L,
                   R[d] + first_weight_row(index) * ldr + u, ldr, lanes_at<Real>(u, H), stage.length);
   }
 

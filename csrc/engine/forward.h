@@ -98,26 +98,26 @@ struct Forward {
                     products[d] + (n * gates + v) * Hp + begin, far);
     }
   }
-  // One register column of one panel of R; columns are numbered through all panels of a direction.
-  void pack_column(int index, int d, i64 part, Element* packed) {
-    const Column rows = pack_column_of(stages[index], index, R[d], ldr, stages[index].length, part, packed);
+  // One part of a panel of R; parts are numbered through all panels of a direction.
+  void pack_part(int index, int d, i64 part, Element* packed) {
+    const Part rows = pack_part_of(stages[index], index, R[d], ldr, stages[index].length, part, packed);
     if (starts_from_zero) check_weights(rows.first, rows.count);
   }
   // The same of W, for the panels of the first stage.
-  void pack_input_column(const S* weight, i64 ld, i64 length, i64 part, Element* packed) const {
-    pack_column_of(stages[0], 0, weight, ld, length, part, packed);
+  void pack_input_part(const S* weight, i64 ld, i64 length, i64 part, Element* packed) const {
+    pack_part_of(stages[0], 0, weight, ld, length, part, packed);
   }
-  struct Column {  // the rows of a weight that make one
+  struct Part {  // the rows of a weight that make one
     const S* first;
     int count;
   };
-  Column pack_column_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length, i64 part,
-                        Element* packed) const {
+  Part pack_part_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length, i64 part,
+                    Element* packed) const {
     const i64 panel = stage.panel_of(part), begin = stage.begin(panel), width = stage.width(panel) * L;
     const int v = static_cast<int>(part - begin);
     const i64 u = stage.gated ? panel * L : part * L;
     const i64 row = problem.slots[gate_of(index, v)] * H + u;
-    const Column rows{weight + row * ld, lanes_at<Real>(u, H)};
+    const Part rows{weight + row * ld, lanes_at<Real>(u, H)};
     Element* to = packed + begin * depth_of<Element>(length) * L;
     if (!stage.narrow(panel)) {
       pack_transposed(to + v * L, width, rows.first, ld, rows.count, length);

@@ -129,8 +129,8 @@ struct ForwardOp {
     if (!cell.fused) return pack_panels_transposed(team, cell.packed_input[d], w, ldw, GH, p.I);
     if constexpr (kSame) {
       const Range mine = share(team, cell.stages[0].parts());
-      for (i64 column = mine.begin; column < mine.end && !team.stopped(); ++column)
-        cell.pack_input_column(w, ldw, p.I, column, cell.packed_input[d]);
+      for (i64 part = mine.begin; part < mine.end && !team.stopped(); ++part)
+        cell.pack_input_part(w, ldw, p.I, part, cell.packed_input[d]);
     }
   }
 

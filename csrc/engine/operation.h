@@ -96,8 +96,8 @@ void pack_stages(const Team& team, Cell& cell, typename Cell::Element* const pac
     for (int d = 0; d < cell.problem.D; ++d) {
       const auto& stage = cell.stages[index];
       const Range mine = share(team, stage.parts());
-      for (i64 column = mine.begin; column < mine.end && !team.stopped(); ++column)
-        cell.pack_column(index, d, column, packed[index][d]);
+      for (i64 part = mine.begin; part < mine.end && !team.stopped(); ++part)
+        cell.pack_part(index, d, part, packed[index][d]);
     }
 }
 template <class Cell>

@@ -52,6 +52,7 @@ Stage<E> plain_stage(i64 H, i64 length) {
   Stage<E> stage;
   const i64 groups = ceil_div(H, stage.L);
   stage.panels = ceil_div(groups, most_plain_vectors(groups));
+  if (groups >= 8) stage.panels = round_up(stage.panels, 2);  // as many for each of two members
   stage.vectors = static_cast<int>(groups / stage.panels);
   stage.wider = groups % stage.panels;
   stage.rows = tile_rows(stage.vectors + (stage.wider > 0));
