@@ -49,9 +49,10 @@ Kind& kind_of(double work, double shared) {
   return g_kinds[(bits * 0x9E3779B97F4A7C15ull) >> 55];
 }
 
-// Follows faster times quickly and slower ones slowly: a job can be disturbed, it cannot be hurried.
+// Follows faster times quickly and slower ones slowly: a job can be disturbed, it cannot be hurried. One that
+// lost its core for milliseconds counts as one that took twice its time.
 void note(std::atomic<std::uint32_t>& taken, std::int64_t time) {
-  const std::int64_t before = taken.load(std::memory_order_relaxed), change = time - before;
+  const std::int64_t before = taken.load(std::memory_order_relaxed), change = std::min(time - before, before);
   const std::int64_t after = before == 0 ? time : before + (change < 0 ? change / 2 : change / 16);
   taken.store(static_cast<std::uint32_t>(std::clamp<std::int64_t>(after, 1, 1'000'000'000)),
               std::memory_order_relaxed);

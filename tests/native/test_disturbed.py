@@ -238,6 +238,34 @@ print(wrong, *sorted({{"one_thread", "{team}"}} & set(_native.paths_taken())))
     assert done.stdout.split() == ["0", "one_thread", team], done.stdout + done.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="pins threads to a core")
+def test_a_lost_core_does_not_tell_against_working_alone() -> None:
+    """A small call that took milliseconds because the process was stopped, and then a machine where
+    sharing is hopeless: both threads have one core. The calls after it work alone as before."""
+    code = (
+        LSTM
+        + """
+import subprocess, sys
+from zstate import _native
+x, R, W = (r.normal(size=s).astype("f4") for s in ((4, 8, 64), (64, 64), (64, 64)))
+call = lambda: zs.single_gate_rnn(x, R, input_weight=W, backend="native")
+for _ in range(3000): call()  # knows what both ways take
+core = {min(os.sched_getaffinity(0))}
+for task in os.listdir("/proc/self/task"): os.sched_setaffinity(int(task), core)
+stop = f"for s in (19, 18) * 40: os.kill({os.getpid()}, s), time.sleep(0.005)"
+stops = subprocess.Popen([sys.executable, "-S", "-c", "import os, time\\n" + stop])
+shared = 0
+while stops.poll() is None:
+    _native.forget_paths()
+    call()
+    shared += "team_of_pool" in _native.paths_taken()
+print(shared)
+"""
+    )
+    done = fresh(code, OMP_NUM_THREADS="2", ZSTATE_ALWAYS_SHARE=None)
+    assert int(done.stdout) < 20, done.stderr
+
+
 @pytest.mark.parametrize("pool", ["own", "torch"])
 def test_threads_take_the_mode_of_their_caller(pool: str) -> None:
     """With subnormal numbers flushed to zero, all threads flush them."""
