@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ import torch
 from checked import Call
 
 from zstate import backends, verify
+from zstate.backends.cuda import launch
+from zstate.backends.cuda.placement import STEPS, Chip, Placement
 from zstate.operations import OPERATIONS
 
 TYPES = {
@@ -100,3 +103,20 @@ def _named(case: verify.Case, inputs: Tensors, there: Tensors, dtype: str) -> Te
     call = make_call(verify.cell_name(case.descriptor), case, inputs, dtype)
     grads = back(case, inputs, there, dtype, loop)
     return dict(loop.forward(call)) | {f"d {name}": grad for name, grad in grads.items()}
+
+
+def in_single_steps(plan: Placement) -> bool:
+    return plan.mode == STEPS
+
+
+def chip() -> Chip:
+    return launch.chip_of(torch.cuda.current_device())
+
+
+def inputs(case: verify.Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    arrays = verify.make_inputs(case, 0)
+    return {name: torch.from_numpy(array).to("cuda", dtype) for name, array in arrays.items()}
+
+
+def a_case(cell: str, size: tuple[int, int, int, int]) -> verify.Case:
+    return replace(next(c for c in verify.CASES[cell] if c.title == "all inputs"), sizes=size)
