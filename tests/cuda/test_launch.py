@@ -72,3 +72,19 @@ def test_a_refused_launch_says_why(driver: Driver) -> None:
     driver.status = 719
     with pytest.raises(BackendError, match="CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"):
         launch.Launch("function", 1, 32, 0, words=3)(0, (1, 2, 3))
+
+
+def test_a_repeated_launch_changes_one_word(driver: Driver) -> None:
+    """Beside other launches of the same function, and of another repetition."""
+    run = launch.Launch("function", 1, 32, 0, words=3)
+    one, other = (run.repeated(7, words, place=1) for words in ((1, 2, 3), (4, 5, 6)))
+    one(20)
+    other(50)
+    run(7, (7, 8, 9))
+    one(21)
+    found = [words for _, _, words in driver.launches]
+    assert found == [[1, 20, 3], [4, 50, 6], [7, 8, 9], [1, 21, 3]]
+    assert len(driver.configs) == 1
+    driver.status = 719
+    with pytest.raises(BackendError, match="CUDA_ERROR_LAUNCH_FAILED"):
+        one(22)

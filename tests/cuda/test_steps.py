@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -43,11 +43,8 @@ class Stepped(PretendedScan):
         self.order: list[tuple[int, int]] = []  # phase (-1: before the first) and index
         self.sums = 0.0
 
-    def step_launches(self) -> list[Callable[[int, Sequence[int]], None]]:
-        def launched(phase: int) -> Callable[[int, Sequence[int]], None]:
-            return lambda stream, words: self.run(phase, dict(zip(FIELDS, words, strict=True)))
-
-        return [launched(phase) for phase in range(-1, len(self.rows))]
+    def step_launches(self) -> list[SteppedLaunch]:
+        return [SteppedLaunch(self, phase) for phase in range(-1, len(self.rows))]
 
     def run(self, phase: int, words: dict[str, int]) -> None:
         scan = self.scan
@@ -77,6 +74,19 @@ class Stepped(PretendedScan):
     @property
     def width(self) -> int:
         return self.scan.directions * self.scan.gates * H
+
+
+class SteppedLaunch(NamedTuple):
+    """As launch.Launch: once, or repeated with another number at one place."""
+
+    scan: Stepped
+    phase: int
+
+    def __call__(self, stream: int, words: Sequence[int]) -> None:
+        self.scan.run(self.phase, dict(zip(FIELDS, words, strict=True)))
+
+    def repeated(self, stream: int, words: Sequence[int], place: int) -> Callable[[int], None]:
+        return lambda number: self(stream, [*words[:place], number, *words[place + 1 :]])
 
 
 def at(address: int, shape: Any) -> Any:

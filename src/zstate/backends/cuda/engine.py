@@ -145,24 +145,33 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
             for name, width in widths.items()
         )
         left = operand.view(z.D, z.N, parts, -1).transpose(1, 2)
+        out = product.view(z.D, parts, z.N, -1)
         chosen = (each[rows][: gates * z.H] for each in weights)
         right = [
             each.view(parts, -1, each.shape[1])
             for each in (each if backward else each.t() for each in chosen)
         ]
-        return list(zip(left, right, product.view(z.D, parts, z.N, -1), strict=True))
+        factors = list(zip(left, right, out, strict=True))
+        # One product costs the host less as one of matrices.
+        return [(a[0], b[0], c[0]) for a, b, c in factors] if parts == 1 else factors
 
     def run(memory: Memory) -> None:
-        weight = weights(memory)
-        work = [products(memory, weight, phase) for phase in phases]
-        words, stream, multiply = list(pick(memory.numbers)), memory.stream, torch.bmm
+        weight, stream = weights(memory), memory.stream
+        words = list(pick(memory.numbers))
+        work = [
+            (
+                torch.mm if kernel.placement.parts(phase) == 1 else torch.bmm,
+                products(memory, weight, phase),
+                launch.repeated(stream, words, INDEX),
+            )
+            for phase, launch in zip(phases, launches, strict=True)
+        ]
         begin(stream, words)
         for index in range(z.T):
-            words[INDEX] = index
-            for factors, launch in zip(work, launches, strict=True):
+            for multiply, factors, launch in work:
                 for left, right, out in factors:
                     multiply(left, right, out=out)
-                launch(stream, words)
+                launch(index)
 
     return run
 

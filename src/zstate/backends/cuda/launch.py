@@ -152,20 +152,42 @@ class Launch:
         self._configs: dict[int, Any] = {}
 
     def __call__(self, stream: int, words: Sequence[int]) -> None:
-        config = self._configs.get(stream)
-        if config is None:
-            config = self._configs[stream] = self.config(stream)
+        config = self._config(stream)
         try:
             memory = self._free.pop()
         except IndexError:
-            buffer = self._type()
-            pointer = ctypes.c_void_p(ctypes.addressof(buffer))
-            memory = buffer, pointer, ctypes.addressof(pointer)
+            memory = self._memory()
         self._pack(memory[0], 0, *words)
         (status,) = driver.cuLaunchKernelEx(config, self._function, memory[2], 0)
         self._free.append(memory)
         if status:
             checked((status,))
+
+    def repeated(self, stream: int, words: Sequence[int], place: int) -> Callable[[int], None]:
+        """The same with another number at one place each time; for one thread."""
+        config, function = self._config(stream), self._function
+        memory = buffer, _, address = self._memory()
+        self._pack(buffer, 0, *words)
+
+        def launch(number: int) -> None:
+            memory[0][place] = number
+            (status,) = driver.cuLaunchKernelEx(config, function, address, 0)
+            if status:
+                checked((status,))
+
+        return launch
+
+    def _memory(self) -> tuple[Any, Any, int]:
+        """Words, a pointer to them, and that pointer's address: what the driver is given."""
+        buffer = self._type()
+        pointer = ctypes.c_void_p(ctypes.addressof(buffer))
+        return buffer, pointer, ctypes.addressof(pointer)
+
+    def _config(self, stream: int) -> Any:
+        config = self._configs.get(stream)
+        if config is None:
+            config = self._configs[stream] = self.config(stream)
+        return config
 
     def config(self, stream: int) -> Any:
         config = driver.CUlaunchConfig()
