@@ -5,6 +5,7 @@ to 32 rows (with warp groups 16 to 128); groups are independent. Its blocks exch
 every product
 
 - inside one block, through shared memory (small H),
+- likewise, one row per block and the weight in registers (tiny layers),
 - inside a cluster, through distributed shared memory (Hopper and newer),
 - over the whole grid, through L2, all blocks resident at once (large H, older chips),
 - likewise, with warp-group matrix instructions (many rows, compute capability 9.0).
