@@ -138,7 +138,8 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The factors and the result of each direction, in pieces of K; rows of R are gates."""
         gates = phase.gates_in if backward else phase.gates_out
-        parts, rows = kernel.placement.parts(phase), slice(phase.first * z.H, None)
+        parts = kernel.placement.parts(phase)
+        rows = slice(phase.first * z.H, (phase.first + gates) * z.H)
         widths = {"operand": phase.gates_in, "product": parts * phase.gates_out}
         operand, product = (
             tensor_of(arguments, memory, name).view(-1)[: z.D * z.N * width * z.H]
@@ -146,11 +147,8 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
         )
         left = operand.view(z.D, z.N, parts, -1).transpose(1, 2)
         out = product.view(z.D, parts, z.N, -1)
-        chosen = (each[rows][: gates * z.H] for each in weights)
-        right = [
-            each.view(parts, -1, each.shape[1])
-            for each in (each if backward else each.t() for each in chosen)
-        ]
+        chosen = [each[rows] if backward else each[rows].t() for each in weights]
+        right = [each.view(parts, -1, each.shape[1]) for each in chosen]
         factors = list(zip(left, right, out, strict=True))
         # One product costs the host less as one of matrices.
         return [(a[0], b[0], c[0]) for a, b, c in factors] if parts == 1 else factors
