@@ -84,20 +84,25 @@ int default_threads(int most) {
 int current_core() { return sched_getcpu(); }
 int current_thread() { return static_cast<int>(syscall(SYS_gettid)); }
 
-bool keep_off_core(int thread, int core, CoreSet& before) {
-  if (core < 0 || core >= CPU_SETSIZE || sched_getaffinity(thread, sizeof before, &before) != 0) return false;
-  CoreSet others = before;
-  CPU_CLR(static_cast<std::size_t>(core), &others);
-  return CPU_COUNT(&others) > 0 && sched_setaffinity(thread, sizeof others, &others) == 0;
+bool keep_off_core(int thread, int core, Moved& moved) {
+  if (core < 0 || core >= CPU_SETSIZE) return false;
+  if (sched_getaffinity(thread, sizeof moved.before, &moved.before) != 0) return false;
+  moved.now = moved.before;
+  CPU_CLR(static_cast<std::size_t>(core), &moved.now);
+  return CPU_COUNT(&moved.now) > 0 && sched_setaffinity(thread, sizeof moved.now, &moved.now) == 0;
 }
-void allow_cores(const CoreSet& cores) { sched_setaffinity(0, sizeof cores, &cores); }
+void move_back(const Moved& moved) {
+  CoreSet now;
+  if (sched_getaffinity(0, sizeof now, &now) == 0 && CPU_EQUAL(&now, &moved.now))
+    sched_setaffinity(0, sizeof moved.before, &moved.before);
+}
 
 #else
 
 int current_core() { return -1; }
 int current_thread() { return -1; }
-bool keep_off_core(int, int, CoreSet&) { return false; }
-void allow_cores(const CoreSet&) {}
+bool keep_off_core(int, int, Moved&) { return false; }
+void move_back(const Moved&) {}
 
 #endif
 

@@ -16,13 +16,18 @@ using CoreSet = cpu_set_t;
 struct CoreSet {};
 #endif
 
+// Where a thread that was moved might run before, and may run now.
+struct Moved {
+  CoreSet before, now;
+};
+
 // The core and the system's number of the thread that asks; -1 where the system does not say.
 int current_core();
 int current_thread();
-// Lets another thread run on every core that it may use but this one, and keeps what it might in `before`.
-// False where nothing was changed: it has no other core, or the system has no such call.
-bool keep_off_core(int thread, int core, CoreSet& before);
-// Lets the thread that asks run on these again.
-void allow_cores(const CoreSet& cores);
+// Lets another thread run on every core that it may use but this one. False where nothing was changed: it has
+// no other core, or the system has no such call.
+bool keep_off_core(int thread, int core, Moved& moved);
+// Lets the thread that asks run where it might before, unless somebody else has moved it since.
+void move_back(const Moved& moved);
 
 }  // namespace zstate

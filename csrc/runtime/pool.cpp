@@ -68,8 +68,8 @@ void Pool::post(int size, int woken) {
   if (sleeping_.load(std::memory_order_seq_cst) == 0) return;
   for (int rank = 1; rank < woken && crowded_.load(std::memory_order_relaxed); ++rank) {
     Worker& worker = worker_[static_cast<std::size_t>(rank)];
-    const bool stays = !worker.sleeps.load() || worker.moved.load();
-    if (!stays && keep_off_core(worker.thread.load(), core_.load(), worker.cores)) worker.moved.store(true);
+    const bool stays = !worker.sleeps.load() || worker.is_moved.load();
+    if (!stays && keep_off_core(worker.thread.load(), core_.load(), worker.moved)) worker.is_moved.store(true);
   }
   job_.notify_all();
 }
@@ -83,7 +83,7 @@ void Pool::wait_for_job(Worker& self, std::uint32_t seen) {
     if (now > end) break;
     relax();
   }
-  if (self.moved.exchange(false)) allow_cores(self.cores);
+  if (self.is_moved.exchange(false)) move_back(self.moved);
   self.sleeps.store(true);
   sleeping_.fetch_add(1, std::memory_order_seq_cst);
   while (job_.load(std::memory_order_seq_cst) == seen) job_.wait(seen);

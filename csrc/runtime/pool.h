@@ -29,8 +29,8 @@ class Pool {
     std::atomic<std::int64_t> beat{0};  // when it last looked for a job
     std::atomic<bool> sleeps{false};
     std::atomic<int> thread{-1};  // the system's number of it
-    std::atomic<bool> moved{false};
-    CoreSet cores{};  // where it may run, while it is moved
+    std::atomic<bool> is_moved{false};
+    Moved moved{};
   };
 
   // A job is its number and its team's size in one word: a worker that wakes late must not mix two jobs.

@@ -259,11 +259,14 @@ while stops.poll() is None:
     _native.forget_paths()
     call()
     shared += "team_of_pool" in _native.paths_taken()
-print(shared)
+where = [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")]
+print(shared, *(each == core for each in where))
 """
     )
     done = fresh(code, OMP_NUM_THREADS="2", ZSTATE_ALWAYS_SHARE=None)
-    assert int(done.stdout) < 20, done.stderr
+    shared, *stay = done.stdout.split()
+    assert set(stay) == {"True"}, "the pool undid where its caller put it"
+    assert int(shared) < 20, done.stderr
 
 
 @pytest.mark.parametrize("pool", ["own", "torch"])
