@@ -64,8 +64,8 @@ void backward(const Problem& p, const BackwardArrays& arrays) {
 #if defined(ZS_BASE_ENGINE)
 
 void product(const Product& p) { ZS_BASE_ENGINE::kEngine.product(p); }
-void activation(Type type, int kind, const void* in, void* out, i64 count) {
-  ZS_BASE_ENGINE::kEngine.activation(type, kind, in, out, count);
+void function(Type type, int op, const void* in, void* out, i64 count) {
+  ZS_BASE_ENGINE::kEngine.function(type, op, in, out, count);
 }
 bool supported() {
 #if defined(__aarch64__)
@@ -86,13 +86,19 @@ void product(const Product& p) {
   });
 }
 
-void activation(Type type, int kind, const void* in, void* out, i64 count) {
+void function(Type type, int op, const void* in, void* out, i64 count) {
   with_type(type, [&]<class S>() {
+    using R = RealOf<S>;
     const S* from = static_cast<const S*>(in);
     S* to = static_cast<S*>(out);
+    R values[Simd<R>::lanes];
+    const View<R> view{values, 0, 0};
+    const zstate::Instruction code[] = {{op, 0, 0, 0, 0, 0}, {}};  // then the end
     for (i64 i = 0; i < count; i += Io<S>::lanes) {
       const int n = static_cast<int>(min_of(Io<S>::lanes, count - i));
-      Io<S>::store_n(to + i, activate(kind, Io<S>::load_n(from + i, n)), n);
+      Io<R>::store(values, Io<S>::load_n(from + i, n));
+      run_code(code, &view, 1, 1);
+      Io<S>::store_n(to + i, Io<R>::load(values), n);
     }
   });
 }
@@ -114,7 +120,6 @@ bool supported() {
 }  // namespace
 
 extern const zstate::Engine kEngine;
-const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported,  forward,   backward,
-                                product,        activation, &kGraphOps};
+const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported, forward, backward, product, function, &kGraphOps};
 
 }  // namespace ZS_NAMESPACE

@@ -1,6 +1,8 @@
 // What the bindings hand to an engine, and the table of functions that each instruction set's engine exports.
 //
-// An engine computes a whole operation: project, scan, contract. Shapes and strides were checked before.
+// An engine computes a whole operation: project, scan, contract. Shapes and strides were checked before. It
+// knows no cell: a cell's equations come as programs of vector instructions (src/zstate/backends/encoding.py
+// writes them, runtime/cell_tables.cpp reads and checks them).
 #pragma once
 
 #include <cstdint>
@@ -9,32 +11,89 @@ namespace zstate {
 
 enum class Type { kFloat32, kFloat64, kFloat16, kBfloat16 };
 
-// The cells. Their equations are in equations/cells.h, their scans in engine/rnn.h, lstm.h and gru.h.
-enum class Cell { kRnn, kLstm, kGru };
-struct CellInfo {
-  const char* name;
-  int gates, activations, states;
-  bool last_gate_is_last;  // the last canonical gate has the last place along the G axis
+inline constexpr int kMostGates = 8, kMostStates = 8, kMostOwn = 8, kMostStages = 4;
+inline constexpr int kMostProducts = 16;  // of a stage, gate by gate
+inline constexpr int kMostOperands = 8;   // of R
+inline constexpr int kMostPlaces = 96;    // of a program, and as many values
+
+struct Place {
+  int kind, index;  // PlaceKind (opcodes.h)
+  bool read;        // before the program; all others are only written, or read after that
 };
-inline constexpr CellInfo kCells[] = {
-    // in the order of Cell
-    {"rnn", 1, 1, 1, true},
-    {"lstm", 4, 5, 2, false},  // gates i, f, z, o; the fifth activation is that of the cell
-    {"gru", 3, 3, 1, true},    // gates z, r, o
+// Values: first the places, then the numbers, then temporary ones.
+struct Instruction {
+  int op, out, a, b, c, d;  // Opcode (opcodes.h)
 };
-constexpr const CellInfo& info(Cell cell) { return kCells[static_cast<int>(cell)]; }
-inline constexpr int kMostGates = 4, kMostActivations = 5;
+struct Output {
+  int place, value;  // the same: the value is computed in its place
+};
+struct Number {  // in every lane of the widest vector
+  alignas(64) float single[16];
+  alignas(64) double twice[8];
+};
+struct Program {
+  const Place* places;
+  const Number* numbers;
+  const Instruction* code;  // ended by `end`, and so are the core's
+  const Instruction* late;  // what follows on the core
+  const Output* outputs;
+  int place_count, number_count, temporary, output_count;
+  int core_outputs;  // what is left where nothing follows: without the next step's operands
+};
+
+// Products of one operand with R of some gates; backward, the gradients of such products through R.
+struct GateProduct {
+  int operand, gate_count;
+  int gates[kMostGates];
+  int extra[kMostGates];  // backward: where the product's gradient is, if it is not the gate's; or -1
+};
+struct CellStage {
+  const GateProduct* products;
+  int product_count;
+  // Forward: [0], or [1] where x's part is in the products already. Backward by [2·begin + first]: of rows
+  // whose last step it is, and of rows whose first step it is.
+  const Program* programs[4];
+};
+struct CellOperand {
+  bool two_steps;              // made by one step for the next
+  int state;                   // it is this state before the step, no more and no less; or -1
+  bool vanishes;               // where the states before the step are zero
+  const Program* programs[2];  // backward: its value; [1] at a first step
+};
+// A product that the gradient needs again, and the gradient of a product: place k of `extra`.
+struct GateOperand {
+  int gate, operand, extra;
+};
+struct CellProgram {
+  int gates, states, own, own_arrays;
+  int slots[kMostGates];  // where gate g lies along the G axis
+  int own_array[kMostOwn * kMostGates], own_gate[kMostOwn * kMostGates];  // of vector k; no gate: -1
+  int stage_count;
+  CellStage stages[kMostStages];
+  int operand_count;
+  CellOperand operands[kMostOperands];
+  int carried;
+  // forward
+  const Program* first;  // before the first step
+  bool saves_last;       // no stage reads x's part of a gate that an earlier one has saved
+  bool keeps[kMostStates];
+  // backward
+  const Program* end;  // behind the first step
+  int extra;
+  const GateOperand* recomputed;
+  int recomputed_count;
+  const GateOperand* factors;  // of the gradient of R, gate by gate as they lie along the G axis
+  int factor_count;
+  bool has_x[kMostGates];  // gates without have no gradient of x
+};
 
 // What is computed in a recurrent operation: its cell, options and sizes.
 struct Problem {
-  Cell cell = Cell::kRnn;
+  const CellProgram* cell = nullptr;
   Type type = Type::kFloat32;
   std::int64_t T = 0, N = 0, I = 0, H = 1, D = 1;
   std::int64_t G = 1;
-  bool reverse = false, reset_after = false, flip_z = false, has_input_weight = true;
-  bool peephole_on_new_cell = false;     // the output gate's; only where there is a peephole
-  int slots[kMostGates] = {0, 1, 2, 3};  // where canonical gate k lies along the G axis
-  int activations[kMostActivations] = {};
+  bool reverse = false, has_input_weight = true;
 
   // Sequences of different lengths, longest first: step t of the input has starts[t+1] - starts[t] of the N.
   // Every [T,N,...] array but the mask is then [rows,...], its rows step after step. Null: all N at every
@@ -59,15 +118,17 @@ struct Array {
 };
 
 struct ForwardArrays {
-  Array source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, secondary_bias;
-  Array state, cell, training_state;
+  Array source, recurrent_weight, input_weight, bias, mask, resets;
+  Array training_state;
+  Array initial[kMostStates], own[kMostOwn], result[kMostStates];
 };
 
 struct BackwardArrays {
-  Array source, recurrent_weight, source_gradient, training_state, cell_fwd, state_fwd, state_gradient,
-      cell_gradient;
-  Array input_weight, bias, init_state, init_cell, mask, peephole, secondary_bias;
-  Array d_source, d_recurrent, d_input, d_bias, d_peephole, d_state, d_cell, d_secondary;
+  Array source, recurrent_weight, input_weight, bias, mask, resets;
+  Array training_state;
+  Array initial[kMostStates], own[kMostOwn], after[kMostStates], outer[kMostStates], last[kMostStates];
+  Array d_source, d_recurrent, d_input, d_bias;
+  Array d_initial[kMostStates], d_own[kMostOwn];
 };
 
 // C[rows, columns] = A[rows, length]·B[length, columns]; strides in elements, C contiguous.
@@ -87,7 +148,7 @@ struct Engine {
   void (*forward)(const Problem&, const ForwardArrays&);
   void (*backward)(const Problem&, const BackwardArrays&);
   void (*product)(const Product&);
-  void (*activation)(Type, int kind, const void* in, void* out, std::int64_t count);
+  void (*function)(Type, int op, const void* in, void* out, std::int64_t count);  // an Opcode of one value
   const GraphOps* graph;
 };
 

@@ -86,12 +86,13 @@ void weighted_rows(const S* w, i64 ldw, i64 begin, i64 end, const R* x, i64 K, R
 // C[m, columns] = sum over k < K of a[k·lda + m]·b[k·ldb + column], for the few rows of a direct product: C
 // is written from one end to the other.
 template <class R>
-void outer_rows(i64 K, const R* a, i64 lda, i64 rows, const R* b, i64 ldb, i64 columns, R* c, i64 ldc) {
+void outer_rows(i64 K, const R* a, i64 lda, i64 rows, const R* b, i64 ldb, i64 columns, R* c, i64 ldc,
+                bool accumulate) {
   constexpr int L = Simd<R>::lanes;
   for (i64 m = 0; m < rows; ++m, c += ldc)
     for (i64 j = 0; j < columns; j += L) {
       const int lanes = lanes_at<R>(j, columns);
-      Vec<R> sum{};
+      Vec<R> sum = accumulate ? Io<R>::load_n(c + j, lanes) : Vec<R>{};
       for (i64 k = 0; k < K; ++k) sum += broadcast(a[k * lda + m]) * Io<R>::load_n(b + k * ldb + j, lanes);
       Io<R>::store_n(c + j, sum, lanes);
     }

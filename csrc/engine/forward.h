@@ -1,185 +1,450 @@
-// What the cells share in the forward scan: their arrays and buffers, and what they read and write at one
-// place.
+// The forward operation: project a chunk of steps, scan it, go on to the next.
 #pragma once
 
-#include "engine/arena.h"
-#include "engine/scan.h"
+#include "engine/operation.h"
 
 namespace ZS_NAMESPACE {
 
-// What a cell keeps from one step to the next, besides what R multiplies, in the type of the arithmetic.
-enum class Kept { kNothing, kCell, kState };
+using zstate::ForwardArrays;
+using zstate::GateProduct;
 
 template <class S>
-struct Forward {
-  using Real = RealOf<S>;
-  using Element = typename Elements<S>::State;
-  using Op = Operand<Element>;
-  using V = Vec<Real>;
-  static constexpr int L = Simd<Real>::lanes;
+struct Forward : ScanBase<S, typename Elements<S>::State> {
+  using Base = ScanBase<S, typename Elements<S>::State>;
+  using R = RealOf<S>;
+  using E = typename Elements<S>::Product;
+  using StateE = typename Elements<S>::State;
+  using P = Places<S, StateE>;
+  using Base::cell, Base::direct, Base::GH, Base::H, Base::Hp, Base::kSame, Base::L, Base::mask, Base::p,
+      Base::products, Base::stages, Base::stage_count, Base::threads;
+  using typename Base::From;
   static constexpr bool kTakesInput = true;
-  // Which differ from cell to cell, as does kStages:
-  static constexpr Kept kKeeps = Kept::kNothing;
-  static constexpr bool kAddsInput = true;  // no gate needs x's part apart from R's
+  static constexpr i64 kChunkBytes = i64{2} << 20;
 
-  // The same for whoever knows the cell by this base only.
-  struct Facts {
-    int stages;
-    Kept keeps;
-    bool adds_input;
-    Apply<Forward> apply;
-  };
-  template <class Cell>
-  static constexpr Facts kFactsOf = {Cell::kStages, Cell::kKeeps, Cell::kAddsInput, apply_of<Cell>};
-  const Facts* facts = nullptr;
+  const ForwardArrays& in;
+  i64 gates_row, chunk, chunk_begin = 0;
+  bool in_place, fused;
+  bool reads_results;          // what R multiplies is in the results already
+  bool starts_from_zero;       // nothing to multiply at the first step, as long as R is finite
+  int weights_not_finite = 0;  // set by the members that find so, read after a barrier
+  bool far, input_is_far;      // weights that no cache holds; projected by the caller, and as far
 
-  const Problem& problem;
-  i64 H, Hp;  // hidden units, and rounded up to whole vectors: the row length of the buffers below
-  bool starts_from_zero = false;  // nothing to multiply at the first step, as long as R is finite
-  int weights_not_finite = 0;     // set by the members that find so, read after a barrier
-  bool direct = false;  // no packed weights: the operands are plain values, whatever the elements are
-  Stage<Element> stages[2];
-  i64 weight_bytes = 0;  // packed, of all that a step reads
-
-  // x W^T comes from a product beforehand, or is added to every tile from x itself and packed panels of W.
-  bool fused = false;
-  bool input_is_far = false;  // projected by the caller, and more than a second-level cache holds
-  Rows<const Real> gates_x[2];
-  Rows<const S> x[2];
-  typename Elements<S>::Product* packed_input[2] = {};
-  Rows<S> h[2], c[2], z[2];
-  MaskRows<S> mask[2];
-  const S *bias[2] = {}, *peephole[2] = {}, *b2[2] = {};
-  const S* R[2] = {};
+  Rows<const S> x[2], initial[2][zstate::kMostStates];
+  Rows<S> result[2][zstate::kMostStates], z[2];
+  const S *bias[2] = {}, *weight[2] = {};
   i64 ldr = 0;
+  R* chunk_gates[2] = {};
+  E* packed_input[2] = {};
+  R* row_copy = nullptr;
+  E* scratch = nullptr;
+  StateE* operands[2][zstate::kMostOperands] = {};  // [2][N][Hp], or [N][Hp]
+  R* kept[2][zstate::kMostStates] = {};             // [N][Hp]
+  From* sources[2][zstate::kMostStages][2] = {};    // [1]: at the first step
+  From* first_sources[2] = {};
 
-  Real* products[2] = {};           // [N][gates][Hp]: a stage's product where the weights are not packed
-  bool backwards = false;           // which way even steps go through the weights
-  bool far = false;                 // weights that no cache holds
-  Element* operand_buffer[2] = {};  // [2][N][Hp]: h·m for this step and for the next
-  Element* second_operand[2] = {};  // [N][Hp]: what the second stage multiplies
-  Real* kept[2] = {};               // [N][Hp]: what kKeeps says, unmasked
+  Forward(const Problem& problem, const ForwardArrays& arrays) : Base(problem), in(arrays) {
+    for (int i = 0; i < stage_count; ++i) make_stage(i);
+    fused = adds_input_by_tile();
+    // Training in the type of the arithmetic: the projection goes straight into zState and is activated in
+    // place.
+    in_place = kSame && p.has_input_weight && in.training_state && !direct && !fused && cell.saves_last;
+    gates_row = direct ? round_up(GH, L) : GH;
+    const i64 step_bytes = max_of(1, zstate::size_product(p.D, p.N, gates_row, sizeof(R)));
+    chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
+    starts_from_zero = multiplies_zeros_first();
+    this->weight_bytes = direct ? 0 : packed_bytes(*this) + fused_bytes();
+    far = weights_are_far<S>(p);
+    input_is_far =
+        kSame && !p.has_input_weight && p.rows() * p.D * GH * static_cast<i64>(sizeof(R)) > (i64{1} << 20);
+    reads_results = results_are_operands();
+    this->count_program(cell.first);
+    for (int i = 0; i < stage_count; ++i) this->count_program(program(i));
+    for (int d = 0; d < p.D; ++d) bind(d);
+    mark_paths();
+  }
 
-  explicit Forward(const Problem& p) : problem(p), H(p.H), Hp(round_up(p.H, L)) {}
+  const Program* program(int index) const { return cell.stages[index].programs[fused]; }
 
-  virtual void lay_out_own(Arena&, int) {}  // the buffers that only this cell has
+  // At most four gates of one operand to a part; a single gate's panels are several groups of units wide.
+  void make_stage(int index) {
+    const zstate::CellStage& from = cell.stages[index];
+    Stage<StateE>& stage = stages[index];
+    stage.count = 0;
+    int values = 0;
+    for (int k = 0; k < from.product_count; ++k) {
+      const GateProduct& product = from.products[k];
+      const int parts = static_cast<int>(ceil_div(product.gate_count, 4));
+      for (int q = 0; q < parts; ++q) {
+        const int begin = product.gate_count * q / parts, end = product.gate_count * (q + 1) / parts;
+        Part<StateE>& part = stage.add();
+        part.start = values, part.operand = product.operand, part.adds = false;
+        if (from.product_count == 1 && product.gate_count == 1)
+          make_plain(part, H, H);
+        else
+          make_gated(part, end - begin, p);
+        for (int v = 0; v < end - begin; ++v) part.slots[v] = cell.slots[product.gates[begin + v]];
+        values += end - begin;
+      }
+    }
+    this->finish_stage(index, values);
+  }
+  // 0·NaN is NaN, also where the factor is a mask, or a value of the first stage.
+  bool multiplies_zeros_first() const {
+    if (stage_count > 1 || stages[0].count == 0) return false;
+    for (int k = 0; k < cell.operand_count; ++k)
+      if (cell.operands[k].state < 0 || in.initial[cell.operands[k].state]) return false;
+    return true;
+  }
 
-  Split split(int members) const { return choose_split(members, problem, weight_bytes); }
-  i64 rows_at(int d, i64 s) const { return batch_at(problem, d, s); }
-  i64 product_rows(int, int, i64 s) const {
-    return s > 0 || !starts_from_zero || __atomic_load_n(&weights_not_finite, __ATOMIC_RELAXED) ? problem.N
-                                                                                                : 0;
+  bool results_are_operands() const {
+    if (!kSame || p.starts) return false;
+    for (int k = 0; k < cell.operand_count; ++k) {
+      const zstate::CellOperand& operand = cell.operands[k];
+      if (operand.two_steps && (operand.state < 0 || !in.result[operand.state])) return false;
+    }
+    return true;
+  }
+
+  void mark_paths() const {
+    if (reads_results) mark(Path::results_are_operands);
+    mark(direct ? Path::forward_reads_weights_in_place : Path::forward_packs_weights);
+    if (far) mark(Path::weights_exceed_cache);
+    if (fused) mark(Path::input_added_per_tile);
+    if (in_place) mark(Path::projects_into_training_state);
+    if (!p.has_input_weight) mark(kSame ? Path::source_used_as_gates : Path::source_converted_to_gates);
+    if (p.has_input_weight && buffers_gates()) mark(Path::projects_into_buffer);
+    if (input_is_far) mark(Path::gates_prefetched);
+    if (chunk < p.T) mark(Path::several_chunks);
+    if (stage_count > 1) mark(Path::several_stages);
+    for (int i = 0; i < stage_count; ++i)
+      if (cell.stages[i].product_count > 1 || stages[i].values > 4) mark(Path::products_in_several_parts);
+  }
+
+  // Weights that stay in the second-level caches are best used where they are, step by step, rather than in a
+  // product of its own whose result has to be written and read again. One row would use them too little.
+  // Decided by shape alone, so results are reproducible.
+  bool adds_input_by_tile() const {
+    const i64 bytes = GH * (p.H + p.I) * static_cast<i64>(sizeof(R));
+    return kSame && p.has_input_weight && !direct && cell.stages[0].programs[1] && p.N >= 6 &&
+           bytes <= (i64{3} << 19);
+  }
+
+  double work() const { return operation_work(p); }
+  // A scan that one member runs is not shared, nor is what that scan projects.
+  double shared_work() const {
+    const bool solo = this->split(zstate::get_num_threads()) == Split::kSolo;
+    const i64 projected = p.has_input_weight && !(solo && fused) ? p.I : 0;
+    return product_work(p, projected + (solo ? 0 : p.H));
+  }
+
+  void bind(int d) {
+    x[d] = rows_of<const S>(p, in.source, d, p.has_input_weight ? 0 : GH, Order::kInput);
+    for (int s = 0; s < cell.states; ++s) {
+      initial[d][s] = state_rows<const S>(in.initial[s], d, H);
+      result[d][s] = rows_of<S>(p, in.result[s], d, H, Order::kProcessing);
+    }
+    z[d] = rows_of<S>(p, in.training_state, d, GH, Order::kProcessing);
+    mask[d] = mask_rows<S>(p, in.mask, d);
+    this->resets[d] = reset_rows<S>(p, in.resets, d);
+    bias[d] = weights<S>(in.bias, d, GH);
+    this->bind_own(d, in.own);
+    weight[d] = weight_matrix<S>(in.recurrent_weight, d, GH, ldr);
+  }
+
+  bool buffers_gates() const { return !(fused || in_place || (kSame && !p.has_input_weight)); }
+
+  void lay_out(Arena& arena) {
+    for (int d = 0; d < p.D; ++d) {
+      if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk, p.N, gates_row);
+      for (int k = 0; k < cell.operand_count; ++k)
+        operands[d][k] = arena.take<StateE>(1 + cell.operands[k].two_steps, p.N, Hp);
+      for (int s = 0; s < cell.states; ++s)
+        if (cell.keeps[s]) kept[d][s] = arena.take<R>(p.N, Hp);
+      for (int i = 0; i < stage_count; ++i)
+        for (From*& each : sources[d][i]) each = arena.take<From>(program(i)->place_count);
+      first_sources[d] = arena.take<From>(cell.first->place_count);
+    }
+    this->lay_out_scan(arena);
+    if (direct) {
+      row_copy = arena.take<R>(threads, round_up(p.I, L));
+    } else {
+      lay_out_stages(arena, *this);
+      for (int d = 0; d < p.D && p.has_input_weight; ++d) packed_input[d] = arena.take<E>(input_size());
+      scratch = arena.take<E>(threads, kRowsScratch<R>);
+    }
+    if (this->runs) set_sources();
+  }
+  void set_sources() {
+    for (int d = 0; d < p.D; ++d) {
+      for (int i = 0; i < stage_count; ++i)
+        for (int first = p.T > 1 ? 0 : 1; first < 2; ++first)
+          for (int k = 0; k < program(i)->place_count; ++k)
+            new (sources[d][i][first] + k)
+                From(source(d, i, program(i)->places[k], first ? When::kFirst : When::kLater));
+      for (int k = 0; k < cell.first->place_count; ++k)
+        new (first_sources[d] + k) From(source(d, 0, cell.first->places[k], When::kBefore));
+    }
+  }
+  // A state that is kept from step to step is read from the results where it can be.
+  bool state_in_results(int state) const { return kSame && !p.starts && in.result[state]; }
+
+  enum class When { kBefore, kFirst, kLater };  // of steps
+  From source(int d, int stage, const zstate::Place& place, When when) const {
+    const int k = place.index;
+    const i64 column = k < p.G ? cell.slots[k] * H : 0;
+    switch (static_cast<PlaceKind>(place.kind)) {
+      case PlaceKind::x:
+        if (buffers_gates())
+          return P::real(chunk_gates[d] + column, kInChunk, p.N * gates_row, gates_row, false);
+        return in_place ? P::rows(as_rows<const R>(z[d]), kNow, column)
+                        : P::rows(as_rows<const R>(x[d]), kNow, column);
+      case PlaceKind::bias:
+        return this->vector_source(d, bias[d] + column, k);
+      case PlaceKind::product:
+        if (direct) return P::real(products[d] + k * Hp, kFixed, 0, stages[stage].values * Hp, true);
+        return product_source(stages[stage], k);
+      case PlaceKind::saved:
+        return P::rows(z[d], kNow, column);
+      case PlaceKind::initial:
+        return P::rows(initial[d][k], kFixed, 0);
+      case PlaceKind::state: {
+        From from = P::real(kept[d][k], kFixed, 0, Hp, true);
+        if (when != When::kBefore && state_in_results(k)) {
+          if (when == When::kLater) from = P::rows(result[d][k], kBefore, 0);
+          from.elsewhere = true;
+        }
+        return from;
+      }
+      case PlaceKind::result:
+        return P::rows(result[d][k], kNow, 0);
+      case PlaceKind::operand: {
+        const bool two = cell.operands[k].two_steps;
+        return P::elements(operands[d][k], two ? kNextHalf : kFixed, p.N * Hp, Hp,
+                           Operand<StateE>::kPlain || direct);
+      }
+      default:
+        return this->common_source(d, place);
+    }
+  }
+  static From product_source(const Stage<StateE>& stage, int value) {
+    for (int q = stage.count - 1; q > 0; --q)
+      if (value >= stage.parts[q].start) return part_source(stage.parts[q], value);
+    return part_source(stage.parts[0], value);
+  }
+  static From part_source(const Part<StateE>& part, int value) {
+    return P::product(part.start, part.gated ? part.vectors : 1, value - part.start);
+  }
+
+  // Of W, where a step reads it too.
+  i64 fused_bytes() const { return fused ? p.D * input_size() * static_cast<i64>(sizeof(E)) : 0; }
+  i64 input_size() const {
+    if (!fused) return panels_size<E>(GH, p.I);
+    i64 columns = 0;
+    for (int q = 0; q < stages[0].count; ++q) columns += stages[0].parts[q].columns();
+    return zstate::size_product(columns, L, p.I);
+  }
+  // Where a part of W begins among the panels of the scan.
+  E* input_of(const Part<StateE>& part, int d) const {
+    i64 columns = 0;
+    for (const Part<StateE>* each = stages[0].parts; each != &part; ++each) columns += each->columns();
+    return packed_input[d] + columns * L * p.I;
+  }
+
+  // W for its own product, or in the panels of the scan.
+  void pack_input(const Team& team, int d) {
+    i64 ldw = 0;
+    const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
+    if (!fused) return pack_panels_transposed(team, packed_input[d], w, ldw, GH, p.I);
+    if constexpr (kSame)
+      for (int q = 0; q < stages[0].count; ++q) {
+        const Part<StateE>& part = stages[0].parts[q];
+        const Range mine = share(team, part.parts());
+        for (i64 k = mine.begin; k < mine.end && !team.stopped(); ++k)
+          pack_rows_of(part, w, ldw, p.I, k, input_of(part, d));
+      }
+  }
+  // One piece of a part's panels of R.
+  void pack_part(const Part<StateE>& part, int d, i64 piece, StateE* packed) {
+    const Piece rows = pack_rows_of(part, weight[d], ldr, part.length, piece, packed);
+    if (starts_from_zero) check_weights(rows.first, rows.count);
+  }
+  struct Piece {  // the rows of a weight that make one
+    const S* first;
+    int count;
+  };
+  Piece pack_rows_of(const Part<StateE>& part, const S* from, i64 ld, i64 length, i64 piece,
+                     StateE* packed) const {
+    const i64 panel = part.panel_of(piece), begin = part.begin(panel), width = part.width(panel) * L;
+    const int v = static_cast<int>(piece - begin);
+    const i64 u = part.gated ? panel * L : piece * L;
+    const i64 row = part.slots[part.gated ? v : 0] * H + u;
+    const Piece rows{from + row * ld, lanes_at<R>(u, H)};
+    StateE* to = packed + begin * depth_of<StateE>(length) * L;
+    if (!part.narrow(panel)) {
+      pack_transposed(to + v * L, width, rows.first, ld, rows.count, length);
+    } else {  // gate after gate, and zeros behind the last one
+      const int at = v * rows.count;
+      const i64 lanes = v + 1 < part.vectors ? rows.count : min_of(L, width - at);
+      pack_lanes_transposed(to + at, width, rows.first, ld, rows.count, static_cast<int>(lanes), length);
+    }
+    return rows;
   }
   // 0·NaN is NaN: looks at rows of R that the first step would leave out.
   void check_weights(const S* rows, i64 count) {
     if (!all_finite(rows, ldr, count, H)) __atomic_store_n(&weights_not_finite, 1, __ATOMIC_RELAXED);
   }
-  Element* operand_at(int d, i64 s) const { return operand_buffer[d] + (s & 1) * problem.N * Hp; }
-  const Element* operand(int index, int d, i64 s, i64& lda) const {
+
+  void run(const Team& team) {
+    if (!direct) {
+      pack_stages(team, *this);
+      for (int d = 0; d < p.D && p.has_input_weight; ++d) pack_input(team, d);
+    } else if (starts_from_zero) {
+      const Range mine = share(team, GH);
+      for (int d = 0; d < p.D; ++d) check_weights(weight[d] + mine.begin * ldr, mine.end - mine.begin);
+    }
+    initialise(team);
+    team.barrier();
+    for (i64 s = 0; s < p.T && !team.stopped(); s += chunk) {
+      const i64 steps = min_of(chunk, p.T - s);
+      if (team.rank == 0) chunk_begin = s;
+      for (int d = 0; d < p.D && !fused; ++d) project(team, d, s, steps);
+      team.barrier();
+      if (team.stopped()) return;  // the projection may not be there
+      scan(*this, team, s, steps, 1);
+    }
+  }
+
+  void initialise(const Team& team) {
+    const bool copies = !this->vectors_in_place();
+    const Range mine = share(team, p.N);
+    R* own_scratch = this->runs + team.rank * this->run_size;
+    for (int d = 0; d < p.D; ++d) {
+      for (int g = 0; g < p.G && copies && bias[d]; ++g)
+        this->copy_vector(team, d, bias[d] + cell.slots[g] * H, g);
+      for (int k = 0; k < cell.own && copies; ++k)
+        this->copy_vector(team, d, this->own_vector(d, k), cell.gates + k);
+      // All rows whose first step is the same; the step before it makes its operands.
+      if (copies && cell.own) team.barrier();
+      for (i64 n = mine.begin, next; n < mine.end; n = next) {
+        const i64 begin = first_step(p, d, n);
+        for (next = n + 1; next < mine.end && (!p.starts || first_step(p, d, next) == begin);) ++next;
+        i64 counters[kCounters] = {};
+        counters[kNextStep] = begin, counters[kNextHalf] = begin & 1;
+        Block<R> block{counters, n, 0, static_cast<int>(next - n), 0, 0, nullptr, 0, 0, 0, 0, false};
+        this->run_blocks(*cell.first, first_sources[d], block, ceil_div(H, L), own_scratch);
+      }
+    }
+  }
+
+  // x W^T for steps [s, s + steps), unless x came projected.
+  void project(const Team& team, int d, i64 s, i64 steps) {
+    if (kSame && !p.has_input_weight) return;
+    Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row, nullptr};
+    if (in_place) out = as_rows<R>(z[d]);
+    const i64 first = in_place ? 0 : s;
+    const Range span = rows_between(p, d, s, steps);
+    const i64 rows = span.end - span.begin;
+    const auto out_row = [&](i64 row) {
+      const Place at = place_of(p, d, span.begin + row);
+      return out.at(at.s - first, at.n);
+    };
+    const auto in_row = [&](i64 row) {
+      const Place at = place_of(p, d, span.begin + row);
+      return x[d].at(at.s, at.n);
+    };
+    if (!p.has_input_weight) {
+      const Range mine = share(team, rows);
+      for (i64 row = mine.begin; row < mine.end; ++row) convert_in<S>(in_row(row), out_row(row), GH);
+    } else if (direct) {
+      project_directly(team, d, rows, in_row, out_row);
+    } else {
+      const auto load = [&](i64 row, i64 k, int lanes) { return Io<S>::load_n(in_row(row) + k, lanes); };
+      multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false,
+                    scratch + team.rank * kRowsScratch<R>);
+    }
+  }
+
+  template <class InRow, class OutRow>
+  void project_directly(const Team& team, int d, i64 rows, const InRow& in_row, const OutRow& out_row) {
+    i64 ldw = 0;
+    const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
+    R* copy = row_copy + team.rank * round_up(p.I, L);
+    const Range mine = share(team, ceil_div(GH, L));
+    const i64 begin = mine.begin * L, end = min_of(mine.end * L, GH);
+    for (i64 row = 0; row < rows; ++row) {
+      convert_in<S>(in_row(row), copy, p.I);
+      dot_rows<S>(w + begin * ldw, ldw, end - begin, copy, p.I, out_row(row) + begin, far);
+    }
+  }
+
+  // ---- for the scan ----
+
+  i64 rows_at(int d, i64 s) const { return batch_at(p, d, s); }
+  i64 product_rows(int, int, i64 s) const {
+    return s > 0 || !starts_from_zero || __atomic_load_n(&weights_not_finite, __ATOMIC_RELAXED) ? p.N : 0;
+  }
+  const StateE* operand(int, const Part<StateE>& part, int d, i64 s, i64& lda) const {
+    const zstate::CellOperand& from = cell.operands[part.operand];
+    if (reads_results && from.two_steps && s > 0) {
+      const Rows<S>& rows = result[d][from.state];
+      lda = rows.row;
+      return reinterpret_cast<const StateE*>(rows.at(s - 1, 0));
+    }
     lda = Hp;
-    return index == 1 ? second_operand[d] : operand_at(d, s);
+    return operands[d][part.operand] + (from.two_steps ? (s & 1) * p.N * Hp : 0);
   }
-  // Row of R for canonical gate `k`, unit `u`.
-  const S* weight_row(int d, int k, i64 u) const { return R[d] + (problem.slots[k] * H + u) * ldr; }
-
-  // The gate of vector v of a stage.
-  virtual int gate_of(int index, int v) const = 0;
-  virtual ~Forward() = default;
-
-  // The product of one stage without packed weights, for hidden units [begin, end), into `products`.
+  // The products of one stage without packed weights, for hidden units [begin, end).
   void direct_product(int index, int d, i64 s, i64 begin, i64 end) const {
-    const Stage<Element>& stage = stages[index];
-    const int gates = stage.gated ? stage.vectors : 1;
-    for (i64 n = 0; n < problem.N; ++n) {
-      i64 lda;
-      const Real* a = reinterpret_cast<const Real*>(operand(index, d, s, lda) + n * lda);
-      for (int v = 0; v < gates; ++v)
-        dot_rows<S>(weight_row(d, gate_of(index, v), begin), ldr, end - begin, a, stage.length,
-                    products[d] + (n * gates + v) * Hp + begin, far);
-    }
-  }
-  // One part of a panel of R; parts are numbered through all panels of a direction.
-  void pack_part(int index, int d, i64 part, Element* packed) {
-    const Part rows = pack_part_of(stages[index], index, R[d], ldr, stages[index].length, part, packed);
-    if (starts_from_zero) check_weights(rows.first, rows.count);
-  }
-  // The same of W, for the panels of the first stage.
-  void pack_input_part(const S* weight, i64 ld, i64 length, i64 part, Element* packed) const {
-    pack_part_of(stages[0], 0, weight, ld, length, part, packed);
-  }
-  struct Part {  // the rows of a weight that make one
-    const S* first;
-    int count;
-  };
-  Part pack_part_of(const Stage<Element>& stage, int index, const S* weight, i64 ld, i64 length, i64 part,
-                    Element* packed) const {
-    const i64 panel = stage.panel_of(part), begin = stage.begin(panel), width = stage.width(panel) * L;
-    const int v = static_cast<int>(part - begin);
-    const i64 u = stage.gated ? panel * L : part * L;
-    const i64 row = problem.slots[gate_of(index, v)] * H + u;
-    const Part rows{weight + row * ld, lanes_at<Real>(u, H)};
-    Element* to = packed + begin * depth_of<Element>(length) * L;
-    if (!stage.narrow(panel)) {
-      pack_transposed(to + v * L, width, rows.first, ld, rows.count, length);
-    } else {  // gate after gate, and zeros behind the last one
-      const int at = v * rows.count;
-      const i64 lanes = v + 1 < stage.vectors ? rows.count : min_of(L, width - at);
-      pack_lanes_transposed(to + at, width, rows.first, ld, rows.count, static_cast<int>(lanes), length);
-    }
-    return rows;
+    const Stage<StateE>& stage = stages[index];
+    const bool zero = product_rows(index, d, s) == 0;
+    for (i64 n = 0; n < p.N; ++n)
+      for (int q = 0; q < stage.count; ++q) {
+        const Part<StateE>& part = stage.parts[q];
+        i64 lda;
+        const R* a = reinterpret_cast<const R*>(operand(index, part, d, s, lda) + n * lda);
+        for (int v = 0; v < (part.gated ? part.vectors : 1); ++v) {
+          R* to = products[d] + (n * stage.values + part.start + v) * Hp + begin;
+          if (zero)
+            std::memset(to, 0, sizeof(R) * static_cast<std::size_t>(end - begin));
+          else
+            dot_rows<S>(weight[d] + (part.slots[v] * H + begin) * ldr, ldr, end - begin, a, H, to, far);
+        }
+      }
   }
 
   // Adds x W^T of a tile's rows to the tile.
-  void add_input(int d, i64 s, i64 panel, i64 row, int rows, Real* tile) const {
-    if constexpr (sizeof(S) == sizeof(Real)) {  // other types are projected beforehand
-      const int vectors = stages[0].width(panel);
-      const i64 width = vectors * L;
-      const auto product = step_kernel<Element>(vectors, rows, false);
-      product(problem.I, reinterpret_cast<const Element*>(x[d].at(s, row)), x[d].row,
-              packed_input[d] + stages[0].begin(panel) * problem.I * L, width, tile, width, true);
+  void add_input(const Part<StateE>& part, int d, i64 s, i64 panel, i64 row, int rows, R* tile,
+                 i64 ld) const {
+    if constexpr (kSame) {  // other types are projected beforehand
+      const int vectors = part.width(panel);
+      const auto product = step_kernel<StateE>(vectors, rows, false);
+      product(p.I, reinterpret_cast<const StateE*>(x[d].at(s, row)), x[d].row,
+              input_of(part, d) + part.begin(panel) * p.I * L, vectors * L, tile, ld, true);
+    }
+  }
+  // Prefetches x's part of some tiles: one or a few lines of each of many rows, where the hardware sees no
+  // pattern.
+  void prefetch_input(int index, int d, i64 s, i64 group, i64 groups, i64 row, i64 rows) const {
+    const Stage<StateE>& stage = stages[index];
+    for (i64 r = 0; r < rows; ++r) {
+      const S* from = x[d].at(s, row + r);
+      for (int q = 0; q < stage.count; ++q)
+        for (int v = 0; v < (stage.parts[q].gated ? stage.parts[q].vectors : 1); ++v)
+          for (i64 u = group; u < group + groups; ++u)
+            __builtin_prefetch(from + stage.parts[q].slots[v] * H + u * L);
     }
   }
 
-  // Prefetches x's part of a tile: one or a few lines of each of many rows, where the hardware sees no
-  // pattern.
-  void prefetch_input(int index, int d, i64 s, i64 panel, i64 row, int rows) const {
-    const Stage<Element>& stage = stages[index];
-    for (int r = 0; r < rows; ++r) {
-      const Real* from = gates_x[d].at(s, row + r);
-      for (int v = 0; v < (stage.gated ? stage.vectors : stage.width(panel)); ++v)
-        __builtin_prefetch(from + problem.slots[gate_of(index, v)] * H + stage.first_unit(panel) +
-                           (stage.gated ? 0 : v * L));
-    }
-  }
-  // x's part of gate k, with the bias.
-  ZS_DEVICE V input(int d, i64 s, i64 n, i64 u, int lanes, int k) const {
-    const i64 at = problem.slots[k] * H + u;
-    V a = fused ? V{} : Io<Real>::load_n(gates_x[d].at(s, n) + at, lanes);
-    if (bias[d]) a += Io<S>::load_n(bias[d] + at, lanes);
-    return a;
-  }
-  ZS_DEVICE void keep_gate(int d, i64 s, i64 n, i64 u, int lanes, int k, V gate) const {
-    if (z[d]) Io<S>::store_n(z[d].at(s, n) + problem.slots[k] * H + u, gate, lanes);
-  }
-  // Stores h and prepares what the next step multiplies by R.
-  ZS_DEVICE void publish(int d, i64 s, i64 n, i64 u, int lanes, V value) const {
-    Io<S>::store_n(h[d].at(s, n) + u, value, lanes);
-    if (s + 1 < problem.T) set_operand(d, s + 1, n, u, lanes, value);
-  }
-  ZS_DEVICE void set_operand(int d, i64 s, i64 n, i64 u, int lanes, V value) const {
-    if (mask[d]) value *= mask[d].load(s, n, u, lanes);
-    write_operand(operand_at(d, s) + n * Hp, u, value);
-  }
-  // A row of operand_buffer or second_operand.
-  ZS_DEVICE void write_operand(Element* row, i64 u, V value) const {
-    if (!Op::kPlain && direct)
-      Io<Real>::store(reinterpret_cast<Real*>(row) + u, value);
-    else
-      Op::write(row, Hp, u, value, L);
-  }
-  ZS_DEVICE V read_operand(const Element* row, i64 u) const {
-    if (!Op::kPlain && direct) return Io<Real>::load(reinterpret_cast<const Real*>(row) + u);
-    return Op::read(row, Hp, u);
+  void apply(int index, int d, i64 s, i64 row, int rows, i64 group, int groups, R* tile, int rank) const {
+    i64 counters[kCounters] = {};
+    counters[kNow] = p.starts ? dense_row(p, d, s) : s;
+    counters[kBefore] = s - 1;
+    counters[kStep] = s, counters[kNextStep] = min_of(s + 1, p.T - 1);
+    counters[kInChunk] = s - chunk_begin, counters[kNextHalf] = (s + 1) & 1;
+    Block<R> block{counters, row,  group * L, rows, 0, 0,
+                   tile,     rows, groups,    0,    0, reads_results || s + 1 == p.T};
+    this->run_blocks(*program(index), sources[d][index][s == 0], block, groups,
+                     this->runs + rank * this->run_size);
   }
 };
 

@@ -129,6 +129,7 @@ struct OuterBand {
   i64 begin = 0, end = 0;
   unsigned parts = 0;
   R* sums = nullptr;
+  bool adds = false;  // to what another band of the same rows has left
 };
 template <class R>
 i64 outer_panels(const OuterPart<R>* parts, int count) {
@@ -256,7 +257,7 @@ void multiply_outer_blocks(const Team& team, i64 K, const OuterBand<R>* bands, i
     pack_b(k0, depth, b);
     team.barrier();  // two halves: nobody can be packing the one that somebody still reads
     for (int band = 0; band < band_count; ++band) {
-      const auto [begin, end, has, sums] = bands[band];
+      const auto [begin, end, has, sums, adds] = bands[band];
       // Members own whole tiles of rows, so that only the last tile of all is narrow.
       const Range tiles = share(team, ceil_div(end - begin, kRows));
       const i64 last = min_of(end, begin + tiles.end * kRows);
@@ -267,7 +268,7 @@ void multiply_outer_blocks(const Team& team, i64 K, const OuterBand<R>* bands, i
         pack_a(band, k0, depth, m, rows, own);
         const E* panel = b;
         for (int i = 0; i < part_count; ++i) {
-          if (has >> i & 1) multiply_outer_block(scratch, depth, m, rows, panel, parts[i], k0 > 0);
+          if (has >> i & 1) multiply_outer_block(scratch, depth, m, rows, panel, parts[i], adds || k0 > 0);
           panel += ceil_div(parts[i].columns, kPanel<R>) * kPanel<R> * depth;
         }
       }

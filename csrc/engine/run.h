@@ -1,32 +1,21 @@
-// The two operations on arrays of one type: from a problem's values to the cell's type.
+// The two operations on arrays of one type.
 #pragma once
 
-#include "engine/backward_op.h"
-#include "engine/cell_list.h"
-#include "engine/forward_op.h"
+#include "engine/backward.h"
+#include "engine/forward.h"
 
 namespace ZS_NAMESPACE {
 
 template <class S>
 void run_forward(const Problem& p, const ForwardArrays& arrays) {
-  with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
-    using Own = typename Cell::template Forward<S, Acts>;
-    Own cell(p, acts);
-    cell.facts = &Forward<S>::template kFactsOf<Own>;
-    ForwardOp<S> op(p, arrays, cell);
-    run_operation(op, op.work(), op.shared_work());
-  });
+  Forward<S> op(p, arrays);
+  run_operation(op, op.work(), op.shared_work());
 }
 template <class S>
 void run_backward(const Problem& p, const BackwardArrays& arrays) {
   if (p.rows() == 0) return backward_without_rows<S>(p, arrays);
-  with_cell<S>(p, [&]<class Cell, class Acts>(const Acts& acts) {
-    using Own = typename Cell::template Backward<S, Acts>;
-    Own cell(p, acts);
-    cell.facts = &Backward<S>::template kFactsOf<Own>;
-    BackwardOp<S> op(p, arrays, cell);
-    run_operation(op, op.work(), op.shared_work());
-  });
+  Backward<S> op(p, arrays);
+  run_operation(op, op.work(), op.shared_work());
 }
 
 // The 16-bit types are compiled apart (half_types.cpp), so that two cores share the work of a build.

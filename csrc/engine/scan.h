@@ -1,9 +1,7 @@
 // The scan: the one loop over time that every cell shares, forward and backward.
 //
-// A step has one or two stages. A stage is a matrix product (rows of the batch × panels of packed weights)
-// and, while a tile of it is still in the first-level cache, the cell's pointwise equations on that tile.
-// These are compiled for each cell; all else calls them through a pointer and is compiled once for all cells,
-// which halves the time of a build.
+// A step has some stages. A stage is matrix products (rows of the batch × panels of packed weights) and,
+// while tiles of them are still in the first-level cache, the cell's equations on these tiles.
 #pragma once
 
 #include "engine/few_rows.h"
@@ -16,68 +14,104 @@ namespace ZS_NAMESPACE {
 // results are reproducible.
 inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts; }
 
-// The product of one stage, whose columns are registers. A gated panel holds `vectors` gates of one group of
-// units; a plain one as many groups of units, the first `wider` ones one more.
+// The product of one part of a stage, whose columns are registers. A gated panel holds `vectors` gates of one
+// group of units; a plain one as many groups of units, the first `wider` ones one more.
 // The gates of the last group's units may fit in fewer registers than there are gates: then they lie in a
 // narrow panel, gate after gate without gaps.
 template <class E>
-struct Stage {
+struct Part {
   static constexpr int L = Operand<E>::L;
-  int vectors = 1;
-  bool gated = false;
-  i64 panels = 0, wider = 0;
-  int rows = 1;                             // of a tile, at most
-  int missing = 0;                          // registers of the last panel that are not there
-  i64 length = 0;                           // values of k in the product
-  i64 K = 0;                                // elements
-  const E* packed[2] = {nullptr, nullptr};  // panel after panel, [K][width·lanes], for each direction
+  int vectors;
+  bool gated;
+  i64 panels, wider;
+  int rows;            // of a tile, at most
+  int missing;         // registers of the last panel that are not there
+  i64 length;          // values of k in the product
+  i64 K;               // elements
+  const E* packed[2];  // panel after panel, [K][width·lanes], for each direction; null: not packed
+
+  int start;       // where its values begin in a tile, in vectors of each row and unit
+  bool adds;       // to what another part has left there
+  int operand;     // what is multiplied; backward: place k of `extra`, or -1 for the gates' gradient
+  int slots[4];    // forward: the gate of each vector, by its place along the G axis
+  int first;       // backward: the first gate, likewise
+  E* elements[2];  // backward: the gradients as elements, [2][N][row] of this step and the next
+  i64 row;
 
   int width(i64 panel) const { return vectors + (panel < wider) - missing * (panel + 1 == panels); }
   bool narrow(i64 panel) const { return missing > 0 && panel + 1 == panels; }
   i64 begin(i64 panel) const { return panel * vectors + min_of(panel, wider); }
   i64 columns() const { return parts() - missing; }
-  // A part is what is packed at a time: a gate of a panel, or a group of units.
+  // What is packed at a time: a gate of a panel, or a group of units.
   i64 parts() const { return panels * vectors + wider; }
   i64 panel_of(i64 part) const {
     return part < wider * (vectors + 1) ? part / (vectors + 1) : (part - wider) / vectors;
   }
-  i64 first_unit(i64 panel) const { return (gated ? panel : begin(panel)) * L; }
+  i64 size() const { return zstate::size_product(columns(), K, L); }
 };
 
 // A panel's greatest width in a plain product. Narrow panels give few units to more threads; with one row,
 // the width also fixes the order of the sum, so it must follow from the shape alone.
 inline i64 most_plain_vectors(i64 groups) { return groups >= 8 ? 4 : groups >= 4 ? 2 : 1; }
 template <class E>
-Stage<E> plain_stage(i64 H, i64 length) {
-  Stage<E> stage;
-  const i64 groups = ceil_div(H, stage.L);
-  stage.panels = ceil_div(groups, most_plain_vectors(groups));
-  if (groups >= 8) stage.panels = round_up(stage.panels, 2);  // as many for each of two members
-  stage.vectors = static_cast<int>(groups / stage.panels);
-  stage.wider = groups % stage.panels;
-  stage.rows = tile_rows(stage.vectors + (stage.wider > 0));
-  stage.length = length;
-  stage.K = depth_of<E>(length);
-  return stage;
+void make_plain(Part<E>& part, i64 H, i64 length) {
+  const i64 groups = ceil_div(H, part.L);
+  part.gated = false;
+  part.panels = ceil_div(groups, most_plain_vectors(groups));
+  if (groups >= 8) part.panels = round_up(part.panels, 2);  // as many for each of two members
+  part.vectors = static_cast<int>(groups / part.panels);
+  part.wider = groups % part.panels;
+  part.rows = tile_rows(part.vectors + (part.wider > 0));
+  part.missing = 0;
+  part.length = length;
+  part.K = depth_of<E>(length);
 }
 template <class E>
-Stage<E> gated_stage(int gates, const Problem& p) {
-  Stage<E> stage;
-  stage.vectors = gates;
-  stage.gated = true;
-  stage.rows = tile_rows(gates);
-  stage.panels = ceil_div(p.H, stage.L);
-  const i64 last_units = p.H - (stage.panels - 1) * stage.L;
-  if (!reads_weights_directly(p))
-    stage.missing = gates - static_cast<int>(ceil_div(gates * last_units, stage.L));
-  stage.length = p.H;
-  stage.K = depth_of<E>(p.H);
-  return stage;
+void make_gated(Part<E>& part, int gates, const Problem& p) {
+  part.gated = true;
+  part.vectors = gates;
+  part.rows = tile_rows(gates);
+  part.panels = ceil_div(p.H, part.L);
+  part.wider = 0;
+  const i64 last_units = p.H - (part.panels - 1) * part.L;
+  part.missing =
+      reads_weights_directly(p) ? 0 : gates - static_cast<int>(ceil_div(gates * last_units, part.L));
+  part.length = p.H;
+  part.K = depth_of<E>(p.H);
 }
+
+// The products of one stage. All parts have the same panels of units.
 template <class E>
-i64 stage_size(const Stage<E>& stage) {
-  return zstate::size_product(stage.columns(), stage.K, stage.L);
-}
+struct Stage {
+  static constexpr int L = Operand<E>::L;
+  Part<E> parts[zstate::kMostProducts];
+  int count;   // of parts
+  bool gated;  // a panel is one group of units
+  i64 panels;
+  int rows;         // of a tile, at most
+  i64 single_rows;  // panels that are computed together with one row
+  int values;       // vectors of a tile for each row and unit
+  bool narrow;      // whether the last panel of some part is
+
+  // The units of a panel, by groups.
+  i64 begin(i64 panel) const { return gated || !count ? panel : parts[0].begin(panel); }
+  i64 first_unit(i64 panel) const { return begin(panel) * L; }
+
+  Part<E>& add() { return parts[count++]; }
+  // When all parts are there.
+  void finish(i64 H, int tile_values) {
+    gated = !count || parts[0].gated;
+    panels = count ? parts[0].panels : ceil_div(H, L);
+    rows = count ? 8 : 16;
+    narrow = false;
+    values = tile_values;
+    for (int i = 0; i < count; ++i) {
+      rows = static_cast<int>(min_of(rows, parts[i].rows));
+      narrow |= parts[i].missing > 0;
+      parts[i].packed[0] = parts[i].packed[1] = nullptr;
+    }
+  }
+};
 
 template <class E>
 TileProduct<E> step_kernel(int vectors, int rows, bool single_row) {
@@ -113,97 +147,101 @@ inline Split choose_split(int members, const Problem& p, i64 weight_bytes) {
   return Split::kUnits;
 }
 
-// A tile of a product that direct_product() has computed.
-template <class E, class R>
-void take_product(const Stage<E>& stage, const R* products, i64 Hp, i64 panel, i64 row, int rows, R* tile) {
-  constexpr int L = Simd<R>::lanes;
-  const int width = stage.width(panel);
-  const i64 gates = stage.gated ? width : 1, next = stage.gated ? Hp : L;
-  for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < width; ++v) {
-      const R* from = products + (row + r) * gates * Hp + stage.first_unit(panel) + v * next;
-      Io<R>::store(tile + (r * width + v) * L, Io<R>::load(from));
-    }
-}
-
 // Gives each gate of a narrow panel's tile a register of its own, with zeros behind its units: from the end,
 // since a gate's new place begins behind all that come before its old one.
 template <class E, class R>
-[[gnu::noinline]] void spread_gates(const Stage<E>& stage, i64 panel, int units, int rows, R* tile) {
+[[gnu::noinline]] void spread_gates(const Part<E>& part, i64 panel, int units, int rows, R* tile) {
   mark(Path::gates_in_fewer_registers);
   for (int r = rows - 1; r >= 0; --r)
-    for (int v = stage.vectors - 1; v >= 0; --v) {
-      const R* from = tile + r * stage.width(panel) * stage.L + v * units;
-      Io<R>::store(tile + (r * stage.vectors + v) * stage.L, Io<R>::load_n(from, units));
+    for (int v = part.vectors - 1; v >= 0; --v) {
+      const R* from = tile + r * part.width(panel) * part.L + v * units;
+      Io<R>::store(tile + (r * part.vectors + v) * part.L, Io<R>::load_n(from, units));
     }
 }
 
-// The product of one tile: rows [row, row + rows) of a panel, with x's part where that is not projected.
+// The product of one part in one tile: rows [row, row + rows) of a panel, with x's part where that is not
+// projected; `to` are its rows, `ld` apart.
 template <class Cell, class R>
-ZS_DEVICE void multiply_tile(const Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows,
-                             R* tile) {
+void multiply_tile(const Cell& cell, int index, const Part<typename Cell::Element>& part, int d, i64 s,
+                   i64 panel, i64 row, int rows, R* to, i64 ld) {
   using E = typename Cell::Element;
-  const Stage<E>& stage = cell.stages[index];
-  const int vectors = stage.width(panel);
-  const i64 width = vectors * stage.L;
-  if constexpr (Cell::kTakesInput)
-    if (cell.input_is_far) cell.prefetch_input(index, d, s, panel, row, rows);
+  const int vectors = part.width(panel);
+  const i64 width = vectors * part.L;
   // Rows beyond these have nothing to multiply: sequences that begin or end here.
   const int with = static_cast<int>(max_of(0, min_of(rows, cell.product_rows(index, d, s) - row)));
-  if (with < rows)
-    std::memset(tile + with * width, 0, sizeof(R) * static_cast<std::size_t>((rows - with) * width));
-  if (with > 0 && !stage.packed[d]) {
-    take_product(stage, cell.products[d], cell.Hp, panel, row, with, tile);
-  } else if (with > 0) {
+  for (int r = with; r < rows && !part.adds; ++r)
+    std::memset(to + r * ld, 0, sizeof(R) * static_cast<std::size_t>(width));
+  if (with > 0) {
     i64 lda;
-    const E* a = cell.operand(index, d, s, lda) + row * lda;
-    const auto product = step_kernel<E>(vectors, with, cell.problem.N == 1);
-    product(stage.K, a, lda, stage.packed[d] + stage.begin(panel) * stage.K * stage.L, width, tile, width,
-            false);
+    const E* a = cell.operand(index, part, d, s, lda) + row * lda;
+    const auto product = step_kernel<E>(vectors, with, cell.p.N == 1);
+    product(part.K, a, lda, part.packed[d] + part.begin(panel) * part.K * part.L, width, to, ld, part.adds);
   }
   if constexpr (Cell::kTakesInput)
-    if (cell.fused) cell.add_input(d, s, panel, row, rows, tile);
-  if (stage.narrow(panel))
-    spread_gates(stage, panel, lanes_at<R>(stage.first_unit(panel), cell.problem.H), rows, tile);
+    if (cell.fused) cell.add_input(part, d, s, panel, row, rows, to, ld);
 }
 
-// The cell's equations on that tile: inlined, with the constants of the activations in registers; and once
-// more for whole vectors, without their tests.
-template <class Cell, class R>
-void apply_to_tile(Cell& cell, int index, int d, i64 s, i64 panel, i64 row, int rows, const R* tile) {
-  constexpr int L = Simd<R>::lanes;
-  const auto& stage = cell.stages[index];
-  const int groups = stage.gated ? 1 : stage.width(panel);
-  const i64 width = (stage.gated ? stage.vectors : groups) * L, H = cell.problem.H;
-  i64 u = stage.first_unit(panel);
-  for (int v = 0; v < groups; ++v, u += L, tile += L) {
-    const int lanes = lanes_at<R>(u, H);
-    if (lanes == L)
-      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, L, tile + r * width);
-    else
-      for (int r = 0; r < rows; ++r) cell.apply(index, d, s, row + r, u, lanes, tile + r * width);
-  }
-}
+// Some panels × some blocks of rows of one stage, which are multiplied one by one and computed together.
+struct TileGroup {
+  int d;
+  i64 panel, panels;  // either these
+  i64 block, blocks;  // or these are several
+};
 
-// The same, of a cell that is known by its base.
-template <class Cell, class Base>
-void apply_of(Base& cell, int index, int d, i64 s, i64 panel, i64 row, int rows,
-              const typename Base::Real* tile) {
-  apply_to_tile(static_cast<Cell&>(cell), index, d, s, panel, row, rows, tile);
-}
-template <class Base>
-using Apply = void (*)(Base&, int, int, i64, i64, i64, int, const typename Base::Real*);
-
-// The product of a member's tiles where weights are read in place: all units of a direction at once, since
-// long stretches of memory are read faster than many short ones.
 template <class Cell>
-void scan_direct_product(const Cell& cell, int index, i64 s, Range tiles) {
+void compute_tiles(Cell& cell, int index, i64 s, const TileGroup& group, Range all, i64 blocks, int rank) {
+  using R = typename Cell::Real;
   const auto& stage = cell.stages[index];
-  for (int d = 0; d < cell.problem.D; ++d) {
-    const i64 begin = stage.first_unit(max_of(tiles.begin - d * stage.panels, 0));
-    const i64 end =
-        min_of(stage.first_unit(min_of(tiles.end - d * stage.panels, stage.panels)), cell.problem.H);
-    if (begin < end) cell.direct_product(index, d, s, begin, end);
+  R* tile = cell.tile(rank);
+  constexpr int L = Simd<R>::lanes;
+  const i64 count = all.end - all.begin, panels_end = group.panel + group.panels;
+  const auto row_at = [&](i64 block) { return all.begin + count * block / blocks; };
+  const i64 first = blocks == 1 ? all.begin : row_at(group.block);
+  const i64 rows = blocks == 1 ? count : row_at(group.block + group.blocks) - first;
+  const i64 first_group = stage.begin(group.panel);
+  const i64 vectors = stage.begin(panels_end) - first_group;
+  if constexpr (Cell::kTakesInput)
+    if (cell.input_is_far) cell.prefetch_input(index, group.d, s, first_group, vectors, first, rows);
+  for (int q = 0; q < stage.count; ++q) {
+    const auto& part = stage.parts[q];
+    const int values = part.gated ? part.vectors : 1;
+    R* base = tile + part.start * rows * vectors * L;
+    for (i64 i = 0; i < group.panels; ++i) {
+      const i64 panel = s & 1 ? panels_end - 1 - i : group.panel + i;
+      const i64 at = (stage.begin(panel) - first_group) * values * L;
+      if (group.blocks == 1) {
+        const i64 ld = part.narrow(panel) ? part.width(panel) * L : vectors * values * L;
+        multiply_tile(cell, index, part, group.d, s, panel, first, static_cast<int>(rows), base + at, ld);
+        continue;
+      }
+      for (i64 block = group.block; block < group.block + group.blocks; ++block) {
+        const i64 row = row_at(block);
+        const int n = static_cast<int>(row_at(block + 1) - row);
+        const i64 ld = vectors * values * L;  // a narrow panel has one block at a time
+        multiply_tile(cell, index, part, group.d, s, panel, row, n, base + (row - first) * ld + at, ld);
+      }
+    }
+    if (part.narrow(group.panel))
+      spread_gates(part, group.panel, lanes_at<R>(stage.first_unit(group.panel), cell.p.H),
+                   static_cast<int>(rows), base);
+  }
+  cell.apply(index, group.d, s, first, static_cast<int>(rows), first_group, static_cast<int>(vectors), tile,
+             rank);
+}
+
+// One member's share of a stage where weights are read in place: all units of a direction at once, since long
+// stretches of memory are read faster than many short ones.
+template <class Cell>
+void compute_directly(Cell& cell, int index, i64 s, Range tiles, int rank) {
+  const auto& stage = cell.stages[index];
+  for (int d = 0; d < cell.p.D; ++d) {
+    const i64 begin = stage.begin(max_of(tiles.begin - d * stage.panels, 0));
+    const i64 end = stage.begin(min_of(tiles.end - d * stage.panels, stage.panels));
+    if (begin >= end) continue;
+    const i64 last = min_of(end * stage.L, cell.p.H);
+    if (stage.count > 0) cell.direct_product(index, d, s, begin * stage.L, last);
+    cell.apply(index, d, s, 0, static_cast<int>(cell.p.N), begin, static_cast<int>(end - begin), nullptr,
+               rank);
   }
 }
 
@@ -211,9 +249,12 @@ void scan_direct_product(const Cell& cell, int index, i64 s, Range tiles) {
 // what the last step used last is still in the cache.
 template <class Cell>
 void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int first_d, int last_d) {
-  using R = typename Cell::Real;
   const auto& stage = cell.stages[index];
-  alignas(64) R values[24 * Simd<R>::lanes];  // of a tile
+  if (cell.direct) {
+    const i64 tiles = stage.panels * cell.p.D;
+    return compute_directly(cell, index, s, split == Split::kUnits ? share(team, tiles) : Range{0, tiles},
+                            team.rank);
+  }
   Range rows[2] = {};
   i64 blocks[2] = {};
   for (int d = first_d; d < last_d; ++d) {
@@ -223,33 +264,54 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
     blocks[d] = count <= stage.rows ? count > 0 : ceil_div(count, stage.rows);
   }
   const i64 forwards = stage.panels * blocks[0], tiles = forwards + stage.panels * blocks[1];
-  const Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
+  Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
   // A narrow panel takes its turn in the middle, where two members share it.
-  const i64 turn = stage.missing ? (stage.panels - 1) / 2 : 0;
-  if (cell.direct && cell.product_rows(index, first_d, s) > 0) scan_direct_product(cell, index, s, mine);
-  for (i64 i = mine.begin; i < mine.end; ++i) {
-    if ((i & 63) == 63 && team.stopped()) return;
-    i64 tile = s & 1 ? mine.end - 1 - (i - mine.begin) : i;
-    const int d = tile < forwards ? 0 : 1;
-    if (d == 1) tile -= forwards;
-    i64 panel = tile, first = rows[d].begin, last = rows[d].end;
-    if (blocks[d] > 1) {  // a small call has one block, and no time for divisions
-      const i64 block = tile % blocks[d], count = last - first;
-      panel = tile / blocks[d];
-      last = first + count * (block + 1) / blocks[d];
-      first += count * block / blocks[d];
+  const i64 turn = stage.narrow ? (stage.panels - 1) / 2 : 0;
+  const bool down = s & 1;
+  for (i64 turns = 0; mine.begin < mine.end; ++turns) {
+    if ((turns & 63) == 63 && team.stopped()) return;
+    const i64 tile_at = down ? mine.end - 1 : mine.begin;
+    TileGroup group{tile_at < forwards ? 0 : 1, 0, 1, 0, 1};
+    const i64 at = tile_at - (group.d ? forwards : 0), all = mine.end - mine.begin;
+    const i64 count = rows[group.d].end - rows[group.d].begin;
+    i64 taken = 1;
+    if (blocks[group.d] > 1) {
+      group.panel = at / blocks[group.d], group.block = at % blocks[group.d];
+      taken = min_of(min_of(down ? group.block + 1 : blocks[group.d] - group.block, all),
+                     cell.blocks_at_once(index));
+      if (down) group.block -= taken - 1;
+      group.blocks = taken;
+    } else {
+      group.panel = at;
     }
-    panel += turn;
-    if (panel >= stage.panels) panel -= stage.panels;
-    const int count = static_cast<int>(last - first);
-    multiply_tile(cell, index, d, s, panel, first, count, values);
-    cell.facts->apply(cell, index, d, s, panel, first, count, values);
+    group.panel += turn;
+    if (group.panel >= stage.panels) group.panel -= stage.panels;
+    const i64 last = stage.panels - 1;
+    if (stage.narrow && group.panel == last) {
+      if (blocks[group.d] > 1) {  // one by one
+        if (down) group.block += taken - 1;
+        group.blocks = taken = 1;
+      }
+    } else if (blocks[group.d] == 1) {
+      // Neighbours that come next, up to a narrow one.
+      const i64 room =
+          down ? group.panel + 1 - (group.panel < turn ? 0 : turn)
+               : (group.panel < turn ? turn : stage.panels - (stage.narrow ? 1 : 0)) - group.panel;
+      taken = min_of(min_of(room, all), cell.panels_at_once(index, static_cast<int>(count)));
+      if (down) group.panel -= taken - 1;
+      group.panels = taken;
+    }
+    compute_tiles(cell, index, s, group, rows[group.d], blocks[group.d], team.rank);
+    if (down)
+      mine.end -= taken;
+    else
+      mine.begin += taken;
   }
 }
 
 template <class Cell>
 void mark_scan(const Cell& cell, Split split) {
-  const Problem& p = cell.problem;
+  const Problem& p = cell.p;
   constexpr Path splits[] = {Path::split_solo, Path::split_units, Path::split_batch, Path::split_directions};
   mark(splits[static_cast<int>(split)]);
   mark(p.starts ? Path::different_lengths : Path::equal_lengths);
@@ -263,14 +325,14 @@ template <class Cell>
 void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
   const Split split = cell.split(team.size);
   mark_scan(cell, split);
-  const int D = static_cast<int>(cell.problem.D);
+  const int D = static_cast<int>(cell.p.D);
   const bool split_up = split == Split::kDirections;
-  const int together = split_up || one_direction_at_a_time(cell.problem, cell.weight_bytes) ? 1 : D;
+  const int together = split_up || one_direction_at_a_time(cell.p, cell.weight_bytes) ? 1 : D;
   const int begin = split_up ? team.rank : 0, end = split_up ? begin + 1 : D;
   if (split != Split::kSolo || team.rank == 0)
     for (int d = begin; d < end; d += together)
       for (i64 i = 0; i < count && !team.stopped(); ++i)
-        for (int index = 0; index < cell.facts->stages; ++index) {
+        for (int index = 0; index < cell.stage_count; ++index) {
           scan_stage(cell, team, split, index, first + i * direction, d, d + together);
           if (split == Split::kUnits) team.barrier();
         }

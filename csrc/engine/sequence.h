@@ -14,9 +14,9 @@ using zstate::Problem;
 // lengths, `starts` has the first row of step 0 and `step`, 1 or -1, leads to the next one's.
 template <class S>
 struct Rows {
-  S* data = nullptr;
-  i64 step = 0, row = 0;
-  const i64* starts = nullptr;
+  S* data;
+  i64 step, row;
+  const i64* starts;
   explicit operator bool() const { return data != nullptr; }
   ZS_DEVICE S* at(i64 s, i64 n) const {
     const i64 first = s * step;
@@ -26,7 +26,7 @@ struct Rows {
 
 template <class S>
 struct MaskRows : Rows<const S> {
-  bool splat = false;  // one value for all hidden units
+  bool splat;  // one value for all hidden units
   ZS_DEVICE Vec<RealOf<S>> load(i64 s, i64 n, i64 u, int lanes) const {
     const S* p = this->at(s, n);
     if (splat) return broadcast<RealOf<S>>(Io<S>::load_n(p, 1)[0]);
@@ -51,9 +51,14 @@ ZS_DEVICE bool absent(const Problem& p, int d, i64 s, i64 n) {
 // Rows without gaps, one for each step of each sequence.
 template <class S>
 Rows<S> dense_rows(const Problem& p, S* data, int d, i64 row) {
-  if (!p.starts) return {data, p.N * row, row};
+  if (!p.starts) return {data, p.N * row, row, nullptr};
   const bool backwards = runs_backwards(p, d, Order::kInput);
   return {data, backwards ? -1 : 1, row, p.starts + (backwards ? p.T - 1 : 0)};
+}
+
+// The first row of processing step s among those.
+inline i64 dense_row(const Problem& p, int d, i64 s) {
+  return p.starts[runs_backwards(p, d, Order::kInput) ? p.T - 1 - s : s];
 }
 
 // A row of the products over all steps: the numbers follow processing order, or the arrays' where lengths
@@ -75,7 +80,7 @@ inline Range rows_between(const Problem& p, int d, i64 s, i64 steps) {
 // `width`: how far along the last axis the second direction lies.
 template <class S>
 Rows<S> rows_of(const Problem& p, const Array& a, int d, i64 width, Order order) {
-  Rows<S> rows;
+  Rows<S> rows{};
   if (!a) return rows;
   rows.data = static_cast<S*>(a.data) + d * width;
   if (p.starts && a.rank == 2) return dense_rows(p, rows.data, d, a.strides[0]);
@@ -90,7 +95,7 @@ Rows<S> rows_of(const Problem& p, const Array& a, int d, i64 width, Order order)
 // An initial or final state [N, D·H].
 template <class S>
 Rows<S> state_rows(const Array& a, int d, i64 width) {
-  Rows<S> rows;
+  Rows<S> rows{};
   if (!a) return rows;
   rows.data = static_cast<S*>(a.data) + d * width;
   rows.row = a.strides[0];
@@ -109,11 +114,21 @@ Rows<R> as_rows(const Rows<S>& rows) {
 }
 template <class S>
 MaskRows<S> mask_rows(const Problem& p, const Array& a, int d) {
-  MaskRows<S> mask;
+  MaskRows<S> mask{};
   if (!a) return mask;
   static_cast<Rows<const S>&>(mask) = rows_of<const S>(p, a, d, p.H * a.strides[2], Order::kInput);
   mask.splat = a.strides[2] == 0;
   return mask;
+}
+
+// Resets [T, N, D]: one value for all units.
+template <class S>
+MaskRows<S> reset_rows(const Problem& p, const Array& a, int d) {
+  MaskRows<S> resets{};
+  if (!a) return resets;
+  static_cast<Rows<const S>&>(resets) = rows_of<const S>(p, a, d, 1, Order::kInput);
+  resets.splat = true;
+  return resets;
 }
 
 }  // namespace ZS_NAMESPACE

@@ -246,8 +246,8 @@ struct ExpConstants<float> {
   static constexpr float ln2_hi = 0.693359375f,
                          ln2_lo = -2.12194440e-4f;  // hi has few bits: n·hi is exact without FMA too
   static constexpr std::int32_t sign = INT32_MIN, bias = 127, mantissa = 23;
-  static constexpr float lowest = -104.0f;  // exp() below this is zero
-  static constexpr int degree = 4;          // (expm1(r) - r) / r² on |r| <= ln2/2, Chebyshev fit, error 7e-8
+  static constexpr float lowest = -104.0f, highest = 89.0f;  // exp() beyond these is zero, or infinite
+  static constexpr int degree = 4;  // (expm1(r) - r) / r² on |r| <= ln2/2, Chebyshev fit, error 7e-8
   static constexpr float poly[] = {0.5f, 0.16666573381900846f, 0.041666550110305124f, 0.0083637738744055735f,
                                    0.0013926926614021906f};
 };
@@ -256,7 +256,7 @@ struct ExpConstants<double> {
   static constexpr double round_magic = 0x1.8p52, log2e = 1.44269504088896340736;
   static constexpr double ln2_hi = 0x1.62e42feep-1, ln2_lo = 0x1.a39ef35793c76p-33;
   static constexpr std::int64_t sign = INT64_MIN, bias = 1023, mantissa = 52;
-  static constexpr double lowest = -746.0;
+  static constexpr double lowest = -746.0, highest = 710.0;
   static constexpr int degree = 10;  // error 2e-18
   static constexpr double poly[] = {0.5,
                                     0.16666666666666671438,
@@ -269,6 +269,23 @@ struct ExpConstants<double> {
                                     2.7557271810219799569e-7,
                                     2.5106274733573294687e-8,
                                     2.0915442297780115216e-9};
+};
+
+template <class R>
+struct LogConstants;
+template <>
+struct LogConstants<float> {
+  static constexpr float least = 0x1p-126f, up = 0x1p25f, root_half = 0x1.6a09e6p-1f;
+  static constexpr float ln2_hi = 0.693359375f, ln2_lo = -2.12194440e-4f;
+  static constexpr std::int32_t up_bits = 25;
+  static constexpr int terms = 5;
+};
+template <>
+struct LogConstants<double> {
+  static constexpr double least = 0x1p-1022, up = 0x1p54, root_half = 0x1.6a09e667f3bcdp-1;
+  static constexpr double ln2_hi = 0x1.62e42feep-1, ln2_lo = 0x1.a39ef35793c76p-33;
+  static constexpr std::int64_t up_bits = 54;
+  static constexpr int terms = 12;
 };
 
 template <class R>
@@ -326,6 +343,49 @@ struct VectorMath {
     reduce(x < C::lowest ? splat(C::lowest) : x, n, p);
     return scale(p + splat(1.0), n);
   }
+
+  static ZS_DEVICE V exp(V x) {
+    V n, p;
+    const V above = x > C::highest ? splat(C::highest) : x;
+    reduce(above < C::lowest ? splat(C::lowest) : above, n, p);
+    return scale(p + splat(1.0), n);
+  }
+  // exp(x) - 1 of what is not above zero.
+  static ZS_DEVICE V expm1_negative(V x) {
+    V n, p;
+    reduce(x < C::lowest ? splat(C::lowest) : x, n, p);
+    const V one = splat(1.0), s = scale(one, n);
+    return s * p + (s - one);
+  }
+  // log of x, which is positive, finite and not subnormal, plus `rest`, which is small against it.
+  // With x = 2^k·(1 + f) and s = f / (2 + f): log(1 + f) = f - f²/2 + s·(f²/2 + s²·(2/3 + 2/5·s² + ...)).
+  static ZS_DEVICE V log_plus(V x, V k_before, V rest) {
+    using G = LogConstants<R>;
+    const I bits = bit_cast_to<I>(x), k = (bits - bit_cast_to<I>(splat(G::root_half))) >> C::mantissa;
+    const V f = bit_cast_to<V>(bits - (k << C::mantissa)) - splat(1.0);
+    const V s = f / (f + splat(2.0)), z = s * s, half = f * f * splat(0.5);
+    V q = splat(2.0 / (2 * G::terms + 1));
+#pragma GCC unroll 16
+    for (int i = G::terms - 1; i >= 1; --i) q = q * z + splat(2.0 / (2 * i + 1));
+    const V n = __builtin_convertvector(k, V) + k_before;
+    return n * G::ln2_hi - ((half - (s * (half + q * z) + (n * G::ln2_lo + rest))) - f);
+  }
+  static ZS_DEVICE V log(V x) {
+    using G = LogConstants<R>;
+    const V zero = splat(0.0), infinite = splat(static_cast<double>(__builtin_inff()));
+    const auto small = x < G::least;
+    const V y = log_plus(small ? x * G::up : x, small ? splat(-static_cast<double>(G::up_bits)) : zero, zero);
+    const V positive = x == infinite ? infinite : y;
+    const V other = x == zero ? -infinite : splat(static_cast<double>(__builtin_nanf("")));
+    return x > zero ? positive : other;
+  }
+  // max(x, 0) + log(1 + exp(-|x|)).
+  static ZS_DEVICE V softplus(V x) {
+    const V one = splat(1.0), e = exp_negative(minus_abs(x)), w = one + e;
+    const V y = log_plus(w, splat(0.0), (e - (w - one)) / w);
+    return relu(x) + (x == x ? y : x);
+  }
+  static ZS_DEVICE V abs(V x) { return bit_cast_to<V>(bit_cast_to<I>(x) & ~sign_bit()); }
 
   // Both run on exp of a negative number, so nothing overflows; NaN passes every comparison unharmed.
   static ZS_DEVICE V sigmoid(V x) {

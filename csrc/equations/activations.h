@@ -18,7 +18,7 @@
 
 namespace ZS_NAMESPACE {
 
-enum Activation { kNone = 0, kRelu = 1, kTanh = 2, kSigmoid = 3, kHardSigmoid = 4 };
+enum Activation { kNone = 0, kRelu = 1, kTanh = 2, kSigmoid = 3, kHardSigmoid = 4, kActivations };
 
 // Math<V>::splat(double), tanh(V), sigmoid(V). The CPU's vectors get theirs in simd.h.
 template <class V>
@@ -106,17 +106,5 @@ ZS_DEVICE V d_activate(int kind, V y) {
       return Math<V>::splat(1.0);
   }
 }
-
-// Which activation each gate has: known when compiling (the usual descriptor), or read from the plan.
-template <int A0, int A1 = kNone, int A2 = kNone, int A3 = kNone, int A4 = kNone>
-struct FixedActivations {
-  ZS_DEVICE int kind(int gate) const {
-    return gate == 0 ? A0 : gate == 1 ? A1 : gate == 2 ? A2 : gate == 3 ? A3 : A4;
-  }
-};
-struct AnyActivations {
-  int kinds[5];
-  ZS_DEVICE int kind(int gate) const { return kinds[gate]; }
-};
 
 }  // namespace ZS_NAMESPACE

@@ -1,22 +1,20 @@
 // The Python module `zstate._native`.
 //
-// Plan(*, cell, type, T, N, I, H, D, reverse, gate_slots, activations, reset_after, flip_z,
-//      peephole_on_new_cell, has_input_weight, gradient, dtype, inputs, results, result, batch_sizes=[])
-//   cell              "rnn", "lstm" or "gru"
+// Plan(*, cell, numbers, type, T, N, I, H, D, reverse, has_input_weight, gradient, dtype, inputs, results,
+// result,
+//      batch_sizes=[])
+//   cell, numbers     the cell's programs: src/zstate/backends/encoding.py, runtime/cell_tables.h
 //   type              "float32", "float64", "float16" or "bfloat16"
 //   D                 1 or 2 directions; reverse counts only with D == 1
-//   gate_slots        position of canonical gate k along the G axis (LSTM i,f,z,o; GRU z,r,o; RNN (0,)); the
-//                     GRU's o must be last
-//   activations       RNN (act,), LSTM (i, f, z, o, cell), GRU (z, r, o), as numbers 0..4
-//   peephole_on_new_cell  the output gate's peephole looks at c[t]; only where a peephole is given
 //   has_input_weight  False: source is [T,N,D·G·H], already projected
 //   gradient          which of the two operations
 //   dtype             NumPy's type of every array
-//   inputs            a (name, shape) for each input of the operation in its order, None for one not given
-//   results           a (name, shape) for each field of `result`, None for one that is not wanted
+//   inputs            a (name, shape, what the engine calls it: named_arrays.h) for each input of the
+//   operation
+//                     in its order, None for one not given
+//   results           the same for each field of `result`, None for one that is not wanted
 //   result            the named tuple that a call returns
-//     shapes as in docs/layouts.md, checked before: z is the pre-activation (RNN) or the activated gates;
-//     dC [N,D·H] or [1,N,D·H] is added at the last processed step, [T,N,D·H] at every step
+//     shapes as in docs/layouts.md, checked before
 //   batch_sizes       sequences of different lengths, longest first: how many of the N each of the T steps
 //   has,
 //                     N at the first, never more than before, at least 1. Every [T,N,...] array but the mask
@@ -39,24 +37,27 @@
 // isa() -> str, use_isa(name), supported_isas() -> list[str], get_num_threads() -> int, set_num_threads(n),
 // set_kept_memory(bytes): the most that is kept between calls, kept_memory() -> bytes that are,
 // use_openmp(GOMP_parallel, omp_get_thread_num, omp_get_num_threads): their addresses; computes on its
-// threads, activation(kind, type, array, out): one activation on contiguous arrays, for accuracy tests,
-// build_info() -> dict: build_info.h. The environment variable ZSTATE_ISA (v2, avx2, avx512 or avx512bf16 on
-// x86-64, neon or neon_bf16 on ARM, generic elsewhere) forces an engine; a value that this machine cannot run
-// raises RuntimeError at the first use. ZSTATE_ALWAYS_SHARE, for tests, gives every call all threads.
+// threads, function(opcode, type, array, out): a function of one value on contiguous arrays, for accuracy
+// tests, opcodes() and places() -> list[str]: the names of instructions and of places, in the order of their
+// numbers, limits() -> dict[str, int]: the most gates, states, ... that a cell may have, build_info() ->
+// dict: build_info.h. The environment variable ZSTATE_ISA (v2, avx2, avx512 or avx512bf16 on x86-64, neon or
+// neon_bf16 on ARM, generic elsewhere) forces an engine; a value that this machine cannot run raises
+// RuntimeError at the first use. ZSTATE_ALWAYS_SHARE, for tests, gives every call all threads.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "engine/opcodes.h"
 #include "python/build_info.h"
 #include "python/gil.h"
 #include "python/graph_arrays.h"
@@ -68,6 +69,7 @@
 #include "runtime/blocks.h"
 #include "runtime/engines.h"
 #include "runtime/paths.h"
+#include "runtime/problem.h"
 #include "runtime/threads.h"
 
 namespace nb = nanobind;
@@ -77,42 +79,12 @@ namespace {
 
 using i64 = std::int64_t;
 
-Cell cell_named(const std::string& name) {
-  std::string known;
-  for (std::size_t i = 0; i < std::size(kCells); ++i) {
-    if (name == kCells[i].name) return static_cast<Cell>(i);
-    known += std::string(" ") + kCells[i].name;
-  }
-  throw std::invalid_argument("cell: expected one of" + known + ", got " + name);
-}
 Type type_named(const std::string& name) {
   if (name == "float32") return Type::kFloat32;
   if (name == "float64") return Type::kFloat64;
   if (name == "float16") return Type::kFloat16;
   if (name == "bfloat16") return Type::kBfloat16;
   throw std::invalid_argument("dtype: expected float32, float64, float16 or bfloat16, got " + name);
-}
-
-void set_slots(Problem& p, const std::vector<int>& slots) {
-  const std::size_t G = static_cast<std::size_t>(p.G);
-  bool seen[kMostGates] = {};
-  if (slots.size() != G) throw std::invalid_argument("gate_slots: one for each gate");
-  for (std::size_t k = 0; k < G; ++k) {
-    if (slots[k] < 0 || slots[k] >= p.G || seen[slots[k]])
-      throw std::invalid_argument("gate_slots: not a permutation");
-    seen[slots[k]] = true;
-    p.slots[k] = slots[k];
-  }
-  if (info(p.cell).last_gate_is_last && p.slots[G - 1] != p.G - 1)
-    throw std::invalid_argument("gate_slots: the last gate of this cell has the last place");
-}
-void set_activations(Problem& p, const std::vector<int>& activations) {
-  const auto expected = static_cast<std::size_t>(info(p.cell).activations);
-  if (activations.size() != expected) throw std::invalid_argument("activations: wrong number");
-  for (std::size_t k = 0; k < expected; ++k) {
-    if (activations[k] < 0 || activations[k] > 4) throw std::invalid_argument("activations: expected 0 to 4");
-    p.activations[k] = activations[k];
-  }
 }
 
 void set_batch_sizes(Signature& s, const std::vector<i64>& sizes) {
@@ -129,29 +101,28 @@ void set_batch_sizes(Signature& s, const std::vector<i64>& sizes) {
   }
 }
 
-using Named = std::vector<std::optional<std::pair<std::string, Shape>>>;
+using Named = std::vector<std::optional<std::tuple<std::string, Shape, std::string>>>;
 
 std::vector<NamedShape> shapes(const Named& named) {
   std::vector<NamedShape> list;
-  for (const auto& item : named) list.push_back(item ? NamedShape{item->first, item->second} : NamedShape{});
+  for (const auto& item : named)
+    list.push_back(item ? NamedShape{std::get<0>(*item), std::get<1>(*item), std::get<2>(*item)}
+                        : NamedShape{});
   return list;
 }
 
-void make_plan(Plan* place, const std::string& cell, const std::string& type, i64 T, i64 N, i64 I, i64 H,
-               i64 D, bool reverse, const std::vector<int>& gate_slots, const std::vector<int>& activations,
-               bool reset_after, bool flip_z, bool peephole_on_new_cell, bool has_input_weight, bool gradient,
-               nb::object dtype, const Named& inputs, const Named& results, nb::object result,
-               const std::vector<i64>& batch_sizes) {
+void make_plan(Plan* place, const std::vector<i64>& cell, const std::vector<double>& numbers,
+               const std::string& type, i64 T, i64 N, i64 I, i64 H, i64 D, bool reverse,
+               bool has_input_weight, bool gradient, nb::object dtype, const Named& inputs,
+               const Named& results, nb::object result, const std::vector<i64>& batch_sizes) {
   Signature s;
   Problem& p = s.problem;
-  p.cell = cell_named(cell);
+  s.tables = std::make_unique<CellTables>(cell.data(), cell.size(), numbers.data(), numbers.size());
+  p.cell = &s.tables->program();
   p.type = type_named(type);
-  p.G = info(p.cell).gates;
+  p.G = p.cell->gates;
   p.T = T, p.N = N, p.I = I, p.H = H, p.D = D;
-  p.reverse = reverse, p.reset_after = reset_after, p.flip_z = flip_z, p.has_input_weight = has_input_weight;
-  p.peephole_on_new_cell = peephole_on_new_cell;
-  set_slots(p, gate_slots);
-  set_activations(p, activations);
+  p.reverse = reverse, p.has_input_weight = has_input_weight;
   s.gradient = gradient;
   s.dtype = std::move(dtype);
   s.inputs = shapes(inputs);
@@ -163,13 +134,40 @@ void make_plan(Plan* place, const std::string& cell, const std::string& type, i6
 
 using Plain = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void apply_activation(int kind, const std::string& type_name, const Plain& in, const Plain& out) {
+void apply_function(int op, const std::string& type_name, const Plain& in, const Plain& out) {
   const Type type = type_named(type_name);
   const std::size_t item = type == Type::kFloat64 ? 8 : type == Type::kFloat32 ? 4 : 2;
-  if (kind < 0 || kind > 4) throw std::invalid_argument("kind: expected 0 to 4");
+  if (op < 1 || op >= static_cast<int>(Opcode::count))
+    throw std::invalid_argument("function: no such opcode");
   if (in.size() != out.size() || in.itemsize() != item || out.itemsize() != item)
-    throw std::invalid_argument("activation: the arrays do not fit");
-  engine().activation(type, kind, in.data(), out.data(), static_cast<i64>(in.size()));
+    throw std::invalid_argument("function: the arrays do not fit");
+  engine().function(type, op, in.data(), out.data(), static_cast<i64>(in.size()));
+}
+
+std::vector<std::string> opcode_names() {
+  return {
+#define ZS_NAME(name, values) #name,
+      ZS_OPCODES(ZS_NAME)
+#undef ZS_NAME
+  };
+}
+std::vector<std::string> place_names() {
+  return {
+#define ZS_NAME(name) #name,
+      ZS_PLACES(ZS_NAME)
+#undef ZS_NAME
+  };
+}
+nb::dict limits() {
+  nb::dict found;
+  found["gates"] = kMostGates;
+  found["states"] = kMostStates;
+  found["parameters"] = kMostOwn;
+  found["products"] = kMostProducts;
+  found["operands"] = kMostOperands;
+  found["stages"] = kMostStages;
+  found["values"] = kMostPlaces;
+  return found;
 }
 
 }  // namespace
@@ -202,11 +200,11 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
   m.doc() = "The native CPU engine: whole recurrent operations in C++.";
   nb::class_<Plan>(m, "Plan")
-      .def("__init__", &zstate::make_plan, nb::kw_only(), nb::arg("cell"), nb::arg("type"), nb::arg("T"),
-           nb::arg("N"), nb::arg("I"), nb::arg("H"), nb::arg("D"), nb::arg("reverse"), nb::arg("gate_slots"),
-           nb::arg("activations"), nb::arg("reset_after"), nb::arg("flip_z"), nb::arg("peephole_on_new_cell"),
-           nb::arg("has_input_weight"), nb::arg("gradient"), nb::arg("dtype"), nb::arg("inputs"),
-           nb::arg("results"), nb::arg("result"), nb::arg("batch_sizes") = std::vector<std::int64_t>{})
+      .def("__init__", &zstate::make_plan, nb::kw_only(), nb::arg("cell"), nb::arg("numbers"),
+           nb::arg("type"), nb::arg("T"), nb::arg("N"), nb::arg("I"), nb::arg("H"), nb::arg("D"),
+           nb::arg("reverse"), nb::arg("has_input_weight"), nb::arg("gradient"), nb::arg("dtype"),
+           nb::arg("inputs"), nb::arg("results"), nb::arg("result"),
+           nb::arg("batch_sizes") = std::vector<std::int64_t>{})
       .def("run", &Plan::run);
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
@@ -219,7 +217,8 @@ NB_MODULE(_native, m) {
   m.def("adam", &zstate::adam);
   m.def("take_rows", &zstate::take_rows);
   m.def("add_rows", &zstate::add_rows);
-  m.attr("interface") = 9;  // grows with every change that backends/native.py must know of
+  m.attr("interface") = zstate::kInterface;
+  m.attr("stamp") = zstate::kStamp;
   m.def("isa", [] { return std::string(zstate::engine().name); });
   m.def("supported_isas", &zstate::supported_isas);
   m.def("use_isa", &zstate::use_isa);
@@ -235,7 +234,10 @@ NB_MODULE(_native, m) {
                         reinterpret_cast<decltype(zstate::OpenMp::thread_number)>(thread_number),
                         reinterpret_cast<decltype(zstate::OpenMp::team_size)>(team_size)});
   });
-  m.def("activation", &zstate::apply_activation);
+  m.def("function", &zstate::apply_function);
+  m.def("opcodes", &zstate::opcode_names);
+  m.def("places", &zstate::place_names);
+  m.def("limits", &zstate::limits);
   m.def("paths", [] { return zstate::path_names(false); });
   m.def("paths_taken", [] { return zstate::path_names(true); });
   m.def("forget_paths", &zstate::forget_paths);

@@ -12,7 +12,7 @@
 #include "runtime/blocks.h"
 #include "runtime/named_arrays.h"
 #include "runtime/paths.h"
-#include "runtime/sizes.h"
+#include "runtime/problem.h"
 
 namespace zstate {
 namespace {
@@ -20,9 +20,9 @@ namespace {
 using i64 = std::int64_t;
 
 template <class Arrays, std::size_t Count>
-int known_place(const Member<Arrays> (&members)[Count], const std::string& name) {
-  const int place = place_of(members, name);
-  if (place < 0) throw std::invalid_argument("Plan: no array is called " + name);
+int known_place(const Member<Arrays> (&members)[Count], const std::string& called) {
+  const int place = place_of(members, called);
+  if (place < 0) throw std::invalid_argument("Plan: no array is called " + called);
   return place;
 }
 
@@ -64,7 +64,7 @@ class CallArrays {
         PyArray_ITEMSIZE(as_array(value)) != PyDataType_ELSIZE(dtype()))
       throw std::invalid_argument(named.name + ": not the array that the plan was made for");
     PyArrayObject* array = as_array(value);
-    const bool mask = named.name == "mask";
+    const bool mask = named.called == "mask";
     if (!walkable(array, mask)) {
       mark(Path::input_copied);
       array = copy(array);
@@ -93,9 +93,7 @@ class CallArrays {
   // [1,N,X] is [N,X] for the states between calls.
   static int axes_of(const NamedShape& named) {
     const int rank = static_cast<int>(named.shape.size());
-    const bool state = named.name == "init_state" || named.name == "init_cell" ||
-                       named.name == "state_gradient" || named.name == "cell_gradient";
-    return state && rank == 3 && named.shape[0] == 1 ? 2 : rank;
+    return is_between_calls(named.called) && rank == 3 && named.shape[0] == 1 ? 2 : rank;
   }
 
   // Aligned, whole elements between rows, and the last axis contiguous; a mask may repeat there.
@@ -133,13 +131,13 @@ nb::object run_on(const Signature& s, nb::handle values, const Member<Arrays> (&
   Arrays arrays;
   for (std::size_t i = 0; i < s.inputs.size(); ++i) {
     const Array a = call.input(s.inputs[i], tuple_item(values.ptr(), static_cast<Py_ssize_t>(i)));
-    if (a) arrays.*inputs[s.inputs[i].place].array = a;
+    if (a) array_at(arrays, inputs, s.inputs[i].place) = a;
   }
   nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(s.results.size())));
   if (!made) throw nb::python_error();
   for (std::size_t i = 0; i < s.results.size(); ++i) {
     const Array a = call.result(s.results[i], made.ptr(), static_cast<Py_ssize_t>(i));
-    if (a) arrays.*results[s.results[i].place].array = a;
+    if (a) array_at(arrays, results, s.results[i].place) = a;
   }
   {
     const WithoutGil released;
@@ -153,21 +151,17 @@ nb::object run_on(const Signature& s, nb::handle values, const Member<Arrays> (&
   return nb::steal(result);
 }
 
-void check_problem(const Signature& s) {
-  const Problem& p = s.problem;
-  if (p.T < 0 || p.N < 0 || p.I < 0 || p.H < 1 || (p.D != 1 && p.D != 2))
-    throw std::invalid_argument("Plan: impossible sizes");
-  size_product(p.T, p.N);  // the engine multiplies these itself
-  size_product(p.D, p.G, p.H, size_sum(p.H, p.I));
-  if (!p.has_input_weight && p.I != p.D * p.G * p.H)
-    throw std::invalid_argument("Plan: a projected source has I = D*G*H");
+void check_signature(const Signature& s) {
+  check(s.problem);
+  if (s.tables->gradient() != s.gradient)
+    throw std::invalid_argument("Plan: the tables of another operation");
   if (!PyArray_DescrCheck(s.dtype.ptr())) throw std::invalid_argument("Plan: dtype is not NumPy's");
   if (!PyType_Check(s.result.ptr()) ||
       !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(s.result.ptr()), &PyTuple_Type))
     throw std::invalid_argument("Plan: the result's type is no tuple");
   for (const auto* list : {&s.inputs, &s.results})
     for (const NamedShape& named : *list)
-      if (!named.name.empty() && (named.shape.empty() || named.shape.size() > 3) && named.name != "mask")
+      if (!named.name.empty() && (named.shape.empty() || named.shape.size() > 3) && named.called != "mask")
         throw std::invalid_argument("Plan: " + named.name + " has a shape that no array here has");
 }
 
@@ -179,15 +173,15 @@ Plan::Plan(Signature signature) : s_(std::move(signature)) {
     s_.problem.starts = s_.starts.data();
     s_.problem.step_of = s_.step_of.data();
   }
-  check_problem(s_);
+  check_signature(s_);
   for (NamedShape& named : s_.inputs)
     if (!named.name.empty())
-      named.place =
-          s_.gradient ? known_place(kBackwardInputs, named.name) : known_place(kForwardInputs, named.name);
+      named.place = s_.gradient ? known_place(kBackwardInputs, named.called)
+                                : known_place(kForwardInputs, named.called);
   for (NamedShape& named : s_.results)
     if (!named.name.empty())
-      named.place =
-          s_.gradient ? known_place(kBackwardResults, named.name) : known_place(kForwardResults, named.name);
+      named.place = s_.gradient ? known_place(kBackwardResults, named.called)
+                                : known_place(kForwardResults, named.called);
 }
 
 nb::object Plan::run(nb::handle values) const {

@@ -6,10 +6,12 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "runtime/cell_tables.h"
 
 namespace zstate {
 
@@ -18,15 +20,17 @@ namespace nb = nanobind;
 // An axis-by-axis shape, as Python gave it.
 using Shape = std::vector<std::int64_t>;
 
-// One array of a plan: what Python calls it, and its shape.
+// One array of a plan: what Python calls it, its shape, and what the engine calls it (named_arrays.h).
 struct NamedShape {
   std::string name;
   Shape shape;
+  std::string called;
   int place = -1;  // among the engine's arrays
 };
 
 struct Signature {
   Problem problem;
+  std::unique_ptr<CellTables> tables;  // what the problem's cell lies in
   bool gradient = false;
   nb::object dtype;                 // NumPy's type object: of every input and of every result
   nb::object result;                // the named tuple that a call returns

@@ -37,11 +37,9 @@ namespace zstate {
   X(split_directions)                   \
   X(directions_in_turn)                 \
   X(gates_in_fewer_registers)           \
-  X(usual_activations)                  \
-  X(any_activations)                    \
-  X(peephole_on_new_cell)               \
-  X(reset_before)                       \
-  X(reset_after)                        \
+  X(results_are_operands)               \
+  X(several_stages)                     \
+  X(products_in_several_parts)          \
   /* products */                        \
   X(rows_shared_by_rows)                \
   X(rows_shared_by_panels)              \
@@ -59,7 +57,9 @@ namespace zstate {
   X(gradient_of_gates_copied_to_source) \
   X(gradient_of_source_in_one)          \
   X(gradient_of_source_in_chunks)       \
-  X(gradient_through_buffer)            \
+  X(products_again)                     \
+  X(gradient_of_products_apart)         \
+  X(gradient_of_own_parameters)         \
   X(no_history)                         \
   X(gradients_converted)                \
   /* calls, memory, threads */          \

@@ -1,19 +1,23 @@
 // The operations as XLA custom calls on the CPU: what zstate.jax compiles to.
 //
 // A shared library of its own, without Python: one file serves every Python, and XLA calls it from its own
-// threads without Python's lock. A call's attributes are the numbers of its Problem (`problem`, in the order
-// of read_problem()) and the names of its operands and results, which are dense row-major buffers. Shapes
-// were checked while zstate.jax traced the call.
+// threads without Python's lock. A call's attributes are its cell's programs (`cell`, `numbers`), the numbers
+// of its Problem (`problem`, named by `fields`) and the names of its operands and results, which are dense
+// row-major buffers. Shapes were checked while zstate.jax traced the call.
 #include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "runtime/blocks.h"
+#include "runtime/cell_tables.h"
 #include "runtime/engines.h"
 #include "runtime/named_arrays.h"
+#include "runtime/problem.h"
 #include "runtime/threads.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -40,25 +44,25 @@ bool read_type(ffi::DataType type, Type& to) {
   }
 }
 
-// The numbers that _problem() in src/zstate/jax/ffi.py writes.
-bool read_problem(ffi::Span<const i64> numbers, Problem& p) {
-  constexpr std::size_t count = 12 + kMostGates + kMostActivations;
-  if (numbers.size() != count) return false;
+// What a call says of its problem: these numbers, in this order. Python names them too, with the number of
+// its interface, so that a program of another version, which may have been kept in a file, is refused.
+constexpr std::string_view kFields = "T N I H D reverse has_input_weight";
+constexpr std::size_t kNumbers = 7;
+
+Problem read_problem(const CellProgram& cell, ffi::Span<const i64> numbers) {
+  Problem p;
   const i64* at = numbers.begin();
-  p.cell = static_cast<Cell>(*at++), p.G = *at++;
+  p.cell = &cell, p.G = cell.gates;
   p.T = *at++, p.N = *at++, p.I = *at++, p.H = *at++, p.D = *at++;
-  p.reverse = *at++ != 0, p.reset_after = *at++ != 0, p.flip_z = *at++ != 0;
-  p.peephole_on_new_cell = *at++ != 0, p.has_input_weight = *at++ != 0;
-  for (int& slot : p.slots) slot = static_cast<int>(*at++);
-  for (int& activation : p.activations) activation = static_cast<int>(*at++);
-  return true;
+  p.reverse = *at++ != 0, p.has_input_weight = *at++ != 0;
+  check(p);
+  return p;
 }
 
 // States between calls may have an axis of one in front.
-int axes_of(std::string_view name, std::size_t rank) {
-  if (name == "mask") return 3;
-  const bool state = name == "state_gradient" || name == "cell_gradient";
-  return state && rank == 3 ? -1 : static_cast<int>(rank);
+int axes_of(std::string_view called, std::size_t rank) {
+  if (called == "mask") return 3;
+  return is_between_calls(called) && rank == 3 ? -1 : static_cast<int>(rank);
 }
 
 // A buffer as an array of so many axes; axes of one element have no step, so that a mask repeats along them.
@@ -92,39 +96,62 @@ bool each_name(std::string_view names, const Visit& visit) {
   return true;
 }
 
+// One buffer for each of the names, all of one type.
 template <class Arrays, std::size_t Count, class Buffers, class Get>
-bool read_arrays(std::string_view names, const Buffers& buffers, const Get& get,
+bool read_arrays(std::string_view names, const Buffers& buffers, const Get& get, Type type,
                  const Member<Arrays> (&members)[Count], Arrays& arrays) {
-  return each_name(names, [&](std::string_view name, std::size_t k) {
+  std::size_t read = 0;
+  const bool known = each_name(names, [&](std::string_view name, std::size_t k) {
     const int place = place_of(members, name);
     if (place < 0 || k >= buffers.size()) return false;
     const ffi::AnyBuffer buffer = get(buffers, k);
-    Array a = as_array(buffer, axes_of(name, buffer.dimensions().size()));
+    const std::size_t rank = buffer.dimensions().size();
+    Type own{};
+    if (rank > 3 || (rank == 0 && name != "mask") || !read_type(buffer.element_type(), own) || own != type)
+      return false;
+    read = k + 1;
+    Array a = as_array(buffer, axes_of(name, rank));
     if (name != "mask") a.strides[a.rank - 1] = 1;
-    arrays.*members[place].array = a;
+    array_at(arrays, members, place) = a;
     return true;
   });
+  return known && read == buffers.size();
 }
+
+template <class Arrays>
+constexpr bool kIsGradient = std::is_same_v<Arrays, BackwardArrays>;
 
 template <class Arrays, std::size_t Inputs, std::size_t Results>
 ffi::Error run(ffi::RemainingArgs operands, ffi::RemainingRets returned, ffi::Dictionary attributes,
                const Member<Arrays> (&inputs)[Inputs], const Member<Arrays> (&results)[Results],
                void (*Engine::*function)(const Problem&, const Arrays&)) {
+  const auto fields = attributes.get<std::string_view>("fields");
   const auto numbers = attributes.get<ffi::Span<const i64>>("problem");
   const auto input_names = attributes.get<std::string_view>("inputs");
   const auto result_names = attributes.get<std::string_view>("results");
-  Problem problem;
-  Arrays arrays;
-  if (!numbers || !input_names || !result_names || !read_problem(*numbers, problem) || operands.size() == 0 ||
-      !read_type(operands.get<ffi::AnyBuffer>(0)->element_type(), problem.type))
+  const auto words = attributes.get<ffi::Span<const i64>>("cell");
+  const auto constants = attributes.get<ffi::Span<const double>>("numbers");
+  if (!fields || !numbers || !input_names || !result_names || !words || !constants ||
+      *fields != std::to_string(kInterface) + " " + std::string(kFields) || numbers->size() != kNumbers ||
+      attributes.size() != 6)
     return refused("the attributes of a call are not those of this version");
-  const auto operand = [](const auto& all, std::size_t k) { return *all.template get<ffi::AnyBuffer>(k); };
-  const auto result = [](const auto& all, std::size_t k) { return **all.template get<ffi::AnyBuffer>(k); };
-  if (!read_arrays(*input_names, operands, operand, inputs, arrays) ||
-      !read_arrays(*result_names, returned, result, results, arrays))
-    return refused("the operands of a call are not those of this version");
   try {
+    const CellTables tables(words->begin(), words->size(), constants->begin(), constants->size());
+    Problem problem = read_problem(tables.program(), *numbers);
+    if (tables.gradient() != kIsGradient<Arrays>)
+      return refused("the cell's programs are of another operation");
+    Arrays arrays;
+    if (operands.size() == 0 || !read_type(operands.get<ffi::AnyBuffer>(0)->element_type(), problem.type))
+      return refused("the operands of a call are not those of this version");
+    const auto operand = [](const auto& all, std::size_t k) { return *all.template get<ffi::AnyBuffer>(k); };
+    const auto result = [](const auto& all, std::size_t k) { return **all.template get<ffi::AnyBuffer>(k); };
+    if (!read_arrays(*input_names, operands, operand, problem.type, inputs, arrays) ||
+        !read_arrays(*result_names, returned, result, problem.type, results, arrays) || !arrays.source ||
+        !arrays.recurrent_weight)
+      return refused("the operands of a call are not those of this version");
     (engine().*function)(problem, arrays);
+  } catch (const std::invalid_argument& error) {
+    return refused(error.what());
   } catch (const std::bad_alloc&) {
     return ffi::Error(ffi::ErrorCode::kResourceExhausted, "zstate: out of memory");
   } catch (const std::exception& error) {
@@ -149,6 +176,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(zstate_forward, zstate::run_forward,
                               xla::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(zstate_gradient, zstate::run_gradient,
                               xla::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+// What src/zstate/jax/ffi.py compares with its own and with the Python module's.
+extern "C" int zstate_interface() { return zstate::kInterface; }
+extern "C" const char* zstate_stamp() { return zstate::kStamp; }
 // This copy of the engine has threads and memory of its own: the settings of zstate.set_num_threads and
 // zstate.set_kept_memory.
 extern "C" void zstate_set_num_threads(int threads) { zstate::set_num_threads(threads); }

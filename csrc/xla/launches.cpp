@@ -91,10 +91,12 @@ ffi::Error failed(const char* what, Status status) {
 
 // ---- a launch ----
 
-// The numbers of the attribute `launch`, in the order in which jax/cuda.py writes them.
+// The numbers of the attribute `launch`, which jax/cuda.py names in `fields`.
 struct Shape {
   i64 cooperative, cluster, threads, shared_bytes, first_group, exchange, filled_words;
 };
+constexpr std::string_view kFields =
+    "cooperative cluster threads shared_bytes first_group exchange filled_words";
 constexpr std::size_t kShapeNumbers = sizeof(Shape) / sizeof(i64);
 
 struct Loaded {
@@ -145,8 +147,9 @@ ffi::Error run(Stream stream, ffi::RemainingArgs operands, ffi::RemainingRets re
   const auto key = attributes.get<std::string_view>("key");
   const auto code = attributes.get<Numbers>("code"), launch = attributes.get<Numbers>("launch");
   const auto groups = attributes.get<Numbers>("groups"), words = attributes.get<Numbers>("words");
-  if (!key || !code || !launch || !groups || !words || launch->size() != kShapeNumbers ||
-      groups->size() % 2 || words->size() % 2)
+  const auto fields = attributes.get<std::string_view>("fields");
+  if (!key || !code || !launch || !groups || !words || !fields || *fields != kFields ||
+      launch->size() != kShapeNumbers || groups->size() % 2 || words->size() % 2 || attributes.size() != 6)
     return ffi::Error::InvalidArgument("zstate: the attributes of a launch are not those of this version");
   if (!driver()) return ffi::Error::Internal("zstate: there is no CUDA driver, or it is older than CUDA 12");
   const i64* const n = launch->begin();

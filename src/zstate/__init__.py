@@ -3,6 +3,8 @@
 Importing it imports NumPy and nothing heavier; frameworks are found when they are used.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import _startup  # noqa: F401 - first: what follows takes its time
 from .backends.native import get_num_threads, set_kept_memory, set_num_threads
 from .backends.slow import SlowBackendWarning
@@ -18,6 +20,7 @@ from .errors import (
     ZStateError,
 )
 from .functional import (
+    FURTHER,
     gru,
     gru_gradients,
     lstm,
@@ -26,6 +29,8 @@ from .functional import (
     single_gate_rnn_gradients,
 )
 from .graph import Executable, Graph, Tensor
+from .hints import ELSEWHERE as _ELSEWHERE
+from .hints import missing as _missing
 from .operations import (
     GRUGradients,
     GRUResult,
@@ -70,3 +75,18 @@ __all__ = [
     "single_gate_rnn",
     "single_gate_rnn_gradients",
 ]
+
+globals().update(FURTHER)  # those of further cells
+__all__ += list(FURTHER)
+
+
+def __dir__() -> list[str]:
+    """What is public, and the public modules that are imported."""
+    modules = [name for name in _ELSEWHERE["zstate"] if name in globals()]
+    return sorted([*__all__, *modules, "__doc__", "__version__"])
+
+
+if not _TYPE_CHECKING:  # a type checker would take any name to be there
+
+    def __getattr__(name: str) -> object:
+        raise _missing("zstate", name, __all__)

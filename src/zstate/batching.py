@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from .arrays import namespace_of
-from .layout import BATCH_AXIS
+from .layout import batch_axes
+from .operations import Operation
 from .types import Shape, Value
 
 
 def fold(
-    values: Mapping[str, Value | None], batched: Collection[str], size: int, mask: Shape
+    operation: Operation,
+    values: Mapping[str, Value | None],
+    batched: Collection[str],
+    size: int,
+    mask: Shape,
 ) -> list[Value | None]:
     """The inputs with a new axis inside their batch axis: [T,B·N,X] for source [T,N,X].
 
@@ -21,7 +26,7 @@ def fold(
     """
     folded = []
     for name, value in values.items():
-        axis = BATCH_AXIS.get(name)
+        axis = batch_axes(operation).get(name)
         if value is None or axis is None:
             folded.append(value)
             continue
@@ -34,5 +39,6 @@ def fold(
         if not lead:
             value = xp.broadcast_to(value, (size, *value.shape))
         value = xp.moveaxis(value, 0, axis)
-        folded.append(value.reshape((*value.shape[:axis], -1, *value.shape[axis + 2 :])))
+        batch = size * value.shape[axis + 1]  # said, not left to be found: there may be no values
+        folded.append(value.reshape((*value.shape[:axis], batch, *value.shape[axis + 2 :])))
     return folded

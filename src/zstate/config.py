@@ -107,7 +107,7 @@ def _native() -> dict[str, Any] | str:
         "instruction sets built in that run here": list(module.supported_isas()),
         "threads": native.get_num_threads(),
     }
-    return {**found, **module.build_info()}
+    return {**found, **module.build_info(), "digest of its sources": native.stamp()}
 
 
 def _torch() -> dict[str, Any] | str:

@@ -7,12 +7,11 @@ given by its name: ``LSTMDescriptor(activation="relu")``.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import DescriptorError
+from .errors import DescriptorError, close_name
 
 
 class Activation(IntEnum):
@@ -51,8 +50,8 @@ def named_activation(label: str, value: str) -> Activation:
     """The activation of a name such as "tanh"; ``label`` names the field in messages."""
     found = _NAMED.get(value)
     if found is None:
-        close = difflib.get_close_matches(value.lower(), _NAMED, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        close = close_name(value, _NAMED)
+        hint = f"; did you mean {close!r}?" if close else ""
         raise DescriptorError(
             f"{label}: expected an Activation or one of {', '.join(_NAMED)}, got {value!r} of type "
             f"str{hint}"
@@ -63,12 +62,16 @@ def named_activation(label: str, value: str) -> Activation:
 _NAMED = {kind.name.lower(): kind for kind in Activation}
 
 
+_EXPECTED = {Activation: "an Activation or its name", bool: "a bool", int: "an integer"}
+
+
 class Descriptor:
     """What the three descriptors share: checks, hashing and the activations by gate."""
 
+    heads: int = 1  # an option of those that list it
     # One slot per canonical gate, then, for the LSTM, the activation of the cell's output.
     activation_fields: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()  # the options that MPSGraph does not have
+    extensions: tuple[str, ...] = ("heads",)  # the options that MPSGraph does not have
 
     def __new__(cls: type[_D], *args: Any, **options: Any) -> _D:
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -78,8 +81,8 @@ class Descriptor:
             )
         for name in options:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                close = close_name(name, known)
+                hint = f"; did you mean {close!r}?" if close else ""
                 raise DescriptorError(
                     f"[{cls.__name__}] unknown field {name!r}{hint} (fields: {', '.join(known)})"
                 )
@@ -88,16 +91,20 @@ class Descriptor:
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            kind = Activation if isinstance(field.default, Activation) else bool
+            kind = type(field.default)
             if kind is Activation and isinstance(value, str):
                 value = named_activation(f"[{type(self).__name__}] {field.name}", value)
                 object.__setattr__(self, field.name, value)
             if type(value) is not kind:
-                expected = "an Activation or its name" if kind is Activation else "a bool"
+                expected = _EXPECTED[kind]
                 raise DescriptorError(
                     f"[{type(self).__name__}] {field.name}: expected {expected}, got "
                     f"{value!r} of type {type(value).__name__}"
                 )
+        if self.heads < 1:
+            raise DescriptorError(
+                f"[{type(self).__name__}] heads: expected at least 1, got {self.heads}"
+            )
         values = tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         # A call looks its layout up by descriptor: hash once, not at every call.
         object.__setattr__(self, "_hash", hash((type(self).__name__, values)))
@@ -119,6 +126,8 @@ class Descriptor:
 class SingleGateRNNDescriptor(Descriptor):
     """Options of the single-gate RNN, ``h[t] = activation(x[t]W^T + (h[t-1]·m[t])R^T + b)``.
 
+    With ``heads``, which MPSGraph does not have, here and below, R is one block per head.
+
     >>> SingleGateRNNDescriptor(activation=Activation.TANH).activations
     (Activation.TANH,)
     """
@@ -127,6 +136,7 @@ class SingleGateRNNDescriptor(Descriptor):
     bidirectional: bool = False
     training: bool = False
     activation: _ActivationField = _RELU
+    heads: int = 1
 
     activation_fields = ("activation",)
     __hash__ = Descriptor.__hash__
@@ -154,6 +164,7 @@ class LSTMDescriptor(Descriptor):
     output_gate_activation: _ActivationField = _SIGMOID
     activation: _ActivationField = _TANH
     peephole_on_new_cell: bool = False
+    heads: int = 1
 
     activation_fields = (
         "input_gate_activation",
@@ -162,7 +173,7 @@ class LSTMDescriptor(Descriptor):
         "output_gate_activation",
         "activation",
     )
-    extensions = ("peephole_on_new_cell",)
+    extensions = ("peephole_on_new_cell", "heads")
     __hash__ = Descriptor.__hash__
 
 
@@ -183,6 +194,7 @@ class GRUDescriptor(Descriptor):
     update_gate_activation: _ActivationField = _SIGMOID
     reset_gate_activation: _ActivationField = _SIGMOID
     output_gate_activation: _ActivationField = _TANH
+    heads: int = 1
 
     activation_fields = (
         "update_gate_activation",

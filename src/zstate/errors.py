@@ -6,6 +6,10 @@ one line which call, which argument, what was wanted and what came.
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable
+
 
 class ZStateError(RuntimeError):
     """Base of every exception that zstate raises on purpose.
@@ -36,6 +40,38 @@ class BackendError(ZStateError):
 
 class GraphError(ZStateError, ValueError):
     """A graph was built or run with something that does not belong there."""
+
+
+class EquationError(ZStateError, ValueError):
+    """The equations of a cell cannot be read, or an engine could not compute them."""
+
+
+def visible(text: str) -> str:
+    """Text with an escape for each character that does not print: so a name from a file cannot end
+    its line, move a terminal's cursor, or break the text that it is put into."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def close_name(name: str, known: Iterable[str]) -> str | None:
+    """The one of some names that this is a misspelling of, None if it is another word: "gelu" is
+    close to "relu" and not meant by it, so the first letters must agree, and so must digits."""
+    word = name.lower()
+    alike = [
+        each for each in known if each[:1].lower() == word[:1] and _digits(each) == _digits(word)
+    ]
+    turned = [each for each in alike if sorted(each.lower()) == sorted(word)]
+    found = turned or difflib.get_close_matches(word, alike, n=1, cutoff=0.8)
+    return found[0] if found else None
+
+
+def _digits(text: str) -> list[str]:
+    return [c for c in text if c.isdigit()]
+
+
+def within(where: str, error: ZStateError) -> ZStateError:
+    """The same refusal with ``where`` in the place of its own label: a message has one of them."""
+    inner = re.sub(r"^\[[^]]*\] ", "", str(error))
+    return type(error)(f"{where}: {inner}")
 
 
 def refusal(operation: str, tensor: str, expected: str, got: str) -> str:

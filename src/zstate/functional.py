@@ -1,4 +1,4 @@
-"""The six operations on arrays: arrays in, a named tuple out; torch tensors give torch tensors.
+"""The operations on arrays: arrays in, a named tuple out; torch tensors give torch tensors.
 
 T time, N batch, I input features, H hidden units, D directions (2 when bidirectional), G gates.
 Shapes are those of docs/layouts.md, equations those of docs/equations.md. A member of a result
@@ -7,6 +7,8 @@ that was not produced, or whose input was not passed, is None. No input is ever 
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from . import operations as ops
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from .extensions import extended
 from .layout import is_jax_array, is_torch_tensor
 from .operations import AnyArray as Array
 from .operations import (
@@ -34,8 +37,14 @@ def run(
     tensors: tuple[Any, ...],
     descriptor: AnyDescriptor | None,
     backend: str | None,
+    heads: int = 1,
 ) -> ops.AnyResult:
-    """A call by its prepared run, which is made at the first of its kind."""
+    """A call by its prepared run, which is made at the first of its kind.
+
+    The last of the tensors are the resets, [T,N].
+    """
+    if tensors[-1] is not None or heads != 1:
+        tensors, descriptor = extended(operation, tensors, descriptor, heads)
     # First of all, since torch.compile follows a call on its tensors into here.
     if type(tensors[0]) is not np.ndarray:
         if is_torch_tensor(tensors[0]):
@@ -44,7 +53,7 @@ def run(
                 from .torch.operators import run as _on_torch
             return cast(ops.AnyResult, _on_torch(operation, tensors, descriptor, backend))
         if is_jax_array(tensors[0]):
-            from .jax.functions import run as on_jax
+            from .jax.functions import traced as on_jax
 
             return on_jax(operation, tensors, descriptor, backend)
     if backend is None:
@@ -67,6 +76,8 @@ def single_gate_rnn(
     bias: Array | None = None,
     init_state: Array | None = None,
     mask: Array | None = None,
+    resets: Array | None = None,
+    heads: int = 1,
     descriptor: SingleGateRNNDescriptor | None = None,
     backend: str | None = None,
 ) -> RNNResult:
@@ -78,7 +89,11 @@ def single_gate_rnn(
         input_weight: W [D·H,I].
         bias: b [D·H].
         init_state: h[-1] [N,D·H].
-        mask: m, anything that broadcasts to [T,N,D·H].
+        mask: m, anything that broadcasts to [T,N,D·H]; it multiplies h[t-1] in front of R, as
+            recurrent dropout does, and is not for padding.
+        resets: [T,N], true where step t begins a new sequence, from states of 0. MPSGraph has
+            neither resets nor heads.
+        heads: with several, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
         descriptor: the options; None means the defaults.
         backend: None for the fastest, or a backend's name.
 
@@ -91,8 +106,8 @@ def single_gate_rnn(
         >>> single_gate_rnn(x, R).state[-1]
         array([[2., 2., 2.]])
     """
-    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask)
-    return cast(RNNResult, run(ops.SINGLE_GATE_RNN, tensors, descriptor, backend))
+    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, resets)
+    return cast(RNNResult, run(ops.SINGLE_GATE_RNN, tensors, descriptor, backend, heads))
 
 
 def single_gate_rnn_gradients(
@@ -106,13 +121,16 @@ def single_gate_rnn_gradients(
     bias: Array | None = None,
     init_state: Array | None = None,
     mask: Array | None = None,
+    resets: Array | None = None,
+    heads: int = 1,
     descriptor: SingleGateRNNDescriptor | None = None,
     backend: str | None = None,
 ) -> RNNGradients:
     """The gradients of :func:`single_gate_rnn`, for every input that was passed.
 
     Args:
-        source, recurrent_weight, input_weight, bias, init_state, mask, descriptor: as forward.
+        source, recurrent_weight, input_weight, bias, init_state, mask, resets, heads, descriptor:
+            as forward.
         source_gradient: the gradient of h [T,N,D·H].
         z_state: training_state of the forward operation [T,N,D·H].
         state_gradient: the gradient of the last state [N,D·H] or [1,N,D·H].
@@ -131,9 +149,10 @@ def single_gate_rnn_gradients(
     """
     tensors = (
         *(source, recurrent_weight, source_gradient, z_state, state_gradient),
-        *(input_weight, bias, init_state, mask),
+        *(input_weight, bias, init_state, mask, resets),
     )
-    return cast(RNNGradients, run(ops.SINGLE_GATE_RNN_GRADIENTS, tensors, descriptor, backend))
+    found = run(ops.SINGLE_GATE_RNN_GRADIENTS, tensors, descriptor, backend, heads)
+    return cast(RNNGradients, found)
 
 
 def lstm(
@@ -146,6 +165,8 @@ def lstm(
     init_cell: Array | None = None,
     mask: Array | None = None,
     peephole: Array | None = None,
+    resets: Array | None = None,
+    heads: int = 1,
     descriptor: LSTMDescriptor | None = None,
     backend: str | None = None,
 ) -> LSTMResult:
@@ -158,8 +179,12 @@ def lstm(
         bias: b [D·4H].
         init_state: h[-1] [N,D·H].
         init_cell: c[-1] [N,D·H].
-        mask: m, anything that broadcasts to [T,N,D·H].
+        mask: m, anything that broadcasts to [T,N,D·H]; it multiplies h[t-1] in front of R, as
+            recurrent dropout does, and is not for padding.
         peephole: p [4H], bidirectional [2,4H] or [8H]; with peephole_on_new_cell o sees c[t].
+        resets: [T,N], true where step t begins a new sequence, from states of 0. MPSGraph has
+            neither resets nor heads.
+        heads: with several, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
         descriptor: the options; None means the defaults.
         backend: None for the fastest, or a backend's name.
 
@@ -176,9 +201,9 @@ def lstm(
     """
     tensors = (
         *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
-        *(mask, peephole),
+        *(mask, peephole, resets),
     )
-    return cast(LSTMResult, run(ops.LSTM_FORWARD, tensors, descriptor, backend))
+    return cast(LSTMResult, run(ops.LSTM_FORWARD, tensors, descriptor, backend, heads))
 
 
 def lstm_gradients(
@@ -196,6 +221,8 @@ def lstm_gradients(
     init_cell: Array | None = None,
     mask: Array | None = None,
     peephole: Array | None = None,
+    resets: Array | None = None,
+    heads: int = 1,
     descriptor: LSTMDescriptor | None = None,
     backend: str | None = None,
 ) -> LSTMGradients:
@@ -203,7 +230,7 @@ def lstm_gradients(
 
     Args:
         source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole,
-            descriptor: as forward.
+            resets, heads, descriptor: as forward.
         source_gradient: the gradient of h [T,N,D·H].
         z_state: training_state of the forward operation [T,N,D·4H].
         cell_output_fwd: cell of the forward operation [T,N,D·H].
@@ -225,9 +252,9 @@ def lstm_gradients(
     tensors = (
         *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
         *(state_gradient, cell_gradient, input_weight, bias, init_state, init_cell),
-        *(mask, peephole),
+        *(mask, peephole, resets),
     )
-    return cast(LSTMGradients, run(ops.LSTM_GRADIENTS, tensors, descriptor, backend))
+    return cast(LSTMGradients, run(ops.LSTM_GRADIENTS, tensors, descriptor, backend, heads))
 
 
 def gru(
@@ -239,6 +266,8 @@ def gru(
     init_state: Array | None = None,
     mask: Array | None = None,
     secondary_bias: Array | None = None,
+    resets: Array | None = None,
+    heads: int = 1,
     descriptor: GRUDescriptor | None = None,
     backend: str | None = None,
 ) -> GRUResult:
@@ -252,8 +281,12 @@ def gru(
         input_weight: W [D·3H,I].
         bias: b [D·3H].
         init_state: h[-1] [N,D·H].
-        mask: m, anything that broadcasts to [T,N,D·H].
+        mask: m, anything that broadcasts to [T,N,D·H]; it multiplies h[t-1] in front of R, as
+            recurrent dropout does, and is not for padding.
         secondary_bias: b2 [D·H], only with reset_after.
+        resets: [T,N], true where step t begins a new sequence, from states of 0. MPSGraph has
+            neither resets nor heads.
+        heads: with several, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
         descriptor: the options; None means the defaults.
         backend: None for the fastest, or a backend's name.
 
@@ -266,8 +299,11 @@ def gru(
         >>> gru(x, R, init_state=np.full((1, 2), 4.0)).state[-1]
         array([[1., 1.]])
     """
-    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias)
-    return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend))
+    tensors = (
+        *(source, recurrent_weight, input_weight, bias, init_state, mask),
+        *(secondary_bias, resets),
+    )
+    return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend, heads))
 
 
 def gru_gradients(
@@ -283,6 +319,8 @@ def gru_gradients(
     init_state: Array | None = None,
     mask: Array | None = None,
     secondary_bias: Array | None = None,
+    resets: Array | None = None,
+    heads: int = 1,
     descriptor: GRUDescriptor | None = None,
     backend: str | None = None,
 ) -> GRUGradients:
@@ -290,7 +328,7 @@ def gru_gradients(
 
     Args:
         source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias,
-            descriptor: as forward.
+            resets, heads, descriptor: as forward.
         source_gradient: the gradient of h [T,N,D·H].
         z_state: training_state of the forward operation [T,N,D·3H].
         output_fwd: state of the forward operation [T,N,D·H].
@@ -310,6 +348,44 @@ def gru_gradients(
     """
     tensors = (
         *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
-        *(input_weight, bias, init_state, mask, secondary_bias),
+        *(input_weight, bias, init_state, mask, secondary_bias, resets),
     )
-    return cast(GRUGradients, run(ops.GRU_GRADIENTS, tensors, descriptor, backend))
+    return cast(GRUGradients, run(ops.GRU_GRADIENTS, tensors, descriptor, backend, heads))
+
+
+def function_of(
+    operation: Operation, call: Callable[..., Any] = run, further: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """The function of an operation that is not written out above: a further cell's.
+
+    ``call`` takes the operation, its tensors, the descriptor, the backend, and the rest by name.
+    """
+    rest = ("heads", *further)
+    names = (*operation.inputs, "descriptor", "backend", *rest)
+    keyword, either = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(name, either)
+            if name in operation.required
+            else inspect.Parameter(name, keyword, default=1 if name == "heads" else None)
+            for name in names
+        ]
+    )
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        tensors = tuple(given.get(name) for name in operation.inputs)
+        others = {name: given[name] for name in rest if name in given}
+        return call(operation, tensors, given.get("descriptor"), given.get("backend"), **others)
+
+    function.__name__ = function.__qualname__ = operation.name
+    function.__doc__ = f"{operation.name}: {', '.join(operation.result._fields)}."
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function
+
+
+FURTHER = {
+    name: function_of(operation)
+    for name, operation in ops.OPERATIONS.items()
+    if name not in globals()
+}

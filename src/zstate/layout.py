@@ -23,45 +23,51 @@ from .errors import DTypeError, OptionError, ShapeError, refusal
 from .operations import OPERATIONS, Operation, check_saved
 from .types import FLOAT_NAMES, PartialShape, Shape, Value
 
-# One row a tensor: its axes as products of letters. A lone D is dropped with one direction.
-SHAPES: dict[str, str] = {
+# One row per tensor: its axes as products of letters. A lone D is dropped with one direction.
+_COMMON = {
     "source": "T N I",
     "gates": "T N DGH",  # a source that is already projected, and what project() makes
     "recurrent_weight": "D GH H",
     "input_weight": "DGH I",
     "bias": "DGH",
-    "init_state": "N DH",
-    "init_cell": "N DH",
-    "peephole": "D GH",
-    "secondary_bias": "DH",
     "mask": "T N DH",
-    "state": "T N DH",
-    "cell": "T N DH",
+    "resets": "T N 1D",  # as extensions.py prepares them
     "training_state": "T N DGH",
-    "source_gradient": "T N DH",
     "z_state": "T N DGH",
-    "cell_output_fwd": "T N DH",
-    "output_fwd": "T N DH",
-    "state_gradient": "N DH",
-    "cell_gradient": "N DH",
 }
 
-# Where the batch lies in the inputs of the forward operations that have one.
-BATCH_AXIS = {
-    name: SHAPES[name].split().index("N") for name in ("source", "init_state", "init_cell", "mask")
-}
 
-# Further shapes that mean the same tensor: the first form that fits by rank counts.
-_OTHER_FORMS: dict[str, tuple[str, ...]] = {
-    "peephole": ("DGH",),
-    "state_gradient": ("1 N DH",),
-    "cell_gradient": ("1 N DH", "T N DH"),
-}
+@lru_cache(maxsize=256)
+def tensor_forms(cell: Cell) -> dict[str, tuple[str, ...]]:
+    """The table for one cell, with its states and parameters: all forms that mean a tensor.
 
-# Per-step tensors that lie in the order of the input; all others lie in the order of the output.
-_INPUT_ORDER = frozenset({"source", "gates", "mask"})
+    The first is the table's own; of several, the one that fits by rank counts.
+    """
+    forms: dict[str, tuple[str, ...]] = {name: (form,) for name, form in _COMMON.items()}
+    for state in cell.states:
+        forms |= dict.fromkeys((state.name, state.output, state.gradient), ("T N DH",))
+        forms[state.initial] = ("N DH",)
+        # A state without a gradient of its own for every step has both in one.
+        every = ("T N DH",) if state.gradient == state.last_gradient else ()
+        forms[state.last_gradient] = ("N DH", "1 N DH", *every)
+    for parameter in cell.own:
+        forms[parameter.name] = ("D GH", "DGH") if parameter.by_gate else ("DH",)
+    return forms
+
 
 _CELLS: dict[str, Cell] = {each.cell.name: each.cell for each in OPERATIONS.values()}
+
+
+@lru_cache(maxsize=256)
+def batch_axes(operation: Operation) -> dict[str, int]:
+    """Where the batch lies in the inputs of a forward operation that have one."""
+    forms = {name: tensor_forms(operation.cell)[name][0].split() for name in operation.inputs}
+    return {name: form.index("N") for name, form in forms.items() if "N" in form}
+
+
+# Per-step tensors that lie in the order of the input; all others lie in the order of the output.
+_INPUT_ORDER = frozenset({"source", "gates", "mask", "resets"})
+
 DESCRIPTORS = cast(
     dict[str, type[AnyDescriptor]], {name: cell.descriptor for name, cell in _CELLS.items()}
 )
@@ -102,12 +108,23 @@ def _dims(form: str, gates: int, directions: int) -> tuple[Dim, ...]:
 
 
 def accepted_forms(
-    name: str, has_weight: bool, gates: int, directions: int
+    cell: Cell, name: str, has_weight: bool, directions: int, heads: int = 1
 ) -> list[tuple[Dim, ...]]:
     """The axes of a tensor, in every form that is accepted; the table's own form first."""
-    form = "gates" if name == "source" and not has_weight else name
-    texts = (SHAPES[form], *_OTHER_FORMS.get(name, ()))
-    return list(dict.fromkeys(_dims(text, gates, directions) for text in texts))
+    if name == "recurrent_weight" and heads > 1:  # one block per head of d units
+        both = (Dim(2, ""),) if directions == 2 else ()
+        return [(*both, Dim(heads, ""), Dim(len(cell.gates), "d"), Dim(1, "d"))]
+    texts = tensor_forms(cell)["gates" if name == "source" and not has_weight else name]
+    return list(dict.fromkeys(_dims(text, len(cell.gates), directions) for text in texts))
+
+
+def direction_part(cell: Cell, name: str, hidden: int) -> tuple[int | None, Shape]:
+    """The axis of a tensor that holds both directions side by side; or None and one's own shape."""
+    tokens = tensor_forms(cell)[name][0].split()
+    if tokens[0] != "D":
+        return next(k for k, token in enumerate(tokens) if "D" in token), ()
+    gates = len(cell.gates)
+    return None, tuple(gates * hidden if "G" in token else hidden for token in tokens[1:])
 
 
 def brackets(items: Iterable[object]) -> str:
@@ -163,7 +180,8 @@ class Layout:
     def forms(self, name: str) -> list[tuple[Dim, ...]]:
         """The axes of a tensor of this call, in every form that is accepted."""
         has_weight = "input_weight" in self.present
-        return accepted_forms(name, has_weight, len(self.cell_kind.gates), self.directions)
+        heads = self.descriptor.heads
+        return accepted_forms(self.cell_kind, name, has_weight, self.directions, heads)
 
     def partial_shape(self, name: str) -> PartialShape:
         """The shape of a tensor of this call, None where it is not known yet."""
@@ -181,12 +199,8 @@ class Layout:
         names = self.operation.result._fields
         if self.operation.is_gradient:
             return tuple(name for name in names if name in self.present)
-        if self.descriptor.training:
-            return names
-        cell = self.cell_kind
-        every = cell.keeps_states is not None and getattr(self.descriptor, cell.keeps_states)
-        wanted = [state.name for state in (cell.states if every else cell.states[:1])]
-        return tuple(name for name in names if name in wanted)
+        produced = self.cell_kind.produced(self.descriptor)
+        return tuple(name for name in names if name in produced)
 
     def direction(self, name: str, value: Value, index: int) -> Value:
         """One direction of a tensor in the form of the table, or with a leading axis of steps.
@@ -204,7 +218,7 @@ class Layout:
 
     def direction_axis(self, name: str) -> int | None:
         """The axis, from the end, with both directions side by side; None: they have their own."""
-        tokens = SHAPES[name].split()
+        tokens = tensor_forms(self.cell_kind)[name][0].split()
         places = [k - len(tokens) for k, token in enumerate(tokens) if "D" in token]
         return None if tokens[0] == "D" else places[0]
 
@@ -230,7 +244,7 @@ class _Checker:
     ) -> None:
         self.operation, self.descriptor, self.label = operation, descriptor, label
         self.device = device
-        self.letters: dict[str, int | None] = dict.fromkeys("TNIH")
+        self.letters: dict[str, int | None] = dict.fromkeys("TNIHd")  # d: units of one head
         self.gates = len(operation.cell.gates)
         self.directions = 2 if descriptor.bidirectional else 1
 
@@ -258,21 +272,20 @@ class _Checker:
     def _check_types(self, tensors: Mapping[str, TensorInfo]) -> str:
         dtype = tensors["source"].dtype
         for name, tensor in tensors.items():
-            if tensor.dtype not in FLOAT_NAMES:
-                one_of = "one of " + ", ".join(FLOAT_NAMES)
-                raise DTypeError(refusal(self.label, name, one_of, tensor.dtype))
+            check_type(self.label, name, tensor.dtype)
             if tensor.dtype != dtype:
                 raise DTypeError(refusal(self.label, name, f"{dtype} like source", tensor.dtype))
         return dtype
 
     def _check_meaning(self, tensors: Mapping[str, TensorInfo]) -> None:
-        for name, option in self.operation.cell.own:
+        for name, option, *_ in self.operation.cell.own:
             if name in tensors and option and not getattr(self.descriptor, option):
-                why = f"none, as it has no meaning without {option}=True in the descriptor"
+                why = f"{option}=True in the descriptor, without which it has no meaning"
                 raise OptionError(refusal(self.label, name, why, "a tensor"))
 
     def _check_shape(self, name: str, shape: PartialShape, projected: bool) -> None:
-        forms = accepted_forms(name, projected, self.gates, self.directions)
+        heads = self.descriptor.heads
+        forms = accepted_forms(self.operation.cell, name, projected, self.directions, heads)
         if name == "recurrent_weight" and shape:
             hidden = shape[-1]
             if hidden == 0:
@@ -284,16 +297,35 @@ class _Checker:
                         brackets(shape),
                     )
                 )
-            self.letters["H"] = hidden
+            self._learn_units(hidden)
         if name == "mask":
             fits = self._broadcasts(shape, forms[0])
         else:
             fits = any(self._fits(shape, dims) for dims in forms)
         if not fits:
+            got = brackets(shape)
+            if self._is_transposed(name, shape, forms[0]):
+                got += ", its transpose"
             expected = " or ".join(self._expected(dims) for dims in forms)
             if name == "mask":
                 expected = f"a shape that broadcasts to {expected}"
-            raise ShapeError(refusal(self.label, name, expected, brackets(shape)))
+            raise ShapeError(refusal(self.label, name, expected, got))
+
+    def _is_transposed(self, name: str, shape: PartialShape, dims: tuple[Dim, ...]) -> bool:
+        """Whether W or R has its last two axes exchanged; R's H is then the size of the other."""
+        if name != "recurrent_weight" or len(shape) != len(dims):
+            return name == "input_weight" and self._fits(shape[::-1], dims)
+        *front, hidden, rows = shape
+        self._learn_units(hidden)
+        if self._fits((*front, rows, hidden), dims):
+            return True
+        self._learn_units(rows)
+        return False
+
+    def _learn_units(self, units: int | None) -> None:
+        """From the last axis of R: the units of a head."""
+        self.letters["d"] = units
+        self.letters["H"] = None if units is None else units * self.descriptor.heads
 
     def _fits(self, shape: PartialShape, dims: tuple[Dim, ...]) -> bool:
         if len(shape) != len(dims):
@@ -342,17 +374,25 @@ def check(
     return _Checker(operation, descriptor, label or operation.name, device).check(tensors)
 
 
+def check_type(label: str, name: str, dtype: str) -> None:
+    """Refuse a tensor that is not of one of the four float types."""
+    if dtype not in FLOAT_NAMES:
+        one_of = "one of " + ", ".join(FLOAT_NAMES)
+        raise DTypeError(refusal(label, name, one_of, dtype))
+
+
 def check_descriptor(
     operation: Operation, descriptor: AnyDescriptor | None, label: str | None = None
 ) -> AnyDescriptor:
     """The descriptor, or the default one of the operation; another cell's is refused."""
-    kind = DESCRIPTORS[operation.cell.name]
+    kind = cast(type[AnyDescriptor], operation.cell.descriptor)
     if descriptor is None:
-        return kind()
+        return cast(AnyDescriptor, operation.cell.usual)
     if type(descriptor) is not kind:
-        raise DTypeError(
-            refusal(label or operation.name, "descriptor", kind.__name__, type(descriptor).__name__)
-        )
+        got = type(descriptor).__name__
+        if isinstance(descriptor, type):
+            got = f"the class {descriptor.__name__}, not one of its objects"
+        raise DTypeError(refusal(label or operation.name, "descriptor", kind.__name__, got))
     return descriptor
 
 
@@ -367,13 +407,22 @@ def bind(
     descriptor = check_descriptor(operation, descriptor)
     source = tensors[0]
     look = _torch_info if is_torch_tensor(source) else _numpy_info
-    infos = {}
+    infos = {
+        name: look(operation.name, name, tensor, source)
+        for name, tensor in by_name(operation, tensors).items()
+    }
+    device = source.device.type if look is _torch_info else "cpu"
+    return check(operation, infos, descriptor, device=device)
+
+
+def by_name(operation: Operation, tensors: tuple[Any, ...]) -> dict[str, Any]:
+    """A call's tensors without those left out; None for a required one stays, to be refused."""
+    given = {}
     for name, tensor in zip(operation.inputs, tensors, strict=True):
         check_saved(operation, name, tensor)
         if tensor is not None or name in operation.required:
-            infos[name] = look(operation.name, name, tensor, source)
-    device = source.device.type if look is _torch_info else "cpu"
-    return check(operation, infos, descriptor, device=device)
+            given[name] = tensor
+    return given
 
 
 def _numpy_info(operation: str, name: str, tensor: Any, source: Any) -> TensorInfo:

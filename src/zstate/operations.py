@@ -8,11 +8,13 @@ arguments which are there. One that was not produced, or whose input was not pas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from collections import namedtuple
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
-from .cells import GRU, LSTM, RNN, Cell
+from .cells import CELLS, GRU, LSTM, RNN, Cell
+from .cells.decorator import tell_of_cells
 from .errors import DTypeError, refusal
 
 # A NumPy array or a torch tensor, and results of the same library: no type says so without torch.
@@ -74,7 +76,18 @@ class GRUGradients(NamedTuple):
     secondary_bias: AnyArray
 
 
+def _by_place(result: tuple[Any, ...], key: Any) -> Any:
+    """``result[0]``; a name is refused with the way to say it."""
+    if isinstance(key, str):
+        names = ", ".join(f"result.{name}" for name in getattr(result, "_fields", ()))
+        expected = f"an index, or one of {names}"
+        raise DTypeError(refusal(type(result).__name__, "result[…]", expected, repr(key)))
+    return tuple.__getitem__(result, key)
+
+
 AnyResult = RNNResult | LSTMResult | GRUResult | RNNGradients | LSTMGradients | GRUGradients
+for _kind in get_args(AnyResult):
+    _kind.__getitem__ = _by_place
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,49 +103,85 @@ class Operation:
     required: tuple[str, ...]
     optional: tuple[str, ...]
     result: type[AnyResult]
+    # From the others, at once: torch.compile cannot take the lock of a cached property.
+    inputs: tuple[str, ...] = field(init=False)
+    is_gradient: bool = field(init=False)
+    key: str = field(init=False)  # of no operation with other equations; ``name`` is for messages
 
-    @cached_property
-    def inputs(self) -> tuple[str, ...]:
-        return self.required + self.optional
+    def __post_init__(self) -> None:
+        is_gradient = "source_gradient" in self.required
+        object.__setattr__(self, "inputs", self.required + self.optional)
+        object.__setattr__(self, "is_gradient", is_gradient)
+        object.__setattr__(self, "key", self.cell.key + "_gradients" * is_gradient)
 
-    @cached_property
-    def is_gradient(self) -> bool:
-        return "source_gradient" in self.required
+    def __repr__(self) -> str:
+        return self.key
 
 
-def _forward(cell: Cell, result: type[AnyResult]) -> Operation:
-    """A cell's forward operation; its inputs follow from the cell."""
-    initial = tuple(state.initial for state in cell.states)
+def operations_of(cell: Cell) -> tuple[Operation, Operation]:
+    """A cell's forward operation and its gradient operation: the same objects each time."""
+    found: tuple[Operation, Operation] | None = cell.__dict__.get("_operations")
+    if found is None:  # kept with the cell, which may be made at run time and forgotten again
+        found = cell.__dict__.setdefault("_operations", _operations(cell))
+    return found
+
+
+def _operations(cell: Cell) -> tuple[Operation, Operation]:
+    first = ("source", "recurrent_weight")
     own = tuple(parameter.name for parameter in cell.own)
-    optional = ("input_weight", "bias", *initial, "mask", *own)
-    return Operation(cell.name, cell, ("source", "recurrent_weight"), optional, result)
-
-
-def _backward(forward: Operation, result: type[AnyResult]) -> Operation:
-    """The gradient operation of a forward operation; its inputs follow as well."""
-    cell = forward.cell
-    required = (*forward.required, "source_gradient", *cell.fed_back)
+    initial = tuple(state.initial for state in cell.states)
+    optional = ("input_weight", "bias", *initial, "mask", *own, "resets")
+    result, gradients = _results(cell)
+    required = (*first, "source_gradient", *cell.fed_back)
     last = tuple(state.last_gradient for state in cell.states)
-    return Operation(f"{cell.name}_gradients", cell, required, (*last, *forward.optional), result)
+    return (
+        Operation(cell.name, cell, first, optional, result),
+        Operation(f"{cell.name}_gradients", cell, required, (*last, *optional), gradients),
+    )
 
 
-SINGLE_GATE_RNN = _forward(RNN, RNNResult)
-SINGLE_GATE_RNN_GRADIENTS = _backward(SINGLE_GATE_RNN, RNNGradients)
-LSTM_FORWARD = _forward(LSTM, LSTMResult)
-LSTM_GRADIENTS = _backward(LSTM_FORWARD, LSTMGradients)
-GRU_FORWARD = _forward(GRU, GRUResult)
-GRU_GRADIENTS = _backward(GRU_FORWARD, GRUGradients)
+def _results(cell: Cell) -> tuple[type[Any], type[Any]]:
+    """The types of the results: those above, or made from the cell."""
+    if cell.key in _PUBLISHED:
+        return _PUBLISHED[cell.key]
+    title = cell.name.title().replace("_", "")
+    title = title if title.isidentifier() else f"Cell{title}"  # of a name such as _1
+    own = [parameter.name for parameter in cell.own]
+    weights = ("source", "recurrent_weight", "input_weight", "bias", *own)
+    states = (state.name for state in cell.states)
+    initial = (state.initial for state in cell.states)
+    return (
+        _made(f"{title}Result", (*states, "training_state")),
+        _made(f"{title}Gradients", (*weights, *initial)),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _made(name: str, fields: tuple[str, ...]) -> Any:
+    """The same type each time, so that pickle and jax.export can tell of it by these two."""
+    made = cast(Any, namedtuple(name, fields))
+    made.__getitem__ = _by_place
+    made.__reduce__ = lambda result: (_remade, (name, fields, tuple(result)))
+    return made
+
+
+def _remade(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return _made(name, fields)(*values)
+
+
+_PUBLISHED: dict[str, tuple[type[Any], type[Any]]] = {
+    "single_gate_rnn": (RNNResult, RNNGradients),
+    "lstm": (LSTMResult, LSTMGradients),
+    "gru": (GRUResult, GRUGradients),
+}
+
+SINGLE_GATE_RNN, SINGLE_GATE_RNN_GRADIENTS = operations_of(RNN)
+LSTM_FORWARD, LSTM_GRADIENTS = operations_of(LSTM)
+GRU_FORWARD, GRU_GRADIENTS = operations_of(GRU)
+tell_of_cells(operations_of)  # not in a cell's first call, which torch.compile may be reading
 
 OPERATIONS: dict[str, Operation] = {
-    operation.name: operation
-    for operation in (
-        SINGLE_GATE_RNN,
-        SINGLE_GATE_RNN_GRADIENTS,
-        LSTM_FORWARD,
-        LSTM_GRADIENTS,
-        GRU_FORWARD,
-        GRU_GRADIENTS,
-    )
+    operation.name: operation for cell in CELLS for operation in operations_of(cell)
 }
 
 

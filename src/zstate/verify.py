@@ -1,12 +1,14 @@
 """How far a backend is from the oracle: cases over cells and options, and the error of each.
 
-Used by ``zstate check`` and by whoever brings a backend of their own. Inputs are random and
-nowhere zero: zeros hide mistakes.
+Used by ``zstate check`` and by whoever brings a backend or a cell of their own. Inputs are random
+and nowhere zero: zeros hide mistakes. A cell from equations begins with states that it reaches
+itself, since others may make no sense to it, and has parameters between 0.2 and 0.8.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
@@ -15,11 +17,14 @@ import numpy as np
 
 from . import functional
 from .backends import BACKENDS
-from .cells.activations import ACTIVATIONS
+from .cells import Cell, MadeCell
+from .cells.expressions import ordered
+from .cells.functions import ACTIVATIONS, FUNCTIONS
 from .descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from .descriptors import SingleGateRNNDescriptor as RNNDescriptor
 from .layout import Layout, cell_of
-from .operations import OPERATIONS, AnyResult, Operation
+from .mpsgraph import published
+from .operations import AnyResult, Operation, operations_of
 from .types import FLOAT_NAMES, Array, Shape, float_dtype
 
 
@@ -45,25 +50,50 @@ class Case:
     every_cell: bool = False  # a gradient for every c, not for the last one
     scale: float = 1.0  # of all inputs
     extra: dict[str, Shape] = field(default_factory=dict, compare=False)  # shapes of the mask
+    resets: bool = False
+    made: MadeCell | None = None  # a cell from equations; else the descriptor's
+
+    @property
+    def cell(self) -> Cell:
+        return cell_of(self.descriptor) if self.made is None else self.made.definition
 
 
-_NO_OPTIONS = frozenset({"mask", "peephole", "secondary_bias"})
+_NO_OPTIONS = frozenset({"mask", "peephole", "secondary_bias", "resets"})
 _MASKS: dict[str, Shape] = {"[T,N,H]": (7, 3, 9), "[1,N,H]": (1, 3, 9), "[T,1,1]": (7, 1, 1)}
 
 
-def _cases(kind: type[AnyDescriptor], own: dict[str, dict[str, Any]]) -> list[Case]:
-    """The cases that every cell has, and those of its own options."""
+def _common_cases(kind: type[Any], initial: Collection[str]) -> list[Case]:
+    """The cases that every cell has."""
     cases = [
         Case("defaults", kind(training=True), _NO_OPTIONS),
         Case("all inputs", kind(training=True)),
         Case("bidirectional", kind(training=True, bidirectional=True), every_cell=True),
         Case("reverse", kind(training=True, reverse=True), every_cell=True),
         Case("pre-projected", kind(training=True), frozenset({"input_weight", "bias"})),
-        Case("no initial state", kind(training=True), frozenset({"init_state", "init_cell"})),
+        Case("no initial state", kind(training=True), frozenset(initial)),
         Case("T = 1", kind(training=True), sizes=(1, 2, 3, 4)),
         Case("H = 64", kind(training=True, bidirectional=True), sizes=(20, 8, 32, 64)),
     ]
-    cases += [Case(f"mask {n}", kind(training=True), extra={"mask": s}) for n, s in _MASKS.items()]
+    cases += [
+        Case("resets", kind(training=True), resets=True),
+        Case("resets, both ways", kind(training=True, bidirectional=True), resets=True),
+        Case("heads", kind(training=True, heads=3)),
+        Case("resets and heads", kind(training=True, heads=3, reverse=True), resets=True),
+    ]
+    masks = _MASKS.items()
+    return cases + [Case(f"mask {n}", kind(training=True), extra={"mask": s}) for n, s in masks]
+
+
+def cases_of(made: MadeCell) -> list[Case]:
+    """The cases of a cell from equations."""
+    cell = made.definition
+    common = _common_cases(cell.descriptor, [state.initial for state in cell.states])
+    return [replace(case, made=made) for case in common]
+
+
+def _cases(kind: type[AnyDescriptor], own: dict[str, dict[str, Any]]) -> list[Case]:
+    """The cases of a built-in cell: also its own options and the activations."""
+    cases = _common_cases(kind, ("init_state", "init_cell"))
     cases += [Case(title, kind(training=True, **options)) for title, options in own.items()]
     return cases + [_with_activation(kind, activation) for activation in Activation]
 
@@ -71,12 +101,17 @@ def _cases(kind: type[AnyDescriptor], own: dict[str, dict[str, Any]]) -> list[Ca
 def _with_activation(kind: type[AnyDescriptor], first: Activation) -> Case:
     """Every gate another activation, beginning with one."""
     names = kind.activation_fields
-    kinds = list(Activation)
+    # Not beside one that an engine, or MPSGraph, lacks: it would have to leave out the case.
+    kinds = [other for other in Activation if _known_to(other) == _known_to(first)]
     start = kinds.index(first)
     chosen: dict[str, Any] = dict(zip(names, cycle(kinds[start:] + kinds[:start]), strict=False))
     descriptor = kind(training=True, **chosen)
     # Few steps of small numbers: gates without a bound make the state grow beyond float16.
     return Case(f"{first.name.lower()} first", descriptor, sizes=(3, 3, 5, 9), scale=0.4)
+
+
+def _known_to(kind: Activation) -> tuple[bool, bool]:
+    return ACTIVATIONS[kind].compiled, kind in published.ACTIVATIONS
 
 
 CASES: dict[str, list[Case]] = {
@@ -113,60 +148,118 @@ def cell_name(descriptor: AnyDescriptor) -> str:
 
 def make_inputs(case: Case, seed: int) -> dict[str, Array]:
     """Random float64 inputs of the gradient operation, but for the forward results."""
-    operation = OPERATIONS[cell_name(case.descriptor) + "_gradients"]
-    present = set(operation.inputs) - case.without
-    for name, option in operation.cell.own:
+    _, operation = operations_of(case.cell)
+    present = set(operation.inputs) - case.without - {"resets"}
+    for name, option, *_ in operation.cell.own:
         if option and not getattr(case.descriptor, option):
             present.discard(name)
-    layout = Layout(
-        operation,
-        case.descriptor,
-        "float64",
-        dict(zip("TNIH", case.sizes, strict=True)),
-        frozenset(present),
-    )
+    layout = _layout(case, operation, "float64", present)
     rng = np.random.default_rng([seed, zlib.crc32(case.title.encode())])
     scale = {
         "recurrent_weight": case.sizes[3] ** -0.5,
         "input_weight": max(case.sizes[2], 1) ** -0.5,
     }
     inputs = {}
+    first, *others = operation.cell.states
     for name in operation.inputs:
         if name not in present or name in operation.cell.fed_back:
             continue
         shape = case.extra.get(name, layout.shape(name))
-        if name == "cell_gradient" and case.every_cell:
-            shape = layout.shape("state")
+        if case.every_cell and name in {state.gradient for state in others}:
+            shape = layout.shape(first.name)
         inputs[name] = rng.normal(size=shape) * scale.get(name, 1.0) * case.scale
+    if case.resets:
+        inputs["resets"] = rng.random(case.sizes[:2]) < 0.3
     if "mask" in inputs:
         keep = rng.random(inputs["mask"].shape) < 0.8
         inputs["mask"] = np.where(keep, 1.25, 0.0)
+    return inputs if case.made is None else _of_made_cell(case, inputs, rng)
+
+
+def _of_made_cell(
+    case: Case, inputs: dict[str, Array], rng: np.random.Generator
+) -> dict[str, Array]:
+    """The inputs with parameters between 0.2 and 0.8, and states after some steps of the cell."""
+    for parameter in case.cell.own:
+        inputs[parameter.name] = rng.uniform(0.2, 0.8, size=inputs[parameter.name].shape)
+    values = _step_columns(case)  # values per step likewise, or a little outside
+    if "input_weight" in inputs:
+        inputs["input_weight"][values] *= 0.05
+        inputs["bias"][values] = rng.uniform(0.2, 0.8, size=len(values))
+    initial = {state.initial for state in case.cell.states}
+    source = inputs["source"]
+    later = {*initial, "mask", "resets"}
+    before = {name: array for name, array in inputs.items() if name not in later}
+    before["source"] = rng.normal(size=(5, *source.shape[1:]))
+    if "input_weight" not in inputs:
+        for each in (source, before["source"]):
+            each[..., values] = rng.uniform(0.2, 0.8, size=each[..., values].shape)
+    there = run_forward(case, before, "reference")
+    for state in case.cell.states:
+        if state.initial in inputs:
+            last = _last(case, there[state.name])
+            inputs[state.initial] = np.where(last == 0, rng.uniform(0.05, 0.1), last)
     return inputs
+
+
+def _step_columns(case: Case) -> list[int]:
+    """Where the values per step lie among the gates of both directions."""
+    assert case.made is not None
+    gates = case.cell.gates * (2 if case.descriptor.bidirectional else 1)
+    places = [k for k, gate in enumerate(gates) if gate in case.made.steps]
+    return [place * case.sizes[3] + unit for place in places for unit in range(case.sizes[3])]
+
+
+def _layout(case: Case, operation: Operation, dtype: str, present: Collection[str]) -> Layout:
+    sizes = dict(zip("TNIH", case.sizes, strict=True))
+    sizes["d"] = sizes["H"] // case.descriptor.heads
+    return Layout(operation, case.descriptor, dtype, sizes, frozenset(present))
+
+
+def serves(backend: str, case: Case, dtype: str) -> bool:
+    """Whether a backend has the cell, the activations and the type of a case."""
+    if backend == "jax":  # composes what no engine serves
+        return True
+    operation, _ = operations_of(case.cell)
+    layout = _layout(case, operation, dtype, {*operation.required, *case.cell.needed})
+    return BACKENDS[backend].refuses(layout) is None
 
 
 def run_forward(case: Case, inputs: dict[str, Array], backend: str) -> dict[str, Array]:
     """The forward results by name."""
-    operation = OPERATIONS[cell_name(case.descriptor)]
-    return _present(_call(operation, inputs, case.descriptor, backend))
+    operation, _ = operations_of(case.cell)
+    return _present(_call(case, operation, inputs, backend))
 
 
 def run_backward(
     case: Case, inputs: dict[str, Array], there: dict[str, Array], backend: str
 ) -> dict[str, Array]:
     """The gradients by the name of their input, from what the forward operation gave."""
-    operation = OPERATIONS[cell_name(case.descriptor) + "_gradients"]
+    _, operation = operations_of(case.cell)
     fed = {name: there[result] for name, result in operation.cell.fed_back.items()}
-    return _present(_call(operation, {**inputs, **fed}, case.descriptor, backend))
+    return _present(_call(case, operation, {**inputs, **fed}, backend))
 
 
 def _present(result: AnyResult) -> dict[str, Array]:
     return {name: array for name, array in result._asdict().items() if array is not None}
 
 
-def _call(
-    operation: Operation, inputs: dict[str, Array], descriptor: AnyDescriptor, backend: str
+def _call(case: Case, operation: Operation, inputs: dict[str, Array], backend: str) -> AnyResult:
+    filled = {}
+    if case.made is not None:
+        both, heads = case.descriptor.bidirectional, case.descriptor.heads
+        filled = case.made.initial_values(inputs, both, heads)
+    tensors = tuple(map((inputs | filled).get, operation.inputs))
+    result = _call_on(operation, tensors, case.descriptor, backend)
+    return result._replace(**dict.fromkeys(filled)) if operation.is_gradient else result
+
+
+def _call_on(
+    operation: Operation,
+    tensors: tuple[Array | None, ...],
+    descriptor: AnyDescriptor,
+    backend: str,
 ) -> AnyResult:
-    tensors = tuple(inputs.get(name) for name in operation.inputs)
     if backend == "jax":
         return _call_on_jax(operation, tensors, descriptor)
     if BACKENDS[backend].device == "cpu":
@@ -246,7 +339,8 @@ def gradient_error(case: Case, seed: int) -> float:
 
     The loss is a random weighting of everything that a gradient can come in for; the differences
     are of fourth order, along one random direction per input. A difference across a kink means
-    nothing, so the activations that have one are replaced by smooth ones.
+    nothing, so the activations that have one are replaced by smooth ones; equations stay as they
+    are, and the steps become short enough to cross none.
     """
     names = case.descriptor.activation_fields
     smooth: dict[str, Any] = {name: _smooth(getattr(case.descriptor, name)) for name in names}
@@ -269,9 +363,16 @@ def _difference(case: Case, inputs: dict[str, Array], name: str, along: Array) -
 
     Peepholes on large cell states can make the loss bend so sharply that no one step serves every
     draw. The step is therefore shortened until two estimates in turn stop coming closer, which is
-    where rounding takes over; what is being checked has no say in it.
+    where rounding takes over; what is being checked has no say in it. Across a kink estimates do
+    not agree: of a cell that has one, the three in turn that agree best count.
     """
     step = 3e-4 / float(np.max(np.abs(along)))
+    if case.made is not None and _has_kinks(case):
+        steps = step / 4.0 ** np.arange(8)
+        found = np.array([_central_difference(case, inputs, name, along, s) for s in steps])
+        three = np.stack([found[:-2], found[1:-1], found[2:]])
+        spread = np.nan_to_num(np.ptp(three, axis=0), nan=np.inf)
+        return float(three[1, np.argmin(spread)])
     last, gap = _central_difference(case, inputs, name, along, step), np.inf
     while True:
         step /= 4
@@ -279,6 +380,12 @@ def _difference(case: Case, inputs: dict[str, Array], name: str, along: Array) -
         if not abs(estimate - last) < gap:
             return last
         last, gap = estimate, abs(estimate - last)
+
+
+def _has_kinks(case: Case) -> bool:
+    trace = case.cell.forward(case.descriptor, case.cell.needed, "mask" not in case.without)
+    every = ordered(trace.states)
+    return any(each.op in FUNCTIONS and not FUNCTIONS[each.op].smooth for each in every)
 
 
 def _central_difference(
@@ -295,13 +402,12 @@ def _central_difference(
 def _loss(case: Case, inputs: dict[str, Array]) -> float:
     """What the incoming gradients are the gradients of."""
     there = run_forward(case, inputs, "reference")
-    state = there["state"]
-    loss = float(np.vdot(inputs["source_gradient"], state))
-    loss += float(np.vdot(inputs["state_gradient"], _last(case, state)))
-    if "cell_gradient" in inputs:
-        cell = there["cell"]
-        seen = cell if inputs["cell_gradient"].ndim == 3 else _last(case, cell)
-        loss += float(np.vdot(inputs["cell_gradient"], seen))
+    loss = 0.0
+    for state in case.cell.states:
+        steps = there[state.name]
+        for name in sorted({state.gradient, state.last_gradient} & set(inputs)):
+            seen = steps if inputs[name].ndim == 3 else _last(case, steps)
+            loss += float(np.vdot(inputs[name], seen))
     return loss
 
 

@@ -39,6 +39,7 @@ def test_show_config_as_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.match(r"(GNU|Clang|AppleClang) \d+\.", engine["compiler"])
         assert "-ffp-contract=fast" in engine["flags of the engines"].split()
         assert set(native._native.supported_isas()) <= set(engine["instruction sets built"].split())
+        assert re.fullmatch("[0-9a-f]{16}", engine["digest of its sources"])
         assert any(Path(native._native.__file__).parent.glob("libzstate_xla.*")) == (
             "no XLA handlers" not in engine["options"]
         )

@@ -19,6 +19,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "bidirectional": False,
         "training": False,
         "activation": A.RELU,
+        "heads": 1,
     },
     zs.LSTMDescriptor: {
         "reverse": False,
@@ -32,6 +33,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "output_gate_activation": A.SIGMOID,
         "activation": A.TANH,
         "peephole_on_new_cell": False,
+        "heads": 1,
     },
     zs.GRUDescriptor: {
         "reverse": False,
@@ -43,6 +45,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "update_gate_activation": A.SIGMOID,
         "reset_gate_activation": A.SIGMOID,
         "output_gate_activation": A.TANH,
+        "heads": 1,
     },
 }
 FIELDS = [
@@ -56,6 +59,8 @@ every_field = pytest.mark.parametrize(("kind", "name"), FIELDS)
 
 def other_value(kind: type, name: str) -> Any:
     default = DEFAULTS[kind][name]
+    if name == "heads":
+        return 3
     return A.HARD_SIGMOID if isinstance(default, A) else not default
 
 
@@ -118,13 +123,16 @@ def test_the_repr_is_readable_and_makes_the_same_again(kind: Any, name: str) -> 
 @every_field
 @pytest.mark.parametrize("value", [None, 0, 1, 3, "yes", "TANH", 2.0, [], A], ids=repr)
 def test_a_wrong_type_is_refused_by_field(kind: Any, name: str, value: Any) -> None:
+    if name == "heads" and type(value) is int:
+        return  # of the right type
     with pytest.raises(TypeError) as caught:
         kind(**{name: value})
     assert isinstance(caught.value, zs.ZStateError)
     message = str(caught.value)
     assert kind.__name__ in message
     assert name in message
-    assert ("Activation" if isinstance(DEFAULTS[kind][name], A) else "bool") in message
+    expected = {A: "Activation", bool: "bool", int: "an integer"}
+    assert expected[type(DEFAULTS[kind][name])] in message
     assert type(value).__name__ in message
 
 
@@ -204,3 +212,10 @@ def test_a_mistyped_activation_gets_a_suggestion(
 ) -> None:
     with pytest.raises(zs.DescriptorError, match=f"{name}: .* got '{given}' .*mean '{meant}'\\?"):
         kind(**{name: given})
+
+
+@descriptors
+@pytest.mark.parametrize("heads", [0, -3, True])
+def test_a_wrong_number_of_heads(kind: Any, heads: int) -> None:
+    with pytest.raises(zs.ZStateError, match="heads: expected (at least 1|an integer), got"):
+        kind(heads=heads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 import zstate as zs
 from zstate import pipeline, verify
 from zstate.backends import cuda
+from zstate.extensions import extended
 from zstate.layout import bind
 from zstate.operations import OPERATIONS
 from zstate.types import Array
@@ -23,6 +26,7 @@ def on_torch(name: str, case: verify.Case, arrays: dict[str, Array]) -> dict[str
     operation = OPERATIONS[name]
     given = (arrays.get(each) for each in operation.inputs)
     tensors = tuple(None if a is None else torch.from_numpy(np.ascontiguousarray(a)) for a in given)
+    tensors, _ = extended(operation, tensors, case.descriptor, 1)
     results = pipeline.run(bind(operation, tensors, case.descriptor), tensors)
     named = zip(operation.result._fields, results, strict=True)
     return {each: tensor for each, tensor in named if tensor is not None}
@@ -69,7 +73,7 @@ def test_sixteen_bits_are_storage(dtype: torch.dtype) -> None:
     x = torch.full((steps, 1, 1), 2.0**-10, dtype=dtype)
     weight = torch.ones(1, 1, dtype=dtype)
     operation = OPERATIONS["single_gate_rnn"]
-    tensors = (x, weight, None, None, None, None)
+    tensors = (x, weight, None, None, None, None, None)
     state = pipeline.run(bind(operation, tensors, None), tensors)[0]
     assert state.dtype == dtype
     assert abs(float(state[-1]) - steps * 2.0**-10) < 0.01
@@ -111,3 +115,40 @@ def test_a_bad_recurrent_weight_shows_at_the_first_step(cell: str, bad: float) -
 def test_without_a_device_the_cuda_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cuda.unavailable() == "torch sees no CUDA device"
+    monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
+    assert cuda.unavailable() == "torch is not installed"
+
+
+@pytest.mark.parametrize("shape", [(9, 4, 5), (1, 30, 5), (1, 1, 5), (70, 5)])
+def test_large_products_in_parts_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(2)
+    left, right = rng.normal(size=shape), rng.normal(size=(5, 6))
+    wanted = np.einsum("...k,kh->...h", left, right)
+    monkeypatch.setattr(pipeline, "_LARGE", 200)  # three rows
+    np.testing.assert_allclose(pipeline.product(left, right), wanted, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(pipeline.product(left[::-1], right), wanted[::-1], rtol=1e-13)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_ctrl_c_ends_a_large_product(monkeypatch: pytest.MonkeyPatch, gradient: bool) -> None:
+    """NumPy hears no signal inside of a product: one comes during the third part of one."""
+    rng = np.random.default_rng(2)
+    x, R, W = (rng.normal(size=shape) for shape in ((9, 2, 5), (12, 3), (12, 5)))
+    descriptor = zs.LSTMDescriptor(training=True, produce_cell=True)
+    made = zs.lstm(x, R, input_weight=W, descriptor=descriptor)
+    parts = []
+
+    def matmul(left: Any, right: Any, out: Any) -> None:
+        parts.append(left.shape)
+        if len(parts) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(pipeline, "_LARGE", 2 * 2 * 5 * 12 + 1)
+    monkeypatch.setattr(np, "matmul", matmul)
+    options: Any = {"input_weight": W, "descriptor": descriptor, "backend": "reference"}
+    fed = (made.state, made.training_state, made.cell) if gradient else ()
+    with pytest.raises(KeyboardInterrupt):
+        (zs.lstm_gradients if gradient else zs.lstm)(x, R, *fed, **options)
+    assert len(parts) == 3

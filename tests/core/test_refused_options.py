@@ -52,7 +52,11 @@ def test_a_descriptor_of_another_cell(cell: str, kind: str) -> None:
     wrong: list[tuple[Any, str]] = [
         (made(), made.__name__) for other, made in DESCRIPTORS.items() if other != cell
     ]
-    wrong += [({"reverse": True}, "dict"), ("lstm", "str"), (DESCRIPTORS[cell], "type")]
+    wrong += [
+        ({"reverse": True}, "dict"),
+        ("lstm", "str"),
+        (DESCRIPTORS[cell], f"the class {right}"),
+    ]
     for descriptor, shown in wrong:
         with pytest.raises(TypeError) as caught:
             call(case, kind, tensors, descriptor=descriptor)

@@ -144,6 +144,33 @@ def test_the_message_is_the_one_that_was_promised() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("cell", "rows"), [("lstm", 4), ("gru", 3)])
+def test_a_transposed_weight(cell: str, rows: int, kind: str) -> None:
+    for direction, front in (("forward", ()), ("bidirectional", (2,))):
+        case = full(cell, direction, H=5)
+        wrong = {**arguments(case, kind), "recurrent_weight": np.zeros((*front, 5, rows * 5))}
+        expected, got = refused(zs.ShapeError, case, kind, wrong, "recurrent_weight")
+        assert expected.endswith(f"= {text_of((*front, rows * 5, 5))}")
+        assert got == f"{text_of((*front, 5, rows * 5))}, its transpose"
+        transposed = arguments(case, kind)["input_weight"].T
+        wrong = {**arguments(case, kind), "input_weight": transposed}
+        expected, got = refused(zs.ShapeError, case, kind, wrong, "input_weight")
+        assert got == f"{text_of(transposed.shape)}, its transpose"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_transposed_input_weight(cell: str, kind: str) -> None:
+    case = full(cell, "bidirectional", I=3, H=5)
+    tensors = arguments(case, kind)
+    right = tensors["input_weight"].shape  # as flax has it, the other way round
+    wrong = {**tensors, "input_weight": np.zeros(right[::-1])}
+    expected, got = refused(zs.ShapeError, case, kind, wrong, "input_weight")
+    assert expected.endswith(f"= {text_of(right)}")
+    assert got == f"{text_of(right[::-1])}, its transpose"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_hidden_features(cell: str, kind: str) -> None:
     case = full(cell)

@@ -11,11 +11,12 @@ import torch
 
 from zstate.backends.cuda import engine, prepared
 from zstate.backends.cuda.arguments import MASK, Argument, Arguments
-from zstate.backends.cuda.calls import WRITTEN
 from zstate.backends.cuda.launch import Kernel
+from zstate.backends.cuda.passes import Options, pass_of
 from zstate.backends.cuda.placement import Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 from zstate.backends.cuda.prepared import Memory, Step, tensor_of
+from zstate.backends.cuda.printing import fields_of, written_by
 
 CHIP = Chip(132, 232448, (9, 0))
 
@@ -36,15 +37,17 @@ class PretendedScan:
 
     fields, exchange, _step_memory = Kernel.fields, Kernel.exchange, Kernel._step_memory
 
-    def __init__(self, scan: Scan, placement: Placement) -> None:
+    def __init__(self, scan: Scan, options: Options, placement: Placement) -> None:
         self.scan, self.placement, self.device = scan, placement, 0
+        self.options, self.words = options, fields_of(pass_of(options))
+        self.written = written_by(pass_of(options))
         self.code, self.launches = b"machine code", [(0, 12), (2, 6)]
         self.read: dict[str, torch.Tensor] = {}  # before it wrote anything
         self.seen: dict[str, torch.Tensor] = {}
         self.addresses: dict[str, int] = {}
 
     def launched(self, arguments: Arguments, steps: int, fields: dict[str, Argument]) -> Step:
-        tensors, written = named(fields), WRITTEN[self.scan.backward]
+        tensors, written = named(fields), self.written
 
         def copies(memory: Memory) -> dict[str, torch.Tensor]:
             return {f: tensor_of(arguments, memory, name).clone() for f, name in tensors.items()}
@@ -64,9 +67,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[PretendedScan]:
     """From now on the engine runs on CPU tensors; the scans that it prepares."""
     made: list[PretendedScan] = []
 
-    def kernel_of(scan: Scan, options: Any, device: Any, in_steps: bool) -> Any:
+    def kernel_of(scan: Scan, options: Options, device: Any, in_steps: bool) -> Any:
         assert in_steps
-        made.append(PretendedScan(scan, placements(scan, CHIP)[0]))
+        made.append(PretendedScan(scan, options, placements(scan, CHIP)[0]))
         return made[-1]
 
     monkeypatch.setattr(engine, "kernel_of", kernel_of)

@@ -7,16 +7,24 @@ import itertools
 import re
 import zlib
 
+import numpy as np
 import pytest
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
 pytest.importorskip("cuda.core")
 
+from tests.cells.made_up import make  # noqa: E402
+from tests.cuda.forms import FORMS, everything, plain, scan  # noqa: E402
+from zstate import LSTMDescriptor  # noqa: E402
 from zstate.backends.cuda import compiler  # noqa: E402
-from zstate.backends.cuda.options import Options, constants, product_constants  # noqa: E402
+from zstate.backends.cuda.calls import optional_registers  # noqa: E402
+from zstate.backends.cuda.launch import specialisation  # noqa: E402
+from zstate.backends.cuda.options import product_constants  # noqa: E402
+from zstate.backends.cuda.passes import Options, lacks, pass_of  # noqa: E402
 from zstate.backends.cuda.placement import ROW, STEPS, WIDE, Chip, Placement, Scan  # noqa: E402
 from zstate.backends.cuda.placements import placements  # noqa: E402
 from zstate.backends.cuda.products import SPLIT  # noqa: E402
+from zstate.cells import LSTM  # noqa: E402
 
 try:
     nvrtc.nvrtcVersion()
@@ -28,63 +36,34 @@ CHIPS = {
     "sm_90": Chip(132, 232448, (9, 0)),
     "sm_100": Chip(148, 232448, (10, 0)),
 }
-CELLS = {
-    "single_gate_rnn": ((0,), (1,)),
-    "lstm": ((0, 2, 1, 3), (3, 4, 2, 3, 2)),
-    "gru": ((1, 0, 2), (3, 3, 2)),
-}
 SIZES = [(9, 3), (128, 1), (256, 16), (512, 64), (1024, 40), (2048, 32)]
 
 
-def everything(cell: str, backward: bool, reset_after: bool, new_cell: bool = False) -> Options:
-    """All inputs of a call at once."""
-    slots, activations = CELLS[cell]
-    lstm, after = cell == "lstm", cell == "gru" and reset_after
-    return Options(
-        slots,
-        activations,
-        flip_z=cell == "gru",
-        mask=True,
-        mask_pairs=reset_after,
-        peephole=lstm,
-        peephole_on_new_cell=new_cell,
-        bias2=after,
-        state=True,
-        cell=lstm,
-        save_cell=lstm and not backward,
-        save_gates=not backward,
-        last_state=backward,
-        every_cell=backward and lstm,
-        want_left=backward,
-        sum_bias=backward,
-        sum_peephole=backward and lstm,
-        sum_bias2=backward and after,
-    )
+def all_of(name: str, backward: bool) -> Options:
+    return everything(*FORMS[name], backward)
 
 
-def grid() -> list[tuple[str, Scan, bool]]:
+def grid() -> list[tuple[str, str, Scan, bool]]:
     """Cells, sizes, types and directions, thinned out evenly and always in the same way."""
     found = []
-    for architecture, cell, backward, kind, (hidden, batch), full in itertools.product(
+    for each in itertools.product(
         CHIPS,
-        CELLS,
+        FORMS,
         (False, True),
         ("bfloat16", "float16", "tf32", "float32"),
         SIZES,
         (False, True),
     ):
-        for reset_after in (False, True) if cell == "gru" else (False,):
-            asked = Scan(cell, backward, reset_after, kind, hidden, batch, 1 + hidden % 2)
-            mark = zlib.crc32(repr((architecture, asked, full)).encode())
-            if mark % 12 == 0:
-                found.append((architecture, asked, full))
+        architecture, name, backward, kind, (hidden, batch), full = each
+        if zlib.crc32(repr(each).encode()) % 12 == 0:
+            asked = scan(name, backward, kind, hidden, batch, 1 + hidden % 2)
+            found.append((architecture, name, asked, full))
     return found
 
 
 def build(architecture: str, asked: Scan, options: Options, plan: Placement) -> bytes:
     """Machine code; a few spills, and only where the plan says that registers may not suffice."""
-    texts = compiler.scan_texts(asked.form.text, plan.mode)
-    log, text = io.StringIO(), compiler.source(constants(asked, options, plan), texts)
+    log, text = io.StringIO(), specialisation(asked, options, plan)
     code = compiler.compile_text(text, architecture + ("a" if plan.mode == WIDE else ""), log)
     assert "wgmma.mma_async instructions are serialized" not in log.getvalue()
     spilled = max(map(int, re.findall(r"(\d+) bytes spill stores", log.getvalue())))
@@ -92,17 +71,15 @@ def build(architecture: str, asked: Scan, options: Options, plan: Placement) -> 
     return code
 
 
-@pytest.mark.parametrize(("architecture", "asked", "full"), grid())
-def test_a_specialisation_compiles(architecture: str, asked: Scan, full: bool) -> None:
-    options = everything(asked.cell, asked.backward, asked.reset_after)
-    if not full:
-        options = Options(*CELLS[asked.cell])
+@pytest.mark.parametrize(("architecture", "name", "asked", "full"), grid())
+def test_a_specialisation_compiles(architecture: str, name: str, asked: Scan, full: bool) -> None:
+    options = (all_of if full else plain)(name, asked.backward)
     plan = placements(asked, CHIPS[architecture])[0]
     assert build(architecture, asked, options, plan)[:4] == b"\x7fELF"
 
 
 def test_many_plans_expect_no_spills() -> None:
-    asked = [(architecture, asked) for architecture, asked, _ in grid()]
+    asked = [(architecture, asked) for architecture, _, asked, _ in grid()]
     tight = [placements(each, CHIPS[architecture])[0].may_spill for architecture, each in asked]
     assert sum(tight) < 2 / 3 * len(tight)
 
@@ -118,9 +95,9 @@ def test_the_products_compile(architecture: str, kind: str) -> None:
 @pytest.mark.parametrize("mode", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:
-    asked = Scan("gru", backward, False, "bfloat16", 72, 37, 2)
+    asked = scan("gru", backward, "bfloat16", 72, 37, 2)
     plan = next(plan for plan in placements(asked, CHIPS["sm_90"], True) if plan.mode == mode)
-    assert build("sm_90", asked, everything("gru", backward, False), plan)
+    assert build("sm_90", asked, all_of("gru", backward), plan)
 
 
 # One tile and several; with all options, or with none.
@@ -129,14 +106,13 @@ MANY_ROWS = [(130, 37, 1, True), (512, 500, 4, False), (257, 99, 3, True)]
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("kind", ["bfloat16", "tf32"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru after"])
 def test_the_scan_for_many_rows_compiles(cell: str, kind: str, backward: bool) -> None:
     """Without spills."""
-    mark = zlib.crc32(repr((cell, kind, backward)).encode())
+    mark = zlib.crc32(repr((cell.split()[0], kind, backward)).encode())
     hidden, batch, tiles, full = MANY_ROWS[mark % len(MANY_ROWS)]
-    after = cell == "gru"
-    options = everything(cell, backward, after) if full else Options(*CELLS[cell])
-    asked = Scan(cell, backward, after, kind, hidden, batch, 1, optional=18 if full else 0)
+    options = (all_of if full else plain)(cell, backward)
+    asked = scan(cell, backward, kind, hidden, batch, 1, optional=18 if full else 0)
     plans = placements(asked, CHIPS["sm_90"])
     plan = next(plan for plan in plans if plan.mode == WIDE and plan.tiles == tiles)
     build("sm_90", asked, options, plan)
@@ -147,9 +123,9 @@ def test_the_scan_for_many_rows_compiles(cell: str, kind: str, backward: bool) -
 @pytest.mark.parametrize("backward", [False, True])
 def test_groups_of_few_rows_compile(backward: bool, mode: int, rows: int) -> None:
     """Of a batch that needs two groups."""
-    cell, kind = ("lstm", "tf32") if mode else ("gru", "bfloat16")
-    asked = Scan(cell, backward, cell == "gru", kind, 40, rows + 1, 1, optional=18)
-    options = everything(cell, backward, cell == "gru")
+    cell, kind = ("lstm", "tf32") if mode else ("gru after", "bfloat16")
+    asked = scan(cell, backward, kind, 40, rows + 1, 1, optional=18)
+    options = all_of(cell, backward)
     found = placements(asked, CHIPS["sm_90"])
     plan = next(plan for plan in found if (plan.mode, plan.rows) == (mode, rows))
     assert plan.groups == 2
@@ -157,37 +133,35 @@ def test_groups_of_few_rows_compile(backward: bool, mode: int, rows: int) -> Non
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("cell", [*CELLS, "gru after"])
+@pytest.mark.parametrize("cell", FORMS)
 def test_one_row_per_block_compiles(cell: str, backward: bool) -> None:
     """With all options; small layers may have one, two or four lanes per unit."""
-    after, cell = cell == "gru after", cell.split()[0]
-    mark = zlib.crc32(repr((cell, after, backward)).encode())
+    mark = zlib.crc32(repr((cell, backward)).encode())
     kind = ("bfloat16", "float16", "tf32", "float32")[mark % 4]
     lanes = set()
     for hidden in (9, 33, 50):
-        asked = Scan(cell, backward, after, kind, hidden, 3, 2, optional=18)
+        asked = scan(cell, backward, kind, hidden, 3, 2, optional=18)
         found = [plan for plan in placements(asked, CHIPS["sm_90"]) if plan.mode == ROW]
         plan = found[mark % len(found)] if hidden > 9 else found[0]
-        build("sm_90", asked, everything(cell, backward, after), plan)
+        build("sm_90", asked, all_of(cell, backward), plan)
         lanes |= {each.chunk for each in found}
     assert lanes == {1, 2, 4}
 
 
 @pytest.mark.parametrize("architecture", CHIPS)
-@pytest.mark.parametrize("cell", [*CELLS, "gru after"])
+@pytest.mark.parametrize("cell", FORMS)
 def test_single_steps_compile(cell: str, architecture: str) -> None:
     """With all options, without spills."""
-    after, cell = cell == "gru after", cell.split()[0]
     for backward, kind, hidden, rows in (
         (False, "bfloat16", 31, 8),
         (True, "tf32", 256, 16),
         (True, "float16", 1024, 8),
     ):
-        asked = Scan(cell, backward, after, kind, hidden, 40, 2)
+        asked = scan(cell, backward, kind, hidden, 40, 2)
         plans = placements(asked, CHIPS[architecture], in_steps=True)
         plan = next(plan for plan in plans if plan.mode == STEPS and plan.rows == rows)
         assert not plan.may_spill
-        build(architecture, asked, everything(cell, backward, after), plan)
+        build(architecture, asked, all_of(cell, backward), plan)
 
 
 @pytest.mark.parametrize(("kind", "hidden", "batch"), [("bfloat16", 72, 37), ("float32", 128, 1)])
@@ -196,10 +170,42 @@ def test_a_peephole_on_the_new_cell_compiles(
     backward: bool, kind: str, hidden: int, batch: int
 ) -> None:
     """Both values of the option compile, to different code."""
-    asked = Scan("lstm", backward, False, kind, hidden, batch, 2)
+    asked = scan("lstm", backward, kind, hidden, batch, 2)
     plan = placements(asked, CHIPS["sm_90"])[0]
+    descriptors = (LSTMDescriptor(peephole_on_new_cell=new) for new in (True, False))
     new, old = (
-        build("sm_90", asked, everything("lstm", backward, False, new_cell), plan)
-        for new_cell in (True, False)
+        build("sm_90", asked, everything(LSTM, descriptor, backward), plan)
+        for descriptor in descriptors
     )
     assert new != old
+
+
+# H and N that make each way over the chip worth a try.
+WAYS = {0: (40, 5), 1: (256, 16), 2: (512, 40), STEPS: (96, 40), WIDE: (130, 50), ROW: (20, 3)}
+
+
+def made_up(mode: int, backward: bool, first: int) -> tuple[Scan, Options, Placement]:
+    """The first cell, of those from a number on, that has such a way."""
+    for number in itertools.count(first):
+        cell = make(np.random.default_rng(number))
+        options = everything(cell, cell.descriptor(), backward)
+        if lacks(options) is not None:
+            continue
+        form = pass_of(options).form
+        kinds = ["bfloat16", "float16", "tf32", "float32"][: 3 if mode in (STEPS, WIDE) else 4]
+        kind, sizes = kinds[(number + mode + backward) % len(kinds)], WAYS[mode]
+        optional = optional_registers(form, options)
+        asked = Scan(form, kind, *sizes, 1 + number % 2, optional)
+        plans = placements(asked, CHIPS["sm_90"], in_steps=True)
+        plan = next((plan for plan in plans if plan.mode == mode), None)
+        if plan is not None:
+            return asked, options, plan
+    raise AssertionError
+
+
+@pytest.mark.parametrize("first", [0, 100])
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("mode", WAYS)
+def test_a_made_up_cell_compiles(mode: int, backward: bool, first: int) -> None:
+    """With all options: several states, operands, phases and parameters, every function."""
+    assert build("sm_90", *made_up(mode, backward, first + mode))

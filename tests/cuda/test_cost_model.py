@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cuda.forms import scan as scan_of
 from zstate.backends.cuda import cost_model
 from zstate.backends.cuda.cost_model import MODES, Costs, Group, Model
-from zstate.backends.cuda.placement import CLUSTER, GRID, Chip, Scan
+from zstate.backends.cuda.placement import CLUSTER, GRID, Chip
 from zstate.backends.cuda.placements import placements
 
 H200 = Chip(132, 232448, (9, 0))
@@ -39,7 +40,7 @@ def synthetic(script: Any) -> list[Any]:
     truth = Model(4e7, 4e6, KNOWN, cost_model.model_of((9, 0)).steps)
     sizes = [(64, 16), (256, 64), (512, 256), (1024, 40), (2048, 64)]
     scans = [
-        Scan(cell, backward, False, "bfloat16", hidden, batch, 1)
+        scan_of(cell, backward, "bfloat16", hidden, batch, 1)
         for cell in ("lstm", "gru", "single_gate_rnn")
         for backward in (False, True)
         for hidden, batch in sizes
@@ -92,7 +93,7 @@ def test_the_costs_of_the_package() -> None:
 
 def test_a_model_decides_by_its_own_costs() -> None:
     """Twice the costs, twice the time, where everything stays in L2."""
-    scan = Scan("lstm", False, False, "bfloat16", 256, 16, 1)
+    scan = scan_of("lstm", False, "bfloat16", 256, 16, 1)
     best = placements(scan, H200)[0]
     model = cost_model.model_of((9, 0))
     doubled = {g: Costs(*(2 * cost for cost in costs)) for g, costs in model.costs.items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cuda.forms import FORMS, form, scan
 from zstate.backends.cuda import placements as module
 from zstate.backends.cuda.placement import (
     BLOCK,
@@ -27,25 +28,17 @@ H200 = Chip(132, 232448, (9, 0))
 B200 = Chip(148, 232448, (10, 0))
 SLICE = Chip(16, 232448, (9, 0))  # a part of a chip
 
-CELLS = [("single_gate_rnn", False), ("lstm", False), ("gru", False), ("gru", True)]
 
-
-def problem(cell: str, reset_after: bool, **changes: object) -> Scan:
-    sizes: dict[str, object] = {
-        "backward": False,
-        "type": "bfloat16",
-        "hidden": 256,
-        "batch": 16,
-        "directions": 1,
-    }
+def problem(cell: str, backward: bool = False, **changes: object) -> Scan:
+    sizes: dict[str, object] = {"type": "bfloat16", "hidden": 256, "batch": 16, "directions": 1}
     sizes.update(changes)
-    return Scan(cell=cell, reset_after=reset_after, **sizes)  # type: ignore[arg-type]
+    return Scan(form(cell, backward), **sizes)  # type: ignore[arg-type]
 
 
 def problems(kind: str, hidden: int, batch: int) -> Iterator[Scan]:
     """Of one size: every cell, one direction and two, forward and backward."""
-    for directions, (cell, after), backward in itertools.product((1, 2), CELLS, (False, True)):
-        yield Scan(cell, backward, after, kind, hidden, batch, directions)
+    for directions, cell, backward in itertools.product((1, 2), FORMS, (False, True)):
+        yield scan(cell, backward, kind, hidden, batch, directions)
 
 
 @pytest.mark.parametrize("chip", [A100, L4, H200, B200, SLICE], ids=lambda chip: str(chip))
@@ -93,7 +86,7 @@ def check(asked: Scan, chip: Chip, plan: Placement) -> None:
         return
     for depth, held, stored in zip(
         [
-            -(-phase.gates_in * plan.padded * asked.value_bytes // 64 // plan.warps_k)
+            -(-phase.ins * plan.padded * asked.value_bytes // 64 // plan.warps_k)
             for phase in asked.phases
         ],
         plan.held,
@@ -111,7 +104,7 @@ def check_row(asked: Scan, plan: Placement) -> None:
     assert plan.threads >= lanes * asked.hidden and plan.threads == lanes * plan.units
     assert asked.hidden <= plan.padded < asked.hidden + 4 * lanes and plan.padded % (4 * lanes) == 0
     assert plan.groups == asked.batch * asked.directions
-    weight = sum(each.gates_in * each.gates_out for each in asked.phases) * plan.padded // lanes
+    weight = sum(each.ins * each.outs for each in asked.phases) * plan.padded // lanes
     assert (weight + 48) * plan.threads <= 65536 and weight + 48 <= 255
 
 
@@ -134,7 +127,7 @@ def check_wide(asked: Scan, chip: Chip, plan: Placement) -> None:
 @pytest.mark.parametrize(("hidden", "batch"), [(8192, 4), (16384, 1), (2048, 5000), (4096, 33)])
 @pytest.mark.parametrize("backward", [False, True])
 def test_sizes_that_no_chip_holds_are_streamed(hidden: int, batch: int, backward: bool) -> None:
-    asked = problem("lstm", False, hidden=hidden, batch=batch, backward=backward)
+    asked = problem("lstm", hidden=hidden, batch=batch, backward=backward)
     plan = placements(asked, H200)[0]
     check(asked, H200, plan)
     assert plan.mode == GRID
@@ -142,8 +135,8 @@ def test_sizes_that_no_chip_holds_are_streamed(hidden: int, batch: int, backward
 
 def test_small_sizes_stay_in_a_block_or_a_cluster() -> None:
     for batch in (1, 8):
-        assert placements(problem("lstm", False, hidden=128, batch=batch), H200)[0].mode != GRID
-    asked = problem("gru", True, hidden=96, batch=1, backward=True)
+        assert placements(problem("lstm", hidden=128, batch=batch), H200)[0].mode != GRID
+    asked = problem("gru after", hidden=96, batch=1, backward=True)
     assert placements(asked, H200)[0].mode == BLOCK
 
 
@@ -160,12 +153,12 @@ def test_tiny_layers_have_one_row_per_block(chip: Chip, kind: str) -> None:
 def test_without_clusters_none_are_planned() -> None:
     for hidden in (16, 128, 512):
         assert all(
-            plan.mode != CLUSTER for plan in placements(problem("gru", True, hidden=hidden), A100)
+            plan.mode != CLUSTER for plan in placements(problem("gru after", hidden=hidden), A100)
         )
 
 
 def test_a_batch_beyond_the_chip_takes_several_launches() -> None:
-    plan = placements(problem("lstm", False, hidden=1024, batch=5000), H200)[0]
+    plan = placements(problem("lstm", hidden=1024, batch=5000), H200)[0]
     assert plan.launches > 1
     assert plan.tiles <= module.MOST_TILES
 
@@ -182,7 +175,7 @@ def test_every_plan_for_many_rows_fits(hidden: int, batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 2, 5, 8, 16, 23, 32, 33])
 def test_groups_cover_every_row_once(batch: int, directions: int) -> None:
     """Rows as block.cuh numbers them: no group is empty, and rows behind the batch are left out."""
-    asked = problem("lstm", False, hidden=64, batch=batch, directions=directions, type="tf32")
+    asked = problem("lstm", hidden=64, batch=batch, directions=directions, type="tf32")
     found = placements(asked, H200)
     for plan in found:
         check(asked, H200, plan)
@@ -202,14 +195,12 @@ def test_groups_cover_every_row_once(batch: int, directions: int) -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_small_batch_is_split(backward: bool) -> None:
-    asked = problem("gru", True, backward=backward, hidden=64, batch=8)
+    asked = problem("gru after", backward=backward, hidden=64, batch=8)
     assert placements(asked, H200)[0].rows < 8
 
 
 def test_more_work_never_costs_less() -> None:
-    costs = [
-        placements(problem("lstm", False, hidden=h), H200)[0].microseconds for h in (64, 256, 1024)
-    ]
+    costs = [placements(problem("lstm", hidden=h), H200)[0].microseconds for h in (64, 256, 1024)]
     assert costs == sorted(costs)
 
 
@@ -229,7 +220,7 @@ def test_where_single_steps_are_best(
     kind: str, hidden: int, batch: int, single: bool, backward: bool, chip: Chip
 ) -> None:
     """Only for much work, never in full float32, and not unless they are allowed."""
-    asked = problem("lstm", False, type=kind, hidden=hidden, batch=batch, backward=backward)
+    asked = problem("lstm", type=kind, hidden=hidden, batch=batch, backward=backward)
     assert (placements(asked, chip, in_steps=True)[0].mode == STEPS) == single
     assert all(plan.mode != STEPS for plan in placements(asked, chip))
 
@@ -242,7 +233,7 @@ def test_the_rows_of_single_steps() -> None:
         (256, 1024, True, 8),
         (512, 1024, True, 16),
     ):
-        asked = problem("lstm", False, hidden=hidden, batch=batch, backward=backward)
+        asked = problem("lstm", hidden=hidden, batch=batch, backward=backward)
         first, other = (p for p in placements(asked, H200, True) if p.mode == STEPS)
         assert (first.rows, other.rows) == (rows, 24 - rows)
 
@@ -267,7 +258,7 @@ def test_the_pieces_of_a_gradients_product(kind: str, batch: int, hidden: int, p
         ("lstm", False, 1),
         ("single_gate_rnn", True, 1),
     ):
-        asked = problem(cell, False, type=kind, hidden=hidden, batch=batch, backward=backward)
+        asked = problem(cell, type=kind, hidden=hidden, batch=batch, backward=backward)
         plan = next(p for p in placements(asked, H200, True) if p.mode == STEPS)
         assert plan.pieces == wanted
         assert all(plan.parts(phase) == wanted for phase in asked.phases)

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cuda import forms
 from tests.cuda.pretended import CHIP, PretendedScan, pretend
 from tests.gpu import checked
 from tests.gpu.checked import Call
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, verify
 from zstate.backends import cuda
-from zstate.backends.cuda.placement import GRID, Placement, Scan
+from zstate.backends.cuda import printing
+from zstate.backends.cuda.placement import GRID, Placement
 from zstate.backends.cuda.placements import placements
+from zstate.cells import Cell
+from zstate.cells.expressions import OPERATORS
+from zstate.cells.functions import FUNCTIONS
 from zstate.descriptors import AnyDescriptor
 from zstate.layout import bind
 from zstate.operations import OPERATIONS
@@ -76,7 +81,8 @@ def test_the_scan_reads_the_projected_source(scan: list[PretendedScan], reverse:
     assert only.addresses["weight"] == given["recurrent_weight"].data_ptr()
     assert list(found) == ["state", "cell", "training_state"]
     assert found["training_state"].shape == (T, N, 4 * H)
-    for name, field in (("state", "state"), ("cell", "cell"), ("training_state", "saved")):
+    fields = {"state": "after_state", "cell": "after_cell", "training_state": "saved"}
+    for name, field in fields.items():
         assert torch.equal(found[name], only.seen[field])
     again = run(call)  # new results, the same program
     assert again["state"].data_ptr() != found["state"].data_ptr()
@@ -103,13 +109,41 @@ def test_a_layout_prepares_again_only_for_another_mask_or_precision(
     assert [each.scan.type for each in scan] == ["float32", "float32", "tf32"]
 
 
-def test_a_cell_without_a_kernel_is_refused() -> None:
+def many_gates(at: Any, h: Any) -> Any:
+    return sum((at.x[gate] for gate in "bcdefghi"), at.x.a + at.R.a @ h)
+
+
+@pytest.mark.parametrize(
+    ("gates", "equations", "reason"),
+    [
+        ("a", lambda at, h: at.x.a * h, "cell 'odd' has no product with R to scan"),
+        ("abcdefghi", many_gates, "cell 'odd' has 9 gates; the kernels have 8"),
+        (
+            "a",
+            lambda at, h: at.x.a + at.R.a @ h + at.R.a @ (h * h),
+            "cell 'odd' multiplies two values by R of gate 'a'",
+        ),
+    ],
+)
+def test_a_cell_that_no_kernel_serves_is_refused(gates: str, equations: Any, reason: str) -> None:
     """In words, before anything is prepared."""
-    call = make_call("gru", GRUDescriptor())
+    call = make_call("gru_gradients", GRUDescriptor())
     assert cuda.refuses(call.layout) is None
-    cell = replace(call.layout.cell_kind, name="mgu", short="mgu")
-    other = replace(call.layout, operation=replace(call.layout.operation, cell=cell))
-    assert cuda.refuses(other) == "it has no cell 'mgu'; it has rnn, lstm, gru"
+    cell = Cell("odd", tuple(gates), SingleGateRNNDescriptor, equations)
+    operation = replace(call.layout.operation, cell=cell)
+    other = replace(call.layout, operation=operation, descriptor=SingleGateRNNDescriptor())
+    assert cuda.refuses(other) == reason
+
+
+def test_an_unknown_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printing, "FUNCTIONS", printing.FUNCTIONS - {"tanh"})
+    call = make_call("lstm", LSTMDescriptor())
+    assert cuda.refuses(call.layout) == "it has no function 'tanh' for cell 'lstm'"
+
+
+def test_every_function_is_known() -> None:
+    # A mean needs all units of a row, which are spread over the chip.
+    assert set(FUNCTIONS) - {"mean"} <= printing.FUNCTIONS | OPERATORS.keys()
 
 
 def test_a_projected_source_gets_its_bias(scan: list[PretendedScan]) -> None:
@@ -161,22 +195,22 @@ def test_the_contraction(
     seen, D = only.seen, 2 if both else 1
     rows = T * N
     gates = seen["d_gates"].view(rows, D, -1)
-    products = seen["left_reset"].view(rows, D, -1) if options else gates
-    left = seen["left"].view(rows, D, H)
+    products = seen["products_0"].view(rows, D, -1) if options else gates
+    left = seen["operand_0"].view(rows, D, H)
     assert close(found["source"], gates.reshape(rows, -1) @ given["input_weight"])
     wanted = gates.reshape(rows, -1).t() @ given["source"].view(rows, I)
     assert close(found["input_weight"], wanted)
     recurrent = torch.einsum("rdg,rdh->dgh", products, left)
     if operation == "gru" and not options:
-        reset = torch.einsum("rdg,rdh->dgh", gates, seen["left_reset"].view(rows, D, H))
+        reset = torch.einsum("rdg,rdh->dgh", gates, seen["operand_1"].view(rows, D, H))
         recurrent = torch.cat([recurrent[:, : 2 * H], reset[:, 2 * H :]], 1)
     assert close(found["recurrent_weight"], recurrent)
     if only.placement.tile_groups(N) > 1:
-        sums, width = seen["bias_sum"], found["bias"].numel()
+        sums, width = seen["sum_bias"], found["bias"].numel()
         assert only.addresses["sum_stride"] == sums.shape[1]
         assert close(found["bias"], sums[:, :width].sum(0))
     else:
-        assert torch.equal(found["bias"], seen["bias_sum"])
+        assert torch.equal(found["bias"], seen["sum_bias"])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -196,7 +230,7 @@ def test_what_the_reset_multiplies(
     run(call)
     given = by_name(call)
     weight = given["recurrent_weight"].view(D, 3, H, H)[:, 2]
-    unreset = scan[0].seen["unreset"].view(T, N, D, H)
+    unreset = scan[0].seen["recomputed_0_o"].view(T, N, D, H)
     mask = more.get("mask", torch.ones(T, N, D * H)).view(T, N, D, H)
     state = given["output_fwd"].view(T, N, D, H)
     first = more.get("init_state", torch.zeros(N, D * H)).view(N, D, H)
@@ -206,8 +240,7 @@ def test_what_the_reset_multiplies(
             if not 0 <= before < T and not started:
                 continue  # the scan knows it
             h = state[before, :, d] if 0 <= before < T else first[:, d]
-            wanted = (h * mask[t, :, d]) @ weight[d].t() + given["secondary_bias"].view(D, H)[d]
-            assert close(unreset[t, :, d], wanted)
+            assert close(unreset[t, :, d], (h * mask[t, :, d]) @ weight[d].t())
 
 
 def test_a_streamed_weight_is_copied(
@@ -225,8 +258,8 @@ def test_a_streamed_weight_is_copied(
 
 
 def test_which_plans_hold_the_weight() -> None:
-    small = Scan("lstm", False, False, "bfloat16", 256, 16, 1)
-    large = Scan("lstm", True, False, "tf32", 2048, 32, 1)
+    small = forms.scan("lstm", False, "bfloat16", 256, 16, 1)
+    large = forms.scan("lstm", True, "tf32", 2048, 32, 1)
     assert placements(small, CHIP)[0].holds_all(small)
     best = placements(large, CHIP)[0]
     assert best.mode == GRID

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cuda.forms import plain, scan
 from tests.cuda.pretended import CHIP, PretendedScan, pretend
 from tests.cuda.test_prepared import H, I, N, T, make_call
 from tests.gpu import checked
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from zstate.backends import cuda
 from zstate.backends.cuda import engine, launch
-from zstate.backends.cuda.launch import FIELDS, Kernel
-from zstate.backends.cuda.options import Options, constants
+from zstate.backends.cuda.launch import Kernel
+from zstate.backends.cuda.options import constants
+from zstate.backends.cuda.passes import Options
 from zstate.backends.cuda.placement import STEPS, Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 
@@ -37,8 +39,10 @@ BACKWARD_ROWS = {**ROWS, "gru": [(2, 3), (0, 2)]}
 class Stepped(PretendedScan):
     """Launches that check the product they are given and make up the next operand."""
 
-    def __init__(self, scan: Scan, plan: Placement, rows: list[tuple[int, int]]) -> None:
-        super().__init__(scan, plan)
+    def __init__(
+        self, scan: Scan, options: Options, plan: Placement, rows: list[tuple[int, int]]
+    ) -> None:
+        super().__init__(scan, options, plan)
         self.rows, self.rng = rows, np.random.default_rng(0)
         self.order: list[tuple[int, int]] = []  # phase (-1: before the first) and index
         self.sums = 0.0
@@ -67,7 +71,7 @@ class Stepped(PretendedScan):
             assert words["kept"] % 256 == words["operand"] % 256
         if scan.backward:  # one group of rows after the other
             groups = self.placement.tile_groups(N)
-            sums = at(words["bias_sum"], (groups - 1) * words["sum_stride"] + self.width)
+            sums = at(words["sum_bias"], (groups - 1) * words["sum_stride"] + self.width)
             self.sums += 1
             sums[:: words["sum_stride"]] = self.sums  # the first bias of each group
 
@@ -83,7 +87,7 @@ class SteppedLaunch(NamedTuple):
     phase: int
 
     def __call__(self, stream: int, words: Sequence[int]) -> None:
-        self.scan.run(self.phase, dict(zip(FIELDS, words, strict=True)))
+        self.scan.run(self.phase, dict(zip(self.scan.words, words, strict=True)))
 
     def repeated(self, stream: int, words: Sequence[int], place: int) -> Callable[[int], None]:
         return lambda number: self(stream, [*words[:place], number, *words[place + 1 :]])
@@ -124,11 +128,11 @@ def test_a_product_before_every_launch(
     made: list[Stepped] = []
     rows = (BACKWARD_ROWS if backward else ROWS)[cell]
 
-    def kernel_of(scan: Scan, options: Any, device: Any, in_steps: bool) -> Any:
+    def kernel_of(scan: Scan, options: Options, device: Any, in_steps: bool) -> Any:
         plan = next(p for p in placements(scan, CHIP, in_steps) if p.mode == STEPS)
         plan = plan._replace(pieces=pieces)  # the launches here are in float32
         assert plan.tile_groups(N) == 3
-        made.append(Stepped(scan, plan, rows))
+        made.append(Stepped(scan, options, plan, rows))
         return made[-1]
 
     monkeypatch.setattr(engine, "kernel_of", kernel_of)
@@ -146,9 +150,9 @@ def test_a_product_before_every_launch(
 
 def test_sums_of_single_steps_stay_in_float32() -> None:
     """Also those of one group: every launch adds to them."""
-    asked = Scan("lstm", True, False, "bfloat16", 64, 1, 1)
+    asked = scan("lstm", True, "bfloat16", 64, 1, 1)
     for plan in placements(asked, CHIP, in_steps=True):
-        text = constants(asked, Options((0, 1, 2, 3), (3, 3, 2, 3, 2)), plan)
+        text = constants(asked, plain("lstm", True), plan)
         one_group = plan.mode != STEPS
         assert plan.tile_groups(1) == 1
         assert plan.sums_all(1) == one_group
@@ -176,9 +180,9 @@ def test_launches_overlap_where_the_chip_can(
     pytest.importorskip("cuda.bindings.driver")
     monkeypatch.setattr(launch, "DEPENDENT", dependent)
     monkeypatch.setattr(launch, "chip_of", lambda device: Chip(132, 232448, capability))
-    asked = Scan("gru", False, False, kind, 256, 16, 1)
+    asked = scan("gru", False, kind, 256, 16, 1)
     kernel = object.__new__(Kernel)
-    kernel.scan, kernel.device = asked, 0
+    kernel.scan, kernel.device, kernel.words = asked, 0, ["T"]
     kernel.placement = next(p for p in placements(asked, CHIP, True) if p.mode == STEPS)
     kernel.launches, kernel._functions = [(0, 8)], ["begin", "first", "last"]
     driver = launch.driver

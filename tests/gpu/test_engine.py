@@ -13,9 +13,11 @@ import torch
 
 from zstate import verify
 from zstate.backends.cuda import engine, launch
+from zstate.backends.cuda.passes import pass_of, training
 from zstate.backends.cuda.placement import GRID, ROW, WIDE, Placement, Scan
 from zstate.backends.cuda.placements import placements
-from zstate.descriptors import Activation, AnyDescriptor, GRUDescriptor
+from zstate.cells import LSTM
+from zstate.descriptors import Activation, AnyDescriptor, GRUDescriptor, LSTMDescriptor
 from zstate.errors import BackendError
 
 CASES = [(cell, case) for cell, cases in verify.CASES.items() for case in cases]
@@ -133,7 +135,8 @@ def test_groups_of_few_rows(
 
 def test_what_the_driver_refuses_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = launch.Kernel.fits
-    scan = Scan("lstm", False, False, "bfloat16", 72, 37, 2)
+    form = pass_of(training(LSTM, LSTMDescriptor(), backward=False)).form
+    scan = Scan(form, "bfloat16", 72, 37, 2)
     first = placements(scan, harness.chip(), True)[0].mode
     asked = []
 

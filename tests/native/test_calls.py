@@ -31,7 +31,7 @@ def call(values: list[Any], **options: Any) -> Any:
 
 def known(values: list[Any], descriptor: Any = None) -> bool:
     """Whether such a call would be repeated."""
-    tensors = (*values, None)
+    tensors = (*values, None, None)
     return native.run_known(OPERATIONS["single_gate_rnn"], tensors, descriptor) is not None
 
 

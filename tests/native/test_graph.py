@@ -171,7 +171,7 @@ def unserved() -> dict[str, Array]:
     good = np.ones((6, 8), "float32")
     return {
         "another type": good.astype("float16"),
-        "whole numbers": good.astype("int32"),
+        "integers": good.astype("int32"),
         "swapped": good.astype(">f4"),
         "steps": np.ones((6, 16), "float32")[:, ::2],
         "transposed": np.ones((8, 6), "float32").T,

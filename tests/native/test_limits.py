@@ -139,8 +139,8 @@ def test_any_whole_number_counts_threads(count: Any) -> None:
     [
         (2**31, zs.OptionError, "[set_num_threads] expected at most 2147483647, got 2147483648"),
         (0, zs.OptionError, "[set_num_threads] expected at least 1, got 0"),
-        (2.0, zs.DTypeError, "[set_num_threads] expected a whole number, got float 2.0"),
-        (True, zs.DTypeError, "[set_num_threads] expected a whole number, got bool True"),
+        (2.0, zs.DTypeError, "[set_num_threads] expected an integer, got float 2.0"),
+        (True, zs.DTypeError, "[set_num_threads] expected an integer, got bool True"),
     ],
 )
 def test_an_impossible_number_of_threads_is_refused(

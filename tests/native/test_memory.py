@@ -121,8 +121,8 @@ def test_threads_take_and_give_at_once() -> None:
     ("value", "error", "text"),
     [
         (-1, zs.OptionError, "[set_kept_memory] expected at least 0, got -1"),
-        (1.5, zs.DTypeError, "[set_kept_memory] expected a whole number, got float 1.5"),
-        (True, zs.DTypeError, "[set_kept_memory] expected a whole number, got bool True"),
+        (1.5, zs.DTypeError, "[set_kept_memory] expected an integer, got float 1.5"),
+        (True, zs.DTypeError, "[set_kept_memory] expected an integer, got bool True"),
     ],
 )
 def test_an_impossible_limit_is_refused(value: object, error: type[Exception], text: str) -> None:

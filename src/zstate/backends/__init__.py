@@ -125,13 +125,18 @@ def choose(layout: Layout, name: str | None) -> Backend:
     operation = layout.operation.name
     if name is None:
         return _fastest(layout)
-    if not isinstance(name, str) or name not in BACKENDS:
-        known = ", ".join(map(repr, BACKENDS))
-        raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")
+    check_name(operation, name)
     reason = _reason(BACKENDS[name], layout)
     if reason is not None:
         raise BackendError(f"[{operation}] backend {name!r} cannot serve this call: {reason}")
     return BACKENDS[name]
+
+
+def check_name(operation: str, name: object) -> None:
+    """Refuse what is not the name of a backend."""
+    if not isinstance(name, str) or name not in BACKENDS:
+        known = ", ".join(map(repr, BACKENDS))
+        raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")
 
 
 def _fastest(layout: Layout) -> Backend:

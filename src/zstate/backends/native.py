@@ -9,6 +9,8 @@ than what Python does around it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from operator import index
 from typing import Any
@@ -20,16 +22,25 @@ from ..errors import BackendError, DTypeError, OptionError
 from ..layout import Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
-from .support import lacks
+from .encoding import Encoded, Tables, UnsupportedError, called, encode, form_of
 
-_INTERFACE = 9  # what this module knows how to call; csrc/python/module.cpp says what it offers
+INTERFACE = 13  # what these sources know how to call; csrc/runtime/problem.h says what is offered
 
 
 def _stale(module: Any) -> str | None:
-    found = getattr(module, "interface", None)
-    if found == _INTERFACE:
+    return wrong_interface("native module", getattr(module, "interface", None))
+
+
+def wrong_interface(library: str, found: int | None) -> str | None:
+    """Why a library of this interface cannot be called by these sources, or None."""
+    if found == INTERFACE:
         return None
-    return f"its native module has interface {found}, not {_INTERFACE}: build the package again"
+    return f"its {library} has interface {found}, not {INTERFACE}: build the package again"
+
+
+def stamp() -> str | None:
+    """The digest of the sources that the native module was built from; None without it."""
+    return None if _REASON else _native.stamp
 
 
 _REASON: str | None
@@ -44,7 +55,7 @@ except ImportError as error:  # built without a C++ compiler, or run from the so
 name = "native"
 device = "cpu"
 takes_bits = True  # of bfloat16
-CELLS = ("rnn", "lstm", "gru")  # in the order of kCells in csrc/engine/engine.h
+_TABLES = None if _REASON else Tables.of(_native)
 
 
 def unavailable() -> str | None:
@@ -53,8 +64,22 @@ def unavailable() -> str | None:
 
 
 def refuses(layout: Layout) -> str | None:
-    """Why the backend cannot serve such a call: it serves every call of the cells that it has."""
-    return lacks(layout, CELLS)
+    """Why the backend cannot serve such a call, or None."""
+    try:
+        encoded(layout)
+    except UnsupportedError as reason:
+        return str(reason)
+    return None
+
+
+def encoded(
+    layout: Layout, shapes: Mapping[str, tuple[int, ...]] | None = None, packed: bool = False
+) -> Encoded:
+    """The cell's equations as the engine takes them; ``shapes``: of the inputs."""
+    if _TABLES is None:
+        raise UnsupportedError(str(_REASON))
+    form = form_of(layout, shapes, packed)
+    return encode(form, layout.operation.is_gradient, _TABLES)
 
 
 class Planned:
@@ -73,7 +98,49 @@ class Planned:
         return result
 
 
-prepare = Planned
+def prepare(layout: Layout) -> Any:
+    """What runs calls of one layout; those of a layer with heads one head after the other."""
+    if layout.descriptor.heads == 1:
+        return Planned(layout)
+    plans: list[Planned] = []
+
+    def run_one(one: Layout, values: tuple[Any, ...]) -> AnyResult:
+        if not plans:
+            plans.append(Planned(one))
+        return plans[0](values)
+
+    return lambda values: _by_head(layout, values, run_one)
+
+
+def _by_head(layout: Layout, values: tuple[Any, ...], run_one: Any) -> AnyResult:
+    from ..heads import by_head  # which needs this module's products
+
+    operation = layout.operation
+    bits = values[0].dtype == np.uint16
+
+    def run(one: Layout, given: dict[str, Array]) -> dict[str, Array]:
+        found = run_one(one, tuple(map(given.get, one.operation.inputs)))
+        return {name: getattr(found, name) for name in one.result_names()}
+
+    if bits:
+        layout = replace(layout, dtype="float32")
+        values = tuple(None if value is None else _from_bits(value) for value in values)
+    results = by_head(layout, values, run)
+    if bits:
+        results = tuple(None if result is None else _to_bits(result) for result in results)
+    return operation.result(*results)
+
+
+def _from_bits(bits: Array) -> Array:
+    """bfloat16's bits as float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _to_bits(value: Array) -> Array:
+    """float32 as bfloat16's bits, rounded to nearest even; not-a-number stays so."""
+    wide = np.ascontiguousarray(value).view(np.uint32)
+    rounded = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
+    return np.where(np.isnan(value), wide >> 16 | 0x40, rounded).astype(np.uint16)
 
 
 def packed(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...]) -> AnyResult:
@@ -82,6 +149,8 @@ def packed(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...]) -> A
     The layout is that of N = sizes[0] sequences of T = len(sizes) steps. Every array [T,N,…] but
     the mask comes and goes as [M,…] without the steps that are not there, step after step.
     """
+    if layout.descriptor.heads > 1:
+        return _by_head(layout, values, lambda one, given: packed(one, given, sizes))
     result: AnyResult = _plan(layout, values, sizes).run(values)
     return result
 
@@ -157,7 +226,7 @@ def unpack_rows(packed: Array, rows: Array, steps: int, batch: int) -> Array:
 
 def _plan(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...] = ()) -> Any:
     """The engine's plan for calls like this one."""
-    operation, descriptor = layout.operation, layout.descriptor
+    operation = layout.operation
     steps, batch, inputs, hidden = layout.size
     pairs = zip(operation.inputs, values, strict=True)
     given = {name: array.shape for name, array in pairs if array is not None}
@@ -172,25 +241,30 @@ def _plan(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...] = ()) 
         _native.isa()
     except RuntimeError as error:  # an instruction set was forced that this machine has not
         raise BackendError(str(error)) from error
+    form = form_of(layout, given, bool(sizes))
+    words, numbers = encoded(layout, given, bool(sizes))
+
+    def named(names: tuple[str, ...], shapes: Mapping[str, tuple[int, ...]], results: bool) -> Any:
+        return [
+            (name, shapes[name], engine) if name in shapes else None
+            for name, engine in zip(names, called(form, names, results), strict=True)
+        ]
+
     return _native.Plan(
-        cell=layout.cell_kind.short,
+        cell=words,
+        numbers=numbers,
         type=layout.dtype,
         T=steps,
         N=batch,
         I=inputs,
         H=hidden,
         D=layout.directions,
-        reverse=descriptor.reverse,
-        gate_slots=layout.slots,
-        activations=tuple(int(activation) for activation in descriptor.activations),
-        reset_after=getattr(descriptor, "reset_after", False),
-        flip_z=getattr(descriptor, "flip_z", False),
-        peephole_on_new_cell=layout.peephole_on_new_cell,
+        reverse=layout.descriptor.reverse,
         has_input_weight="input_weight" in layout.present,
         gradient=operation.is_gradient,
         dtype=values[0].dtype,
-        inputs=[(name, given[name]) if name in given else None for name in operation.inputs],
-        results=[(name, made[name]) if name in made else None for name in operation.result._fields],
+        inputs=named(operation.inputs, given, False),
+        results=named(operation.result._fields, made, not operation.is_gradient),
         result=operation.result,
         batch_sizes=sizes,
     )
@@ -247,7 +321,7 @@ def add_copy(library: Any) -> None:
 
 def _whole_number(function: str, value: Any, least: int, most: int | None = None) -> int:
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise DTypeError(f"[{function}] expected a whole number, got {describe(value)}")
+        raise DTypeError(f"[{function}] expected an integer, got {describe(value)}")
     number = index(value)
     if number < least:
         raise OptionError(f"[{function}] expected at least {least}, got {number}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..cells.activations import ACTIVATIONS
+from ..cells.functions import ACTIVATIONS
 from ..layout import Layout
 
 

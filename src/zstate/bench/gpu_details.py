@@ -13,9 +13,10 @@ import torch
 
 from .. import functional
 from ..backends.cuda import launch
-from ..backends.cuda.options import Options
+from ..backends.cuda.passes import pass_of, training
 from ..backends.cuda.placement import Scan
 from ..backends.cuda.placements import placements
+from ..cells import LSTM
 from ..descriptors import Activation, LSTMDescriptor
 from . import contenders
 from .gpu import graphed, make_tensors, timed
@@ -115,8 +116,8 @@ def host(cell: str, training: bool, seed: int) -> dict[str, Any]:
 
 def first_call() -> dict[str, float]:
     """Milliseconds until a new configuration is ready: compiled, and from the cache on disk."""
-    scan = Scan("lstm", True, False, "bfloat16", 640, 24, 1)
-    options = Options((0, 1, 2, 3), (3, 3, 2, 3, 2), want_left=True, sum_bias=True)
+    options = training(LSTM, LSTMDescriptor(), backward=True)
+    scan = Scan(pass_of(options).form, "bfloat16", 640, 24, 1)
     device = torch.cuda.current_device()
     before, found = os.environ.get("ZSTATE_CACHE_DIR"), {}
     with tempfile.TemporaryDirectory() as folder:

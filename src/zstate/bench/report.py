@@ -135,7 +135,7 @@ def summary(console: Console, measured: list[Measured]) -> None:
         mode = "training" if training else "inference"
         console.print(
             f"{kind} {mode}: {mean:.2f} times the best peer "
-            f"(geometric mean of {len(ratios)} rows); lowest {ratios[worst]:.2f} ({worst})",
+            f"(geometric mean of {_rows(len(ratios))}); lowest {ratios[worst]:.2f} ({worst})",
             soft_wrap=True,
         )
 
@@ -149,9 +149,13 @@ def peers(console: Console, measured: list[Measured]) -> None:
         for name in names:
             both = [t for t in (each.timings for each in own) if {name, "zstate"} <= t.keys()]
             mean = geometric_mean([t[name].seconds / t["zstate"].seconds for t in both])
-            found.append(f"{name} {mean:.2f} ({len(both)} rows)")
+            found.append(f"{name} {mean:.2f} ({_rows(len(both))})")
         mode = "training" if training else "inference"
         console.print(f"{kind} {mode}, times each peer: {', '.join(found)}", soft_wrap=True)
+
+
+def _rows(number: int) -> str:
+    return "1 row" if number == 1 else f"{number} rows"
 
 
 def cpu_machine(sgemm: float | None, threads: int) -> dict[str, Any]:

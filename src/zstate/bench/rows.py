@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -34,11 +35,11 @@ class Row:
 
     def is_called(self, pattern: str) -> bool:
         """Whether a title as it can be typed, or a glob of titles, means this row: case does not
-        matter, x stands for ×, and a part of the title will do."""
+        matter, x stands for ×, and a part of the title with integers will do."""
         title, wanted = _typed(self.title), _typed(pattern)
         if not wanted or set(wanted) & set("*?["):
             return fnmatchcase(title, wanted)
-        return wanted in title
+        return re.search(rf"(?<!\d){re.escape(wanted)}(?!\d)", title) is not None
 
     @property
     def directions(self) -> int:

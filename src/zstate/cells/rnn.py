@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from ..descriptors import SingleGateRNNDescriptor
-from ..types import Value
-from .cell import Cell, Direction, States, Step, StepGradients, Steps, masked, outer_sum
+from .definition import Cell
+from .expressions import Expression
+from .tracing import Context, Step
 
 
-def _forward(d: Direction, x: Value, m: Value | None, before: States) -> Step:
-    (h,), (activation,) = before, d.activations
-    z = x[:, 0] + masked(h, m) @ d.recurrent_weight[0].T  # [N,H]
-    return Step((activation.apply(z),), z[:, None])
-
-
-def _backward(d: Direction, at: Steps, gradients: States) -> StepGradients:
-    (dh,), (activation,) = gradients, d.activations
-    dz = dh * activation.slope(activation.apply(at.saved[:, 0]))  # [N,H]
-    return StepGradients(dz[:, None], (masked(dz @ d.recurrent_weight[0], at.mask),))
-
-
-def _outputs(d: Direction, saved: Value, others: States) -> Value:
-    (activation,) = d.activations
-    return activation.apply(saved[:, :, 0])
-
-
-def _parameters(d: Direction, at: Steps, gates: Value) -> dict[str, Value]:
-    return {"recurrent_weight": outer_sum(gates, masked(at.before[0], at.mask))}
+def _equations(at: Context, h: Expression) -> Step:
+    (activation,) = at.activations
+    z = at.x.z + at.R.z @ h
+    return Step((activation(z),), saved=(z,))
 
 
 RNN = Cell(
     "single_gate_rnn",
     gates=("z",),
     descriptor=SingleGateRNNDescriptor,
-    forward=_forward,
-    backward=_backward,
-    parameters=_parameters,
-    outputs=_outputs,
+    equations=_equations,
     short="rnn",
 )

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...cells.expressions import ordered
 from ...layout import Layout
-from ..support import lacks
-from .cells import CELLS
+from .calls import plain_options
+from .passes import lacks
+from .printing import lacks_function
 
 if TYPE_CHECKING:
     from .prepared import Tensors
 
 name = "cuda"
 device = "cuda"
-_HAS = tuple(dict.fromkeys(form.text.removesuffix(".cuh") for form in CELLS.values()))
 
 
 def unavailable() -> str | None:
     """Why this machine cannot run the backend, or None."""
     torch = sys.modules.get("torch")
+    if torch is None and find_spec("torch") is None:
+        return "torch is not installed"
     if torch is None:
         return "torch has not been imported, so there are no CUDA tensors"
     if not torch.cuda.is_available():
@@ -42,12 +46,36 @@ def no_compiler() -> str | None:
 
 
 def refuses(layout: Layout) -> str | None:
-    """Why the backend cannot serve such a call: it serves every call of the cells that it has."""
-    return lacks(layout, _HAS)
+    """Why the backend cannot serve such a call, in words, or None."""
+    options = plain_options(layout)
+    return None if _by_torch(layout) else lacks(options) or lacks_function(options)
+
+
+def _by_torch(layout: Layout) -> bool:
+    """Whether torch's operations compute such a call step by step: no kernel has resets, or means
+    over the units of a row."""
+    if "resets" in layout.present:
+        return True
+    own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
+    if not layout.cell_kind.needed <= own:
+        return False  # asked of without its parameters
+    trace = layout.cell_kind.forward(layout.descriptor, own, "mask" in layout.present)
+    return any(each.op == "mean" for each in ordered(trace.states))
 
 
 def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
     """What runs calls of one layout: inputs in the operation's order to results in theirs."""
+    from ... import pipeline
+    from ...heads import as_one_block
     from .engine import Runner
 
+    if _by_torch(layout):
+        return partial(pipeline.run, layout)
+    if layout.descriptor.heads > 1:
+        return lambda values: as_one_block(layout, values, _run_named)
     return Runner(layout)
+
+
+def _run_named(layout: Layout, given: dict[str, Any]) -> dict[str, Any]:
+    results = prepare(layout)(tuple(map(given.get, layout.operation.inputs)))
+    return dict(zip(layout.operation.result._fields, results, strict=True))

@@ -4,19 +4,6 @@
 // tile.
 #pragma once
 
-using namespace zstate;
-
-ZS_DEVICE float2 plus(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
-ZS_DEVICE float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
-// An equation of the shared headers, for both units of a pair.
-template <class Equation, class... Pairs>
-ZS_DEVICE float2 both(const Equation& equation, Pairs... x) {
-  return {equation(Real{x.x}...).v, equation(Real{x.y}...).v};
-}
-ZS_DEVICE float2 activated(int kind, float2 x) {
-  return both([&](Real one) { return activate(kind, one); }, x);
-}
-
 struct Item {
   int direction, row, unit;  // unit: of the layer
   int count;                 // how many units of the pair lie inside the layer
@@ -127,6 +114,12 @@ ZS_DEVICE Pair take_mask(const Arguments& a, const Item& w, i64 s) {
   else
     return take_apart(mask_at(a, w, s), a.mask_h, w.count);
 }
+// The value of the step before s of [T,N,D,H]; before the first step, the initial value.
+ZS_DEVICE Pair take_earlier(const Arguments& a, const Item& w, const Stored* steps, const Stored* first, bool has_first,
+                            i64 s) {
+  const Stored* from = s > 0 ? steps + pair_at(a, w, output_time(a, w, s - 1)) : first + w.pair;
+  return take(from, s > 0 || has_first ? w.count : 0);
+}
 
 // All threads that compute: the scan for many rows has a warp group that only copies.
 ZS_DEVICE void block_barrier() {
@@ -137,17 +130,3 @@ ZS_DEVICE void block_barrier() {
   else
     __syncthreads();
 }
-
-// What stays the same for all rows and steps.
-struct Constants {
-  float2 peephole[kGates], bias2;
-  ZS_DEVICE void load(const Arguments& a, const Item& w) {
-    const int count = w.on ? units_inside(w.unit) : 0;
-    if constexpr (kHasPeephole) {
-#pragma unroll
-      for (int g = 0; g < kGates; ++g)
-        peephole[g] = load_pair(a.peephole + (w.direction * kGates + slot(g)) * kHidden + w.unit, count);
-    }
-    if constexpr (kHasBias2) bias2 = load_pair(a.bias2 + w.direction * kHidden + w.unit, count);
-  }
-};

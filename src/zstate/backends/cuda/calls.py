@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ...cells.stages import Equations
 from ...layout import Layout
 from .arguments import MASK, Argument, Arguments, Shape
-from .options import Options
+from .passes import BackwardPass, Form, ForwardPass, Options, field, pass_of
 from .placement import STEPS, Scan
+from .printing import written_by
 from .products import Matrix, Product
 
 if TYPE_CHECKING:
@@ -58,28 +60,21 @@ class AddBias(NamedTuple):
     to: str
 
 
-class MaskStates(NamedTuple):
-    """The states before every step, under the mask, [T,N,D·H]; in the order of the output."""
+class MakeOperand(NamedTuple):
+    """What R multiplied at every step, [T,N,D·H], in the order of the output (operands.py)."""
 
     to: str
+    equations: Equations
 
 
 class RunScan(NamedTuple):
-    """The launch; what it is given, as launch.FIELDS names it."""
+    """The launch; what it is given by the names of its words, and which of these it writes."""
 
     fields: dict[str, Argument]
+    written: frozenset[str]
 
 
-AnyStep: TypeAlias = Multiply | CopyWeight | AddBias | MaskStates | RunScan
-
-# What a scan writes; it reads the rest.
-WRITTEN = {
-    False: ("state", "cell", "saved", "exchange"),
-    True: (
-        *("d_gates", "left", "left_reset", "d_state0", "d_cell0"),
-        *("bias_sum", "peephole_sum", "bias2_sum", "exchange"),
-    ),
-}
+AnyStep: TypeAlias = Multiply | CopyWeight | AddBias | MakeOperand | RunScan
 
 
 class Call(NamedTuple):
@@ -105,6 +100,7 @@ class _Builder:
     def __init__(self, layout: Layout, kernel: Kernel, shapes: dict[str, Shape]) -> None:
         self.layout, self.kernel, self.dtype = layout, kernel, layout.dtype
         self.z, self.shapes = sizes(layout), dict(shapes)
+        self.cell, self.scanned = layout.cell_kind, pass_of(kernel.options)
         self.names = layout.result_names()
         read = [n for n in layout.operation.inputs if n in layout.present and self.reads(n)]
         self.arguments = Arguments(read, [self.result(name) for name in self.names])
@@ -143,21 +139,20 @@ class _Builder:
             self.steps.append(Multiply(products))
 
     def scan(self, **tensors: str | Argument | None) -> None:
-        """The step of the scan; tensors are named as in launch.FIELDS."""
-        tensors |= {
-            "weight": self.weight(),
-            "peephole": self.given("peephole"),
-            "bias2": self.given("secondary_bias"),
-            "state0": self.given("init_state"),
-            "cell0": self.given("init_cell"),
-        }
+        """The step of the scan; tensors are named as the words of its launch."""
+        tensors["weight"] = self.weight()
+        tensors |= {field("own", each.name): self.given(each.name) for each in self.cell.own}
+        states = self.cell.states
+        tensors |= {field("initial", each.name): self.given(each.initial) for each in states}
         addresses = {
-            field: self.arguments.address(name) if name is None or isinstance(name, str) else name
-            for field, name in tensors.items()
+            word: self.arguments.address(name) if name is None or isinstance(name, str) else name
+            for word, name in tensors.items()
+            if word in self.kernel.words
         }
         if self.given("mask"):
             addresses |= {name: (name, 0) for name in MASK}
-        self.steps.append(RunScan(self.kernel.fields(self.arguments, self.z.T, addresses)))
+        fields = self.kernel.fields(self.arguments, self.z.T, addresses)
+        self.steps.append(RunScan(fields, frozenset(written_by(self.scanned))))
 
     def weight(self) -> str:
         """The recurrent weight as the scan reads it.
@@ -179,26 +174,26 @@ class _Builder:
 class _Forward(_Builder):
     """Project, scan."""
 
+    scanned: ForwardPass
+
     def build(self) -> None:
-        made = {name: name if name in self.names else None for name in ("cell", "training_state")}
-        self.scan(
-            gates_x=self.project(),
-            state="state",
-            cell=made["cell"],
-            saved=made["training_state"],
-        )
+        states = [each.name for each in self.cell.states]
+        made = {field("after", name): name if name in self.names else None for name in states}
+        saved = "training_state" if "training_state" in self.names else None
+        self.scan(gates_x=self.project(), saved=saved, **made)
 
     def project(self) -> str:
         """x[t]W^T + b for all t, [T·N,D·G·H]; a source without a weight is projected already.
 
         The scan may write zState over it: each number is read and written by one thread, and in
-        the same place, unless input and output go in different orders.
+        the same place, unless input and output go in different orders, or one is read twice.
         """
         z, bias = self.z, self.given("bias")
         if not self.given("input_weight") and bias is None:
             return "source"
         wide, name = z.D * z.G * z.H, "training_state"
-        if name not in self.names or (self.layout.descriptor.reverse and z.D == 1):
+        turns = self.layout.descriptor.reverse and z.D == 1
+        if name not in self.names or turns or self.scanned.reads_input_late:
             name = self.arguments.reserve("gates", (z.T, z.N, wide), self.dtype)
         if self.given("input_weight"):
             operands = Matrix(name, wide), Matrix("source", z.I), Matrix("input_weight", z.I)
@@ -212,9 +207,10 @@ class _Forward(_Builder):
 class _Backward(_Builder):
     """Scan, contract."""
 
+    scanned: BackwardPass
+
     def __init__(self, layout: Layout, kernel: Kernel, shapes: dict[str, Shape]) -> None:
         super().__init__(layout, kernel, shapes)
-        self.form = kernel.scan.form
         self.wide = self.z.D * self.z.G * self.z.H
 
     def reads(self, name: str) -> bool:
@@ -228,31 +224,28 @@ class _Backward(_Builder):
         return self.result(name) if name in self.names else None
 
     def build(self) -> None:
-        z, reserve = self.z, self.arguments.reserve
+        z, scanned, reserve = self.z, self.scanned, self.arguments.reserve
         gates = self.result("source")  # already projected: the gates' gradient is the source's
         if self.given("input_weight"):
             gates = reserve("gates", (z.T * z.N, self.wide), self.dtype)
-        left = reserve("left", (z.T * z.N, z.D * z.H), self.dtype)
-        left_reset = None
-        if self.form.left_reset:
-            width = z.D * self.form.left_reset * z.H
-            left_reset = reserve("left_reset", (z.T * z.N, width), self.dtype)
+        made = {field("operand", str(k)): z.D * z.H for k in scanned.operands}
+        for k in scanned.separate:
+            made[field("products", str(k))] = z.D * len(scanned.gates_of(k)) * z.H
+        for name, width in made.items():
+            reserve(name, (z.T * z.N, width), self.dtype)
+        tensors: dict[str, str | Argument | None] = {name: name for name in made}
+        for state in self.cell.states:
+            every = state.name in scanned.options.outer
+            last = state.name in scanned.options.last
+            tensors |= {
+                field("after", state.name): self.given(state.output),
+                field("outer", state.name): self.given(state.gradient) if every else None,
+                field("last", state.name): self.given(state.last_gradient) if last else None,
+                field("d_initial", state.name): self.gradient(state.initial),
+            }
         sums = self.sums()
-        self.scan(
-            saved="z_state",
-            cell=self.given("cell_output_fwd"),
-            state=self.given("output_fwd"),
-            d_state="source_gradient",
-            d_last=self.given("state_gradient"),
-            d_cell=self.given("cell_gradient"),
-            unreset=self.unreset(),
-            d_gates=gates,
-            left=left,
-            left_reset=left_reset,
-            d_state0=self.gradient("init_state"),
-            d_cell0=self.gradient("init_cell"),
-            **sums.addresses,
-        )
+        tensors |= self.recomputed() | sums.addresses
+        self.scan(saved="z_state", d_gates=gates, **tensors)
         self.multiply([*self.contractions(gates), *sums.products])
 
     def contractions(self, gates: str) -> list[Product]:
@@ -265,72 +258,87 @@ class _Backward(_Builder):
             products.append(Product("nn", dx, dg, w, rows, z.I, wide))
             products.append(Product("tn", dw, dg, x, wide, z.I, rows))
         for d in range(z.D):
-            for gradients, factor, first, count in self.form.contractions:
-                row = (d * z.G + first) * z.H
-                dr = Matrix(self.result("recurrent_weight"), z.H, row * z.H)
-                left = Matrix(gates if gradients == "gates" else gradients, wide, row)
-                right = Matrix(factor, z.D * z.H, d * z.H)
-                products.append(Product("tn", dr, left, right, count * z.H, z.H, rows))
+            for operand, slots, separate, first in self.scanned.contractions:
+                dr = Matrix(self.result("recurrent_weight"), z.H, (d * z.G + slots[0]) * z.H * z.H)
+                name, count = gates, z.G
+                if separate is not None:
+                    name = field("products", str(separate))
+                    count = len(self.scanned.gates_of(separate))
+                left = Matrix(name, z.D * count * z.H, (d * count + first) * z.H)
+                # No gradient at all is a sum of nothing.
+                right, terms = (
+                    (left, 0)
+                    if operand is None
+                    else (
+                        Matrix(field("operand", str(operand)), z.D * z.H, d * z.H),
+                        rows,
+                    )
+                )
+                products.append(Product("tn", dr, left, right, len(slots) * z.H, z.H, terms))
         return products
 
     def sums(self) -> _Sums:
         """Gradients that are sums over time and batch: the scan leaves one per group of rows."""
         z, arguments = self.z, self.arguments
-        per_unit = {"bias": z.G, "peephole": z.G, "secondary_bias": 1}
-        widths = {name: z.D * n * z.H for name, n in per_unit.items() if name in self.names}
+        widths = {name: z.D * len(labels) * z.H for name, labels in self.scanned.sums}
         groups, total = self.kernel.placement.tile_groups(z.N), sum(widths.values())
         if self.kernel.placement.sums_all(z.N):
-            return _Sums({_SUM_FIELDS[name]: self.result(name) for name in widths}, [])
+            return _Sums({field("sum", name): self.result(name) for name in widths}, [])
         several = _Sums({"sum_stride": arguments.constant(total)}, [])
         if widths:
             arguments.reserve("sums", (groups, total), "float32")
         begin = 0
         for name, width in widths.items():
-            several.addresses[_SUM_FIELDS[name]] = arguments.address("sums", begin * 4)
+            several.addresses[field("sum", name)] = arguments.address("sums", begin * 4)
             out, sums = Matrix(self.result(name), width), Matrix("sums", total, begin)
             several.products.append(Product("sum", out, sums, None, 1, width, groups))
             begin += width
         return several
 
-    def unreset(self) -> str | None:
-        """What reset_after multiplies by r, for all t in one product; zState does not keep it.
+    def recomputed(self) -> dict[str, str]:
+        """Products that the gradient needs again, [T,N,D·H], each for all steps at once."""
+        z, known = self.z, dict[str, str]()
+        slots = dict(zip(self.cell.gates, self.layout.slots, strict=True))
+        for operand, gate in (
+            (each.operand, gate) for each in self.scanned.stages.recomputed for gate in each.gates
+        ):
+            name = self.arguments.reserve(
+                field("recomputed", str(operand), gate), (z.T, z.N, z.D * z.H), self.dtype
+            )
+            self.multiply(self.multiplied(operand, slots[gate], name))
+            known[name] = name
+        return known
 
-        [T,N,D·H]; without an initial state the scan knows it at the first step.
-        """
-        z, reserve = self.z, self.arguments.reserve
-        if not self.form.unreset:
-            return None
-        name, shape = "unreset", (z.T, z.N, z.D * z.H)
-        reserve(name, shape, self.dtype)
-        wide, step, last = z.D * z.H, z.N * z.D * z.H, (z.T - 1) * z.N * z.D * z.H
-        masked = None
-        if self.given("mask"):
-            masked = reserve("masked", shape, self.dtype)
-            self.steps.append(MaskStates(masked))
+    def multiplied(self, operand: int, slot: int, name: str) -> list[Product]:
+        """An operand times R of one gate, at all steps."""
+        z, wide = self.z, self.z.D * self.z.H
+        step, last = z.N * wide, (z.T - 1) * z.N * wide
+        bare = self.scanned.bare_operand(operand)
         products = []
+        if bare is None:
+            made = f"multiplied_{operand}"
+            if made not in self.arguments.pieces:
+                self.arguments.reserve(made, (z.T, z.N, wide), self.dtype)
+                equations = self.scanned.stages.operands[operand]
+                self.steps.append(MakeOperand(made, equations))
 
         def multiply(states: Matrix, begin: int, rows: int, d: int) -> None:
-            own = d * z.H
-            weight = Matrix("recurrent_weight", z.H, (d * z.G + 2) * z.H * z.H)
-            bias = Matrix("secondary_bias", wide, own) if self.given("secondary_bias") else None
-            out = Matrix(name, wide, begin + own)
-            products.append(Product("nt", out, states, weight, rows, z.H, z.H, bias))
+            weight = Matrix("recurrent_weight", z.H, (d * z.G + slot) * z.H * z.H)
+            out = Matrix(name, wide, begin + d * z.H)
+            products.append(Product("nt", out, states, weight, rows, z.H, z.H))
 
         for d in range(z.D):
             own = d * z.H
-            if masked is not None:
-                multiply(Matrix(masked, wide, own), 0, z.T * z.N, d)
+            if bare is None:
+                multiply(Matrix(made, wide, own), 0, z.T * z.N, d)
                 continue
             # In the order of the output; the second direction goes the other way.
+            state = next(each for each in self.cell.states if each.name == bare)
             begin, after, before = (0, step, 0) if d == 0 else (last, 0, step)
-            multiply(Matrix("output_fwd", wide, before + own), after, (z.T - 1) * z.N, d)
-            if self.given("init_state"):
-                multiply(Matrix("init_state", wide, own), begin, z.N, d)
-        self.multiply(products)
-        return name
-
-
-_SUM_FIELDS = {"bias": "bias_sum", "peephole": "peephole_sum", "secondary_bias": "bias2_sum"}
+            multiply(Matrix(state.output, wide, before + own), after, (z.T - 1) * z.N, d)
+            if self.given(state.initial) is not None:
+                multiply(Matrix(state.initial, wide, own), begin, z.N, d)
+        return products
 
 
 class _Sums(NamedTuple):
@@ -340,43 +348,50 @@ class _Sums(NamedTuple):
     products: list[Product]
 
 
+def options_of(layout: Layout, shapes: dict[str, Shape], mask_pairs: bool) -> Options:
+    """What a kernel for such calls is compiled with."""
+    gradient, cell, names = layout.operation.is_gradient, layout.cell_kind, layout.result_names()
+    outer, last = set[str](), set[str]()
+    for state in cell.states if gradient else ():
+        if state.last_gradient in shapes:
+            # Of a state without a gradient of its own for every step, the shape tells which it is.
+            shape = shapes[state.last_gradient]
+            is_every = state.gradient == state.last_gradient and len(shape) == 3
+            (outer if is_every and shape[0] == layout.size[0] else last).add(state.name)
+        if state.gradient != state.last_gradient and state.gradient in shapes:
+            outer.add(state.name)
+    return plain_options(layout)._replace(
+        mask_pairs=mask_pairs,
+        initial=frozenset(each.name for each in cell.states if each.initial in layout.present),
+        stored=frozenset(each.name for each in cell.states if not gradient and each.name in names),
+        save_gates=not gradient and "training_state" in names,
+        outer=frozenset(outer),
+        last=frozenset(last),
+        bias=gradient and "bias" in layout.present,
+    )
+
+
+def plain_options(layout: Layout) -> Options:
+    """What of the options decides the equations."""
+    cell, present = layout.cell_kind, layout.present
+    own = frozenset(each.name for each in cell.own if each.name in present)
+    return Options(cell, layout.descriptor, layout.operation.is_gradient, own, "mask" in present)
+
+
 def scan_of(layout: Layout, exact: bool) -> Scan:
     """What of a layout decides its placement; ``exact``: float32 without TF32."""
     z = sizes(layout)
     kind = "tf32" if layout.dtype == "float32" and not exact else layout.dtype
-    # Of a pair of units: the mask, peepholes and the sums of their gradients.
-    gradient, present = layout.operation.is_gradient, layout.present
-    sums = 2 if gradient else 1
-    optional = 2 * ("mask" in present) + 2 * z.G * sums * ("peephole" in present)
-    reset_after = getattr(layout.descriptor, "reset_after", False)
-    return Scan(layout.cell_kind.name, gradient, reset_after, kind, z.H, z.N, z.D, optional)
+    options = plain_options(layout)
+    form = pass_of(options._replace(outer=frozenset({layout.cell_kind.states[0].name}))).form
+    return Scan(form, kind, z.H, z.N, z.D, optional_registers(form, options))
 
 
-def options_of(layout: Layout, shapes: dict[str, Shape], mask_pairs: bool) -> Options:
-    """What a kernel for such calls is compiled with."""
-    present, descriptor, names = layout.present, layout.descriptor, layout.result_names()
-    gradient = layout.operation.is_gradient
-    of_cell = shapes.get("cell_gradient")
-    every = of_cell is not None and len(of_cell) == 3 and of_cell[0] == layout.size[0]
-    return Options(
-        slots=layout.slots,
-        activations=tuple(int(kind) for kind in descriptor.activations),
-        reverse=descriptor.reverse and not descriptor.bidirectional,
-        flip_z=getattr(descriptor, "flip_z", False),
-        mask="mask" in present,
-        mask_pairs=mask_pairs,
-        peephole="peephole" in present,
-        peephole_on_new_cell=layout.peephole_on_new_cell,
-        bias2="secondary_bias" in present,
-        state="init_state" in present,
-        cell="init_cell" in present,
-        save_cell="cell" in names,
-        save_gates="training_state" in names,
-        last_state="state_gradient" in present,
-        last_cell=of_cell is not None and not every,
-        every_cell=every,
-        want_left=gradient,
-        sum_bias=gradient and "bias" in present,
-        sum_peephole=gradient and "peephole" in present,
-        sum_bias2=gradient and "secondary_bias" in present,
-    )
+def optional_registers(form: Form, options: Options) -> int:
+    """Of a pair of units: the mask, own parameters by gate and the sums of their gradients.
+
+    And what a cell reads and keeps beyond the usual, twice: what follows from it takes room too.
+    """
+    by_gate = sum(each.by_gate for each in options.cell.own if each.name in options.own)
+    sums = 2 if options.backward else 1
+    return 2 * options.mask + 2 * form.gates * sums * by_gate + 4 * form.further

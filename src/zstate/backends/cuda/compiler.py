@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TextIO
@@ -21,6 +22,8 @@ from .placement import GRID, ROW, STEPS, WIDE
 
 HERE = Path(__file__).parent
 PRODUCTS = ("machine.cuh", "products.cu")
+ARGUMENTS, CELL = "arguments", "cell"  # texts that printing.py writes
+_NOTHING: Mapping[str, str] = {}
 _INCLUDE = re.compile(r'^#include "[^"]+"$', re.MULTILINE)
 _DIGEST = 32
 
@@ -39,21 +42,22 @@ def _text(name: str) -> str:
     return _INCLUDE.sub("", text).replace("#pragma once", "")
 
 
-def scan_texts(cell: str, mode: int = GRID) -> tuple[str, ...]:
-    """The texts of a scan, with that of its cell, each behind what it uses."""
+def scan_texts(mode: int = GRID) -> tuple[str, ...]:
+    """The texts of a scan, each behind what it uses; ARGUMENTS and CELL are printed."""
     scan = {STEPS: ("steps.cu",), WIDE: ("wide.cu",), ROW: ("row.cu",)}.get(
         mode, ("exchange.cuh", "product.cuh", "scan.cu")
     )
     layout = {WIDE: "wide_layout.cuh", ROW: "row_layout.cuh"}.get(mode, "layout.cuh")
     return (
-        *("machine.cuh", "specialisation.cuh", layout, "block.cuh", "sums.cuh", "turn.cuh"),
-        *("forward.cuh", "backward.cuh", cell, "pass.cuh", *scan),
+        *("machine.cuh", "pairs.cuh", "specialisation.cuh", layout, ARGUMENTS, "block.cuh"),
+        *("sums.cuh", "turn.cuh", CELL, *scan),
     )
 
 
-def source(constants: str, texts: tuple[str, ...]) -> str:
+def source(constants: str, texts: tuple[str, ...], printed: Mapping[str, str] = _NOTHING) -> str:
     """The whole text of a specialisation; it includes nothing."""
-    return "".join([_text("activations.h"), _text("cells.h"), constants, *map(_text, texts)])
+    parts = (printed[name] if name in printed else _text(name) for name in texts)
+    return "".join([_text("activations.h"), constants, *parts])
 
 
 def cache_folder() -> Path:

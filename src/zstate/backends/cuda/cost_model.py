@@ -153,7 +153,8 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
     if placement.mode != GRID:
         waves = -(-placement.groups // (chip.clusters(placement.blocks) * placement.resident))
     total, fixed = 0.0, 0.0
-    for k, (into, out, _) in enumerate(scan.phases):
+    for k, phase in enumerate(scan.phases):
+        into, out = phase.ins, phase.outs
         k_blocks = into * placement.padded * scan.value_bytes // 64
         deep = -(-k_blocks // placement.warps_k)
         wide = placement.units // 8 // placement.warps_n * out
@@ -207,7 +208,7 @@ def step_microseconds(scan: Scan, chip: Chip) -> float:
     cost = model_of(chip.capability).steps[scan.value_bytes, scan.backward]
     values = 5 + 2 * scan.gates if scan.backward else 2  # per unit of a row: read and written
     weight = work = 0.0
-    for into, out, _ in scan.phases:
+    for into, out in ((phase.ins, phase.outs) for phase in scan.phases):
         weight += scan.directions * into * out * scan.hidden**2
         work += 2 * scan.batch * scan.directions * into * out * scan.hidden**2
         values += into + out if scan.backward else into + 2 * out
@@ -249,7 +250,7 @@ def row_microseconds(scan: Scan, chip: Chip, placement: Placement, cost: Costs) 
     warps *= -(-placement.groups // chip.multiprocessors)
     rounds, exchanges = -(-warps // 4), lanes.bit_length() - 1
     total = cost.backward * scan.backward
-    for into, out, _ in scan.phases:
+    for into, out in ((phase.ins, phase.outs) for phase in scan.phases):
         deep = into * placement.padded // lanes
         total += cost.tile + cost.wait * exchanges + cost.deep * deep + cost.item * (2 + scan.gates)
         point = cost.point + cost.point_back * scan.backward

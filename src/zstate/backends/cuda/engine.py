@@ -16,7 +16,7 @@ from .calls import (
     AnyStep,
     Call,
     CopyWeight,
-    MaskStates,
+    MakeOperand,
     Multiply,
     RunScan,
     describe,
@@ -24,8 +24,9 @@ from .calls import (
     scan_of,
     sizes,
 )
-from .cells import Phase
 from .launch import INDEX, Launched, chip_of, enter, kernel_of, launched_products, turning
+from .operands import operand_of
+from .passes import Phase
 from .placement import ROW, STEPS
 from .placements import placements
 from .prepared import Memory, Prepared, Step, Tensors, tensor_of
@@ -113,7 +114,7 @@ def _step(call: Call, step: AnyStep) -> Callable[[], Step]:
         return lambda: partial(_copy_weight, call, step)
     if isinstance(step, AddBias):
         return lambda: partial(_add_bias, call, step)
-    return lambda: partial(_mask_states, call, step)
+    return lambda: partial(_make_operand, call, step)
 
 
 def _launching(launched: Launched) -> Step:
@@ -127,6 +128,8 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
     begin, *launches = kernel.step_launches()
     backward, phases = kernel.scan.backward, kernel.scan.phases
 
+    slots = kernel.options.slots
+
     def weights(memory: Memory) -> list[Tensor]:
         """R of each direction, [G·H,H]."""
         every = list(tensor_of(arguments, memory, "recurrent_weight").view(z.D, -1, z.H))
@@ -136,18 +139,16 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
     def products(
         memory: Memory, weights: list[Tensor], phase: Phase
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The factors and the result of each direction, in pieces of K; rows of R are gates."""
-        gates = phase.gates_in if backward else phase.gates_out
+        """The factors and the result of each direction, in pieces of K."""
         parts = kernel.placement.parts(phase)
-        rows = slice(phase.first * z.H, (phase.first + gates) * z.H)
-        widths = {"operand": phase.gates_in, "product": parts * phase.gates_out}
+        widths = {"operand": phase.ins, "product": parts * phase.outs}
         operand, product = (
             tensor_of(arguments, memory, name).view(-1)[: z.D * z.N * width * z.H]
             for name, width in widths.items()
         )
         left = operand.view(z.D, z.N, parts, -1).transpose(1, 2)
         out = product.view(z.D, parts, z.N, -1)
-        chosen = [each[rows] if backward else each[rows].t() for each in weights]
+        chosen = [right_factor(each, phase, slots, backward) for each in weights]
         right = [each.view(parts, -1, each.shape[1]) for each in chosen]
         factors = list(zip(left, right, out, strict=True))
         # One product costs the host less as one of matrices.
@@ -172,6 +173,26 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
                 launch(index)
 
     return run
+
+
+def right_factor(weight: Tensor, phase: Phase, slots: tuple[int, ...], backward: bool) -> Tensor:
+    """What a phase's operand is multiplied by, [ins·H,outs·H], from R [G·H,H] of one direction.
+
+    Rows of R where these lie side by side; otherwise a matrix made of them.
+    """
+    H = weight.shape[1]
+    used = sorted(slots[gate] for row in phase.gates for gate in row if gate >= 0)
+    if phase.is_full and used == list(range(used[0], used[0] + len(used))):
+        rows = weight[used[0] * H : (used[-1] + 1) * H]
+        return rows if backward else rows.t()
+    made = weight.new_zeros(phase.ins, H, phase.outs, H)
+    into, out_of = phase.in_places(slots), phase.out_places(slots)
+    for out, row in enumerate(phase.gates):
+        for k, gate in enumerate(row):
+            if gate >= 0:
+                own = weight[slots[gate] * H : (slots[gate] + 1) * H]
+                made[into[k], :, out_of[out], :] = own if backward else own.t()
+    return made.view(phase.ins * H, phase.outs * H)
 
 
 def turned(matrix: Tensor, memory: Memory) -> Tensor:
@@ -241,19 +262,13 @@ def _add_bias(call: Call, step: AddBias, memory: Memory) -> None:
     torch.add(source, bias, out=gates)
 
 
-def _mask_states(call: Call, step: MaskStates, memory: Memory) -> None:
-    arguments, z = call.arguments, sizes(call.layout)
-    state, masked = (tensor_of(arguments, memory, name) for name in ("output_fwd", step.to))
-    assert memory.mask is not None
-    backwards = z.D == 1 and call.layout.descriptor.reverse
-    mask = memory.mask.flip(0) if backwards else memory.mask
-    for d in range(z.D):
-        own = slice(d * z.H, (d + 1) * z.H)
-        early, late = (slice(None, -1), slice(1, None))
-        before, after, begin = (early, late, 0) if d == 0 else (late, early, -1)
-        torch.mul(state[before, :, own], mask[after, :, own], out=masked[after, :, own])
-        if "init_state" in call.layout.present:
-            first = tensor_of(arguments, memory, "init_state").view(z.N, -1)
-            torch.mul(first[:, own], mask[begin, :, own], out=masked[begin, :, own])
-        else:
-            masked[begin, :, own].zero_()
+def _make_operand(call: Call, step: MakeOperand, memory: Memory) -> None:
+    arguments = call.arguments
+
+    def read(name: str) -> Tensor | None:
+        if name == "mask":
+            return memory.mask
+        known = (*arguments.inputs, *arguments.pieces)
+        return tensor_of(arguments, memory, name) if name in known else None
+
+    tensor_of(arguments, memory, step.to).copy_(operand_of(call, step, read))

@@ -34,9 +34,9 @@ struct Exchange {
 
   // Hands an item's part of an operand to every block of the group.
   static ZS_DEVICE void publish(const Block& block, const Item& w, int tile, i64 index,
-                                const float2 (&operand)[kGates]) {
+                                const float2 (&operand)[kWidest]) {
 #pragma unroll
-    for (int g = 0; g < Here::gates_in; ++g) {
+    for (int g = 0; g < Here::ins; ++g) {
       u32 word[kPairWords];
       operand_pair({w.count > 0 ? operand[g].x : 0.0f, w.count > 1 ? operand[g].y : 0.0f}, word);
       if constexpr (kMode == kGrid) publish_to_grid(block, w, tile, index, g, word);
@@ -212,9 +212,10 @@ struct Operand {
 };
 
 // Several tiles in turn, exchanged through L2: the next tile's operand was published a while ago, so its first chunk is
-// requested before its turn. Pays where turns are long; in a short one the data would not be there yet.
-constexpr bool kAhead = kMode == kGrid && kTiles > 1 && Cell::kLooksAhead && kIsHalf && kRows == 16 &&
-                        Phase<0>::held > 0 && kHoldsAll&& Phase<0>::chunk <= 4 && Phase<0>::k_blocks % kWarpsK == 0;
+// requested before its turn. Pays where turns are long, as those that save four gates are (8% at H = 1024); in a short
+// one the data would not be there yet.
+constexpr bool kAhead = kMode == kGrid && kTiles > 1 && kLooksAhead && kIsHalf && kRows == 16 && Phase<0>::held > 0 &&
+                        kHoldsAll&& Phase<0>::chunk <= 4 && Phase<0>::k_blocks % kWarpsK == 0;
 using Ahead = uint4[kAhead ? Phase<0>::chunk : 1][kRowEights];
 
 ZS_DEVICE void look_ahead(const Block& block, int tile, i64 index, Ahead& ahead) {

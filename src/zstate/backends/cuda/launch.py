@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import BackendError
 from .arguments import Argument, Arguments
-from .compiler import PRODUCTS, machine_code, scan_texts, source
-from .options import Options, constants, product_constants
+from .compiler import ARGUMENTS, CELL, PRODUCTS, machine_code, scan_texts, source
+from .options import constants, product_constants
+from .passes import Options, pass_of
 from .placement import GRID, STEPS, WIDE, Chip, Placement, Scan
 from .placements import placements
+from .printing import FIELDS, arguments_text, cell_text, fields_of
 from .products import MOST_WORDS, SHARED, THREADS, Product, jobs
 
 driver: Any
@@ -26,47 +28,9 @@ try:
 except ImportError:  # the backend's unavailable() says so before anything here is used
     driver = None
 
-# The fields of Arguments in specialisation.cuh, in its order.
-FIELDS = (
-    "T",
-    "N",
-    "step",
-    "first_group",
-    "mask_t",
-    "mask_n",
-    "mask_h",
-    "weight",
-    "mask",
-    "peephole",
-    "bias2",
-    "state0",
-    "cell0",
-    "gates_x",
-    "state",
-    "cell",
-    "saved",
-    "exchange",
-    "d_state",
-    "d_cell",
-    "d_last",
-    "unreset",
-    "d_gates",
-    "left",
-    "left_reset",
-    "d_state0",
-    "d_cell0",
-    "bias_sum",
-    "peephole_sum",
-    "bias2_sum",
-    "sum_stride",
-    "index",
-    "product",
-    "operand",
-    "kept",
-)
-
-_FIRST_GROUP, _EXCHANGE = FIELDS.index("first_group"), FIELDS.index("exchange")
-INDEX = FIELDS.index("index")
+_ORDER = list(FIELDS)
+_FIRST_GROUP, _EXCHANGE = _ORDER.index("first_group"), _ORDER.index("exchange")
+INDEX = _ORDER.index("index")
 
 Launched: TypeAlias = Callable[[list[int], int], None]  # of a call's numbers, on a stream
 
@@ -222,13 +186,21 @@ class Exchange(NamedTuple):
     filled: int
 
 
+def specialisation(scan: Scan, options: Options, placement: Placement, debug: bool = False) -> str:
+    """The text of a scan, with what is printed for its cell."""
+    found = pass_of(options)
+    printed = {ARGUMENTS: arguments_text(found), CELL: cell_text(found)}
+    front = constants(scan, options, placement, debug)
+    return source(front, scan_texts(placement.mode), printed)
+
+
 class Kernel:
     """One specialisation, loaded onto one device, with its placement."""
 
     def __init__(self, scan: Scan, options: Options, placement: Placement, device: int) -> None:
         self.scan, self.placement, self.device = scan, placement, device
-        texts = scan_texts(scan.form.text, placement.mode)
-        text = source(constants(scan, options, placement, DEBUG), texts)
+        self.options, self.words = options, fields_of(pass_of(options))
+        text = specialisation(scan, options, placement, DEBUG)
         self.code = machine_code(text, architecture(device, placement.mode))
         names = [b"scan"]
         if placement.mode == STEPS:
@@ -255,7 +227,7 @@ class Kernel:
         scan, placement = self.scan, self.placement
         if not placement.is_cooperative:
             return Exchange(0, 0)
-        row = sum(phase.gates_in for phase in scan.phases) * placement.padded * scan.value_bytes
+        row = sum(phase.ins for phase in scan.phases) * placement.padded * scan.value_bytes
         tiles = placement.groups * placement.tiles
         if placement.mode == WIDE:  # a counter per tile, and two places for its operand
             return Exchange(tiles * (32 + 2 * placement.rows * row // 4), tiles * 32)
@@ -267,7 +239,7 @@ class Kernel:
 
     def _launch_of(self, function: Any, blocks: int, attributes: Sequence[Any] = ()) -> Launch:
         placement = self.placement
-        threads, words = placement.launched_threads, len(FIELDS)
+        threads, words = placement.launched_threads, len(self.words)
         return Launch(function, blocks, threads, placement.shared, words, attributes)
 
     def _launch_attributes(self) -> list[Any]:
@@ -320,7 +292,7 @@ class Kernel:
     def fields(
         self, arguments: Arguments, steps: int, addresses: dict[str, Argument]
     ) -> dict[str, Argument]:
-        """What a launch is given, as FIELDS names it; what is not named is 0."""
+        """What a launch is given, as its words are named; what is not named is 0."""
         sizes = {
             "T": steps,
             "N": self.scan.batch,
@@ -334,7 +306,7 @@ class Kernel:
         if self.placement.mode == STEPS:
             given |= self._step_memory(arguments)
         nothing = arguments.constant(0)
-        return {name: given.get(name, nothing) for name in FIELDS}
+        return {name: given.get(name, nothing) for name in self.words}
 
     def _step_memory(self, arguments: Arguments) -> dict[str, Argument]:
         """What the launches of a scan in single steps leave for each other."""
@@ -343,10 +315,10 @@ class Kernel:
         rows = (scan.directions, scan.batch)
         blocks = placement.groups * placement.blocks
         pairs = blocks * scan.states * placement.rows * placement.units // 2
-        most = max(placement.parts(each) * each.gates_out for each in scan.phases)
+        most = max(placement.parts(each) * each.outs for each in scan.phases)
         pieces = {
             "product": ((*rows, most * scan.hidden), dtype),
-            "operand": ((*rows, max(each.gates_in for each in scan.phases) * scan.hidden), dtype),
+            "operand": ((*rows, max(each.ins for each in scan.phases) * scan.hidden), dtype),
             **({"kept": ((pairs, 2), "float32")} if pairs else {}),
         }
         return {
@@ -446,6 +418,6 @@ def kernel_of(scan: Scan, options: Options, device: int, in_steps: bool = False)
             return kernel
         refused[placement.mode] += 1
     raise BackendError(
-        f"[{scan.cell}] backend 'cuda': no way to hold H = {scan.hidden} on this device "
+        f"[{scan.form.cell}] backend 'cuda': no way to hold H = {scan.hidden} on this device "
         f"({chip_of(device)}); {sum(refused.values())} placements were refused by the driver"
     )

@@ -3,9 +3,7 @@
 
 // Partial sums, one per warp over K. An odd multiple of 8 avoids bank conflicts; interleaved rows r and r + 8 are read
 // together, so these must not share banks either.
-constexpr int kMostGatesOut =
-    Phase<0>::gates_out > Phase<kLastPhase>::gates_out ? Phase<0>::gates_out : Phase<kLastPhase>::gates_out;
-constexpr int kSumStride = (kMostGatesOut * kUnits / 8 | 1) * 8;
+constexpr int kSumStride = (larger_of(Phase<0>::outs, Phase<kLastPhase>::outs) * kUnits / 8 | 1) * 8;
 constexpr int kSumShift = kInterleaved ? 16 : 0;
 constexpr int kSumSize = kRows * kSumStride + (kRowEights - 1) * kSumShift;  // floats per warp over K
 ZS_DEVICE int sum_row(int row) { return row * kSumStride + row / 8 * kSumShift; }

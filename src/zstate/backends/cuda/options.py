@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
+from .passes import Options, Phase
 from .placement import ROW, WIDE, WORKER_REGISTERS, Placement, Scan
 from .products import MOST_JOBS, SHARED, SPLIT
 from .wgmma import wgmma
@@ -11,34 +12,8 @@ from .wgmma import wgmma
 _TYPES = {"bfloat16": 0, "float16": 1, "tf32": 2, "float32": 3}
 
 
-class Options(NamedTuple):
-    """What a call uses; what it does not use is not in its kernel."""
-
-    slots: tuple[int, ...]
-    activations: tuple[int, ...]
-    reverse: bool = False
-    flip_z: bool = False
-    mask: bool = False
-    mask_pairs: bool = False  # two units of the mask can be loaded at once
-    peephole: bool = False
-    peephole_on_new_cell: bool = False  # the output gate's; only with peephole
-    bias2: bool = False
-    state: bool = False  # an initial state
-    cell: bool = False  # an initial cell
-    save_cell: bool = False
-    save_gates: bool = False
-    last_state: bool = False  # a gradient of the last state
-    last_cell: bool = False
-    every_cell: bool = False
-    want_left: bool = False  # the left factor of the recurrent weight's gradient
-    sum_bias: bool = False
-    sum_peephole: bool = False
-    sum_bias2: bool = False
-
-
 def constants(scan: Scan, options: Options, placement: Placement, debug: bool = False) -> str:
     """The text in front of the scan's."""
-    slots = (*options.slots, 0, 0, 0)
     phases = scan.phases
     integers = {
         "Type": _TYPES[scan.type],
@@ -61,48 +36,59 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "Pieces": placement.pieces,
         "ItemUnits": 1 if placement.mode == ROW else 2,
         "WorkerRegisters": WORKER_REGISTERS,
-        **{f"Slot{k}": slots[k] for k in range(4)},
     }
     by_phase = {
-        "GatesIn": [phase.gates_in for phase in phases],
-        "GatesOut": [phase.gates_out for phase in phases],
-        "FirstGate": [phase.first for phase in phases],
+        "Ins": [phase.ins for phase in phases],
+        "Outs": [phase.outs for phase in phases],
+        "IsFull": [int(phase.is_full) for phase in phases],
         "Held": placement.held,
         "Stored": placement.stored,
     }
     switches = {
         "Backward": scan.backward,
-        "ResetAfter": scan.reset_after,
         "Reverse": options.reverse,
-        "FlipZ": options.flip_z,
         "HasMask": options.mask,
         "MaskPairs": options.mask_pairs,
         "HoldsAll": placement.holds_all(scan),
         "OneGroup": scan.backward and placement.sums_all(scan.batch),
-        "HasPeephole": options.peephole,
-        "PeepholeOnNewCell": options.peephole_on_new_cell,
-        "HasBias2": options.bias2,
-        "HasState": options.state,
-        "HasCell": options.cell,
-        "SaveCell": options.save_cell,
-        "SaveGates": options.save_gates,
-        "LastState": options.last_state,
-        "LastCell": options.last_cell,
-        "EveryCell": options.every_cell,
-        "WantLeft": options.want_left,
-        "SumBias": options.sum_bias,
-        "SumPeephole": options.sum_peephole,
-        "SumBias2": options.sum_bias2,
+        "LooksAhead": options.save_gates and scan.gates > 3,
         "Debug": debug,
     }
     arrays = [
         f"constexpr int k{name}[] = {{{', '.join(map(str, values))}}};"
         for name, values in by_phase.items()
     ]
-    kinds = ", ".join(map(str, options.activations))
-    activations = f"using Activations = zstate::FixedActivations<{kinds}>;"
     instructions = [wgmma(placement.rows, scan.type)] if placement.mode == WIDE else []
-    return _written(integers, switches) + "\n".join([*arrays, activations, *instructions, ""])
+    places = _places(phases, options.slots)
+    return _written(integers, switches) + "\n".join([*arrays, *places, *instructions, ""])
+
+
+def _places(phases: tuple[Phase, ...], slots: tuple[int, ...]) -> list[str]:
+    """Where gates lie along the gate axis: by number, and by what goes into a phase and comes out;
+    and the order of what goes in and comes out, where the library multiplies."""
+
+    def chosen(name: str, values: Sequence[int]) -> str:
+        tests = [f"{name} == {k} ? {value} : " for k, value in enumerate(values[:-1])]
+        return "".join(tests) + str(values[-1])
+
+    def weights(phase: Phase) -> str:
+        table = [[slots[gate] if gate >= 0 else -1 for gate in row] for row in phase.gates]
+        if phase.outs == 1:
+            return chosen("in", table[0])
+        rows = [chosen("in", row) for row in table]
+        tests = [f"out == {k} ? ({row}) : " for k, row in enumerate(rows[:-1])]
+        return "".join(tests) + f"({rows[-1]})"
+
+    def by_phase(head: str, texts: list[str]) -> str:
+        tests = [f"if constexpr (P == {k}) return {text};" for k, text in enumerate(texts)]
+        return f"template <int P> ZS_DEVICE constexpr int {head} {{ {' '.join(tests)} }}"
+
+    return [
+        f"ZS_DEVICE constexpr int slot(int gate) {{ return {chosen('gate', slots)}; }}",
+        by_phase("slot_of(int out, int in)", list(map(weights, phases))),
+        by_phase("in_place(int in)", [chosen("in", each.in_places(slots)) for each in phases]),
+        by_phase("out_place(int out)", [chosen("out", each.out_places(slots)) for each in phases]),
+    ]
 
 
 def product_constants(kind: str) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from .cells import CELLS, Form, Phase
+from .passes import Form, Phase
 
 BLOCK, CLUSTER, GRID, STEPS, WIDE, ROW = range(6)
 TILE = 16  # rows of one matrix instruction
@@ -60,35 +60,33 @@ class Chip:
 class Scan:
     """What of a call decides its placement."""
 
-    cell: str
-    backward: bool
-    reset_after: bool
+    form: Form
     type: str  # bfloat16, float16, tf32 or float32
     hidden: int
     batch: int
     directions: int
     optional: int = 0  # registers that the options of a call take for each pair of units
 
-    @cached_property
-    def form(self) -> Form:
-        return CELLS[self.cell, self.reset_after]
+    @property
+    def backward(self) -> bool:
+        return self.form.backward
 
-    @cached_property
+    @property
     def gates(self) -> int:
         return self.form.gates
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return self.form.phases
+
+    @property
+    def states(self) -> int:
+        """Values that a unit of a row keeps from phase to phase."""
+        return self.form.states
 
     @cached_property
     def value_bytes(self) -> int:
         return 2 if self.type in ("bfloat16", "float16") else 4
-
-    @cached_property
-    def phases(self) -> tuple[Phase, ...]:
-        return self.form.direction(self.backward).phases
-
-    @cached_property
-    def states(self) -> int:
-        """Values that a unit of a row keeps from phase to phase."""
-        return self.form.direction(self.backward).states
 
 
 class Placement(NamedTuple):
@@ -154,7 +152,7 @@ class Placement(NamedTuple):
 
     def parts(self, phase: Phase) -> int:
         """STEPS: how many products a phase has, which the cell's launch adds up."""
-        return self.pieces if phase.gates_in > 1 else 1
+        return self.pieces if phase.ins > 1 else 1
 
     def tile_groups(self, batch: int) -> int:
         """Groups of one direction, over all launches."""
@@ -182,8 +180,8 @@ def warp_parts(
 ) -> tuple[list[int], list[int]]:
     """K-blocks and column tiles of a warp, by phase."""
     gate_k = padded * scan.value_bytes // 64
-    deep = [-(-phase.gates_in * gate_k // warps_k) for phase in scan.phases]
-    wide = [units // 8 // warps_n * phase.gates_out for phase in scan.phases]
+    deep = [-(-phase.ins * gate_k // warps_k) for phase in scan.phases]
+    wide = [units // 8 // warps_n * phase.outs for phase in scan.phases]
     return deep, wide
 
 

@@ -112,7 +112,7 @@ def _pieces(scan: Scan, chip: Chip) -> int:
     on an H200: up to a third less time, as long as three quarters of them have a tile (half in
     TF32).
     """
-    side, terms = 128, [phase.gates_in * scan.hidden for phase in scan.phases if phase.gates_in > 1]
+    side, terms = 128, [phase.ins * scan.hidden for phase in scan.phases if phase.ins > 1]
     tiles = -(-scan.batch // side) * -(-scan.hidden // side)
     room = chip.multiprocessors * (3 if scan.value_bytes == 2 else 2) // 4
     fitting = (n for n in (4, 2) if n * tiles <= room and all(k % (8 * n) == 0 for k in terms))
@@ -211,7 +211,7 @@ def shared_bytes(
     """Shared memory of a block; specialisation.cuh computes and asserts the same."""
     phases = scan.phases
     state_stride = tiles * rows * units // 2
-    columns = max(phase.gates_out for phase in phases) * units
+    columns = max(phase.outs for phase in phases) * units
     sum_stride = (columns // 8 | 1) * 8
     total = round_up(len(phases) * tiles * 2 * 8, 128)
     total += round_up(scan.states * state_stride * 8, 128)
@@ -222,10 +222,10 @@ def shared_bytes(
         total += round_up(2 * warps_k * size * 4, 128)
     if mode != GRID:
         for phase in phases:
-            total += 2 * tiles * rows * phase.gates_in * padded * scan.value_bytes
+            total += 2 * tiles * rows * phase.ins * padded * scan.value_bytes
     total = round_up(total, 128)
     for phase, blocks in zip(phases, stored, strict=True):
-        total += warps_k * warps_n * blocks * (units // 8 // warps_n * phase.gates_out) * 512
+        total += warps_k * warps_n * blocks * (units // 8 // warps_n * phase.outs) * 512
     return total
 
 

@@ -24,22 +24,28 @@ struct Weight {
     return in_shared(block)[((k - Here::held) * Here::columns + n) * 32];
   }
   static ZS_DEVICE uint4 streamed(const Block& block, int k, int n) {
-    return __ldg(padded_weight(block, n, block.warp_k * Here::warp_blocks + k));
+    const int k_block = block.warp_k * Here::warp_blocks + k;
+    if (is_none(n, k_block)) return make_uint4(0, 0, 0, 0);
+    return __ldg(padded_weight(block, n, k_block));
   }
 
  private:
+  // Whether no gate's weight is there.
+  static ZS_DEVICE bool is_none(int n, int k_block) {
+    return !Here::is_full && slot_of<P>(n % Here::outs, k_block / kGateBlocks) < 0;
+  }
   static ZS_DEVICE uint4* in_shared(const Block& block) {
     return reinterpret_cast<uint4*>(block.shared + At<P>::weight) + block.warp * Here::stored * Here::columns * 32 +
            block.lane;
   }
   static ZS_DEVICE int unit(const Block& block, int n) {
-    return block.rank * kUnits + (block.warp_n * kUnitTiles + n / Here::gates_out) * 8 + block.column;
+    return block.rank * kUnits + (block.warp_n * kUnitTiles + n / Here::outs) * 8 + block.column;
   }
   // Of a weight whose rows lie along K, padded: forward [D,G,padded,padded], backward [D,padded,G,padded].
   static ZS_DEVICE const uint4* padded_weight(const Block& block, int n, int k_block) {
     const i64 row_unit = unit(block, n);
-    const int gate = Here::first_gate + n % Here::gates_out, gate_in = Here::first_gate + k_block / kGateBlocks;
-    const i64 row = kBackward ? row_unit * kGates + slot(gate_in) : static_cast<i64>(slot(gate)) * kPadded + row_unit;
+    const int gate = slot_of<P>(n % Here::outs, k_block / kGateBlocks);
+    const i64 row = kBackward ? row_unit * kGates + gate : static_cast<i64>(gate) * kPadded + row_unit;
     const Stored* from = block.a.weight + static_cast<i64>(block.direction) * kGates * kPadded * kPadded +
                          row * kPadded + (k_block % kGateBlocks) * kBlockK;
     return reinterpret_cast<const uint4*>(from) + block.quarter;
@@ -49,7 +55,7 @@ struct Weight {
   static ZS_DEVICE uint4 own_weight(const Block& block, int n, int k_block) {
     constexpr int count = 16 / kBytes;
     const int row = unit(block, n), k = (k_block % kGateBlocks) * kBlockK + block.quarter * count;
-    const int gate = slot(Here::first_gate + (kBackward ? k_block / kGateBlocks : n % Here::gates_out));
+    const int gate = slot_of<P>(n % Here::outs, k_block / kGateBlocks);
     const Stored* const from = block.a.weight +
                                (static_cast<i64>(block.direction) * kGates + gate) * kHidden * kHidden +
                                static_cast<i64>(min(row, kHidden - 1)) * (kBackward ? 1 : kHidden);
@@ -65,7 +71,7 @@ struct Weight {
     return words.all;
   }
   static ZS_DEVICE uint4 first_read(const Block& block, int n, int k_block) {
-    if (k_block >= Here::k_blocks) return make_uint4(0, 0, 0, 0);
+    if (k_block >= Here::k_blocks || is_none(n, k_block)) return make_uint4(0, 0, 0, 0);
     if constexpr (!kHoldsAll || (!kBackward && kPadded == kHidden))
       return weight_words(*padded_weight(block, n, k_block));
     else
@@ -104,12 +110,12 @@ struct Product {
   }
 
   // The sums of an item: of each gate that comes out, a pair.
-  ZS_DEVICE void total(const Block& block, const Item& w, int p, const float* partial, float2 (&total)[kGates]) const {
+  ZS_DEVICE void total(const Block& block, const Item& w, int p, const float* partial, float2 (&total)[kWidest]) const {
     if constexpr (kDirect) {
       // A lane has one unit of two rows. Lanes of neighbouring units swap, so that each has two units of one row.
 #pragma unroll
-      for (int g = 0; g < Here::gates_out; ++g) {
-        const int n = p * Here::gates_out + g;
+      for (int g = 0; g < Here::outs; ++g) {
+        const int n = p * Here::outs + g;
         const float (&c)[4] = sum[0][n / 2];
         const float one = c[n % 2 * 2], two = c[n % 2 * 2 + 1];
         const float other = __shfl_xor_sync(~0u, block.column % 2 ? one : two, 4);
@@ -118,10 +124,10 @@ struct Product {
     } else {
       const float* from = partial + sum_row(w.row) + (w.unit - block.rank * kUnits);
 #pragma unroll
-      for (int g = 0; g < Here::gates_out; ++g)
+      for (int g = 0; g < Here::outs; ++g)
 #pragma unroll
         for (int k = 0; k < kWarpsK; ++k)
-          total[g] = plus(total[g], *reinterpret_cast<const float2*>(from + k * kSumSize + g * kUnits));
+          total[g] = total[g] + *reinterpret_cast<const float2*>(from + k * kSumSize + g * kUnits);
     }
   }
 
@@ -212,7 +218,7 @@ struct Product {
     const int column = block.column, quarter = block.quarter;
 #pragma unroll
     for (int n = 0; n < Here::columns; ++n) {
-      float* at = to + n % Here::gates_out * kUnits + n / Here::gates_out * 8;
+      float* at = to + n % Here::outs * kUnits + n / Here::outs * 8;
       if constexpr (kTransposed) {
 #pragma unroll
         for (int e = 0; e < 2; ++e)
@@ -269,8 +275,7 @@ struct Product {
         float part = parts[n][r];
         part += __shfl_xor_sync(~0u, part, 1);
         part += __shfl_xor_sync(~0u, part, 2);
-        if (r % 4 == block.quarter)
-          to[sum_row(r) + n % Here::gates_out * kUnits + n / Here::gates_out * 8 + block.column] = part;
+        if (r % 4 == block.quarter) to[sum_row(r) + n % Here::outs * kUnits + n / Here::outs * 8 + block.column] = part;
       }
   }
 

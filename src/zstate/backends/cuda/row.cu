@@ -8,16 +8,20 @@
 template <int P>
 struct Weight {
   using Here = Phase<P>;
-  float4 quads[Here::gates_out][Here::gates_in][kQuads];
+  float4 quads[Here::outs][Here::ins][kQuads];
 
   ZS_DEVICE void load(const Arguments& a, int direction, int unit, int lane) {
 #pragma unroll
-    for (int out = 0; out < Here::gates_out; ++out)
+    for (int out = 0; out < Here::outs; ++out)
 #pragma unroll
-      for (int in = 0; in < Here::gates_in; ++in)
+      for (int in = 0; in < Here::ins; ++in)
 #pragma unroll
         for (int q = 0; q < kQuads; ++q) {
-          const int gate = slot(Here::first_gate + (kBackward ? in : out)), k = (q * kLanes + lane) * 4;
+          const int gate = slot_of<P>(out, in), k = (q * kLanes + lane) * 4;
+          if (gate < 0) {
+            quads[out][in][q] = {0.0f, 0.0f, 0.0f, 0.0f};
+            continue;
+          }
           const Stored* const from = a.weight + (static_cast<i64>(direction) * kGates + gate) * kHidden * kHidden;
           quads[out][in][q] = {one(from, unit, k), one(from, unit, k + 1), one(from, unit, k + 2),
                                one(from, unit, k + 3)};
@@ -36,22 +40,22 @@ struct Weight {
 // Where the operand of a phase lies: its gates, one after the other.
 template <int P>
 ZS_DEVICE float* operand_of(char* shared, int place) {
-  return reinterpret_cast<float*>(shared) + place * kOperand + (P == 0 ? 0 : Phase<0>::gates_in * kPadded);
+  return reinterpret_cast<float*>(shared) + place * kOperand + (P == 0 ? 0 : Phase<0>::ins * kPadded);
 }
 
 // The sums of a unit's gates, in all of its lanes.
 template <int P>
-ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane, float2 (&total)[kGates]) {
+ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane, float2 (&total)[kWidest]) {
   using Here = Phase<P>;
-  constexpr int chains = Here::gates_out == 1 ? 4 : 2;  // additions to one sum wait for each other
-  float sum[Here::gates_out][chains] = {};
+  constexpr int chains = Here::outs == 1 ? 4 : 2;  // additions to one sum wait for each other
+  float sum[Here::outs][chains] = {};
 #pragma unroll
-  for (int in = 0; in < Here::gates_in; ++in)
+  for (int in = 0; in < Here::ins; ++in)
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       const float4 x = reinterpret_cast<const float4*>(operand)[in * kPadded / 4 + q * kLanes + lane];
 #pragma unroll
-      for (int out = 0; out < Here::gates_out; ++out) {
+      for (int out = 0; out < Here::outs; ++out) {
         const float4 w = weight.quads[out][in][q];
         float (&s)[chains] = sum[out];
         s[0] = fmaf(x.x, w.x, s[0]);
@@ -61,7 +65,7 @@ ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane,
       }
     }
 #pragma unroll
-  for (int out = 0; out < Here::gates_out; ++out) {
+  for (int out = 0; out < Here::outs; ++out) {
     float s = sum[out][0] + sum[out][1];
     if constexpr (chains == 4) s += sum[out][2] + sum[out][3];
 #pragma unroll
@@ -79,9 +83,9 @@ struct Carried {
 
 // Puts an item's part of an operand where every thread finds it.
 template <int P>
-ZS_DEVICE void publish(char* shared, const Item& item, int place, const float2 (&operand)[kGates]) {
+ZS_DEVICE void publish(char* shared, const Item& item, int place, const float2 (&operand)[kWidest]) {
 #pragma unroll
-  for (int g = 0; g < Phase<P>::gates_in; ++g)
+  for (int g = 0; g < Phase<P>::ins; ++g)
     if (item.count) operand_of<P>(shared, place)[g * kPadded + item.unit] = operand[g].x;
 }
 
@@ -89,10 +93,10 @@ ZS_DEVICE void publish(char* shared, const Item& item, int place, const float2 (
 template <int P>
 ZS_DEVICE void work(const Block& block, const Item& item, const Weight<P>& weight, Carried& carried, i64 index,
                     int place, Pass::Loaded& loaded) {
-  float2 total[kGates] = {};
+  float2 total[kWidest] = {};
   block_barrier();  // the operand is there, and the one before it has been read
   multiply<P>(weight, operand_of<P>(block.shared, place), block.thread % kLanes, total);
-  auto hand_on = [&](const float2(&operand)[kGates]) {
+  auto hand_on = [&](const float2(&operand)[kWidest]) {
     constexpr int next = P == kLastPhase ? 0 : P + 1;
     publish<next>(block.shared, item, next ? place : place ^ 1, operand);
   };
@@ -122,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __g
   }
   for (int k = block.thread; k < 2 * kOperand; k += kThreads) operand_of<0>(shared, 0)[k] = 0.0f;
   block_barrier();
-  auto hand_on = [&](const float2(&operand)[kGates]) { publish<0>(shared, item, 0, operand); };
+  auto hand_on = [&](const float2(&operand)[kWidest]) { publish<0>(shared, item, 0, operand); };
   Pass::begin(Turn<decltype(hand_on)>{a, item, carried.constants, carried.state, carried.sums, hand_on});
 #pragma unroll 1
   for (i64 index = 0; index < a.T; index += kAhead)

@@ -16,7 +16,7 @@ def row_placements(scan: Scan, chip: Chip) -> list[Placement]:
 
 def shared_bytes(scan: Scan, padded: int) -> int:
     """Shared memory of a block; row_layout.cuh computes and asserts the same."""
-    return 2 * 4 * padded * sum(phase.gates_in for phase in scan.phases)
+    return 2 * 4 * padded * sum(phase.ins for phase in scan.phases)
 
 
 def _placement(scan: Scan, chip: Chip, lanes: int) -> Placement | None:
@@ -24,7 +24,7 @@ def _placement(scan: Scan, chip: Chip, lanes: int) -> Placement | None:
     padded = round_up(scan.hidden, 4 * lanes)
     if threads > _MOST_THREADS:
         return None
-    weight = sum(each.gates_in * each.gates_out for each in scan.phases) * padded // lanes
+    weight = sum(each.ins * each.outs for each in scan.phases) * padded // lanes
     inputs = scan.gates + 4 if scan.backward else scan.gates
     busy = _AHEAD * (inputs + scan.optional // 4) + scan.optional + (64 if scan.backward else 48)
     registers = min(THREAD_REGISTERS, 65536 // threads // 8 * 8) - weight - busy

@@ -21,7 +21,7 @@ ZS_DEVICE void begin(const Block& block, Carried& carried, int tile) {
   for (int p = 0; p < kItemsPerThread; ++p) {
     if (block.is_idle(p)) continue;
     const Item item = block.item(p, tile);
-    auto hand_on = [&](const float2(&operand)[kGates]) { Exchange<0>::publish(block, item, tile, 0, operand); };
+    auto hand_on = [&](const float2(&operand)[kWidest]) { Exchange<0>::publish(block, item, tile, 0, operand); };
     Pass::begin(turn_of(block, item, carried, p, hand_on));
   }
 }
@@ -48,9 +48,9 @@ ZS_DEVICE void work(const Block& block, const Weight<P>& weight, Carried& carrie
   for (int p = 0; p < kItemsPerThread; ++p) {
     if (block.is_idle(p)) continue;
     const Item item = block.item(p, tile);
-    float2 total[kGates] = {};
+    float2 total[kWidest] = {};
     product.total(block, item, p, partial, total);
-    auto hand_on = [&](const float2(&operand)[kGates]) {
+    auto hand_on = [&](const float2(&operand)[kWidest]) {
       constexpr int next = P == kLastPhase ? 0 : P + 1;
       const i64 next_index = next ? index : index + 1;
       if (next_index < block.a.T) Exchange<next>::publish(block, item, tile, next_index, operand);

@@ -17,16 +17,16 @@ ZS_DEVICE i64 matrix_at(const Block& block, const Item& w, int gates, int n) {
   return (n * block.a.N + block.tile_group * kRows + w.row) * gates * kHidden + w.unit;
 }
 
-// Writes an item's part of the operand of phase P, its gates in the order of the weight's rows.
+// Writes an item's part of the operand of phase P, its parts in the order of the weight's rows.
 template <int P>
-ZS_DEVICE void write_operand(const Block& block, const Item& w, const float2 (&operand)[kGates]) {
+ZS_DEVICE void write_operand(const Block& block, const Item& w, const float2 (&operand)[kWidest]) {
   using Next = Phase<P>;
-  Stored* const to = block.a.operand + matrix_at(block, w, Next::gates_in, w.direction);
+  Stored* const to = block.a.operand + matrix_at(block, w, Next::ins, w.direction);
 #pragma unroll
-  for (int g = 0; g < Next::gates_in; ++g) {
+  for (int g = 0; g < Next::ins; ++g) {
     float2 x = operand[g];
     if constexpr (kType == kTf32) x = {__uint_as_float(operand_word(x.x)), __uint_as_float(operand_word(x.y))};
-    store_pair(to + (kBackward ? slot(Next::first_gate + g) - Next::first_gate : 0) * kHidden, x, w.count);
+    store_pair(to + in_place<P>(g) * kHidden, x, w.count);
   }
 }
 
@@ -41,7 +41,7 @@ ZS_DEVICE void add_sums(const Block& block, const Sums& sums, bool is_first) {
   for (int q = block.warp; q < Sums::count; q += warps) {
     float2 x = rows[q][0][block.lane];
 #pragma unroll
-    for (int r = 1; r < warps; ++r) x = plus(x, rows[q][r][block.lane]);
+    for (int r = 1; r < warps; ++r) x = x + rows[q][r][block.lane];
     const int unit = block.rank * kUnits + block.lane * 2;
     Summed* const to = Sums::place(block.a, q, block.direction) + block.tile_group * block.a.sum_stride + unit;
     if (unit < kHidden) put(to, is_first ? x.x : *to + x.x);
@@ -60,12 +60,12 @@ ZS_DEVICE void wait_for_earlier_launches() {
 template <int P>
 ZS_DEVICE void step(const Arguments& a) {
   using Here = Phase<P>;
-  constexpr int parts = Here::gates_in > 1 ? kPieces : 1;  // products that are added up here
+  constexpr int parts = Here::ins > 1 ? kPieces : 1;  // products that are added up here
   const Block block(a, nullptr);
   Constants constants;
   Sums sums = {};
   Pass::Loaded loaded[kItemsPerThread];
-  Pair products[kItemsPerThread][parts][Here::gates_out];
+  Pair products[kItemsPerThread][parts][Here::outs];
   Kept kept[kItemsPerThread];
 
   // Nothing launched since the previous cell's launch writes these inputs, so they may be read before the wait.
@@ -78,11 +78,9 @@ ZS_DEVICE void step(const Arguments& a) {
     const Item item = block.item(p, 0);
 #pragma unroll
     for (int k = 0; k < parts; ++k) {
-      const Stored* const from = a.product + matrix_at(block, item, Here::gates_out, item.direction * parts + k);
+      const Stored* const from = a.product + matrix_at(block, item, Here::outs, item.direction * parts + k);
 #pragma unroll
-      for (int g = 0; g < Here::gates_out; ++g)
-        products[p][k][g] =
-            take(from + (kBackward ? 0 : slot(Here::first_gate + g) - Here::first_gate) * kHidden, item.count);
+      for (int g = 0; g < Here::outs; ++g) products[p][k][g] = take(from + out_place<P>(g) * kHidden, item.count);
     }
 #pragma unroll
     for (int k = 0; k < kStates; ++k) kept[p][k] = block.state()[k * kStateStride + item.state];
@@ -90,12 +88,12 @@ ZS_DEVICE void step(const Arguments& a) {
 #pragma unroll
   for (int p = 0; p < kItemsPerThread; ++p) {
     const Item item = block.item(p, 0);
-    float2 total[kGates] = {};
+    float2 total[kWidest] = {};
 #pragma unroll
     for (int k = 0; k < parts; ++k)
 #pragma unroll
-      for (int g = 0; g < Here::gates_out; ++g) total[g] = plus(total[g], products[p][k][g].value());
-    auto hand_on = [&](const float2(&operand)[kGates]) {
+      for (int g = 0; g < Here::outs; ++g) total[g] = total[g] + products[p][k][g].value();
+    auto hand_on = [&](const float2(&operand)[kWidest]) {
       constexpr int next = P == kLastPhase ? 0 : P + 1;
       if (next || a.index + 1 < a.T) write_operand<next>(block, item, operand);
     };
@@ -114,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident) begin(const __
 #pragma unroll
   for (int p = 0; p < kItemsPerThread; ++p) {
     const Item item = block.item(p, 0);
-    auto hand_on = [&](const float2(&operand)[kGates]) { write_operand<0>(block, item, operand); };
+    auto hand_on = [&](const float2(&operand)[kWidest]) { write_operand<0>(block, item, operand); };
     Pass::begin(Turn<decltype(hand_on)>{a, item, constants, block.state(), sums, hand_on});
   }
   add_sums(block, sums, true);

@@ -1,4 +1,5 @@
-// Sums over time and over the rows of a tile group: the gradients of biases and peepholes. Fixed order, no atomics.
+// Sums over time and over the rows of a tile group: the gradients of biases and of a cell's own parameters. Fixed
+// order, no atomics. Sums, a type of the cell's, numbers those of one item.
 #pragma once
 
 // In full float32 a sum carries its rounding error, or long sequences would lose more than a tree of sums does.
@@ -16,26 +17,8 @@ struct Sum {
   }
 };
 
-// The sums of one item over time, numbered one after the other: biases, peepholes, the second bias.
-struct Sums {
-  static constexpr int first_peephole = kSumBias ? kGates : 0;
-  static constexpr int first_bias2 = first_peephole + (kSumPeephole ? kGates : 0);
-  static constexpr int count = first_bias2 + (kSumBias2 ? 1 : 0);
-
-  Sum bias[kGates], peephole[kGates], bias2;
-
-  ZS_DEVICE float2 at(int k) const {
-    return (k >= first_bias2 ? bias2 : k >= first_peephole ? peephole[k - first_peephole] : bias[k]).sum;
-  }
-  // Where the k-th goes, of the first tile group.
-  static ZS_DEVICE Summed* place(const Arguments& a, int k, int direction) {
-    if (k >= first_bias2) return a.bias2_sum + direction * kHidden;
-    if (k >= first_peephole) return a.peephole_sum + (direction * kGates + slot(k - first_peephole)) * kHidden;
-    return a.bias_sum + (direction * kGates + slot(k)) * kHidden;
-  }
-};
-
 // Adds up the rows of the group and stores the sums of the block's units.
+template <class Sums>
 ZS_DEVICE void store_sums(const Block& block, const Sums (&sums)[kItemsPerThread]) {
 #pragma unroll
   for (int q = 0; q < Sums::count; ++q) {
@@ -53,7 +36,7 @@ ZS_DEVICE void store_sums(const Block& block, const Sums (&sums)[kItemsPerThread
         float2 x = sums[u].at(q);
 #pragma unroll
         for (int away = 1; away < 8; away *= 2)  // lanes with other rows of the same units
-          x = plus(x, {__shfl_xor_sync(~0u, x.x, away), __shfl_xor_sync(~0u, x.y, away)});
+          x = x + make_float2(__shfl_xor_sync(~0u, x.x, away), __shfl_xor_sync(~0u, x.y, away));
         if (block.lane % 8 == 0) put_pair((block.warp_n * kUnitTiles + u) * 8 + block.column, x);
       }
     } else {

@@ -1,8 +1,12 @@
 // A cell's turn: one item in one phase of one step. What the cells' equations read, keep and hand on.
 //
-// A cell is a type (rnn.cuh, lstm.cuh, gru.cuh; cells.py lists them) with two parts, Forward and Backward, that hold
-// what is its own. forward.cuh and backward.cuh hold what all cells do alike.
+// A cell is text that printing.py writes behind this one: its Constants, its Sums, and its Pass, with what a step loads
+// (Loaded; as numbers, Inputs; fetch, fetch_ahead), what comes before the first product (begin) and what follows each
+// (consume).
 #pragma once
+
+struct Constants;  // what stays the same for all rows and steps
+struct Sums;
 
 template <class HandOn>
 struct Turn {
@@ -21,3 +25,14 @@ struct Turn {
   }
   ZS_DEVICE void store(Stored* to, float2 x) const { store_pair(to, x, item.count); }
 };
+// The turn of a thread's p-th item; `carried` is what the thread carries through the sequence.
+template <class Carried, class HandOn>
+ZS_DEVICE Turn<HandOn> turn_of(const Block& block, const Item& item, Carried& carried, int p, const HandOn& hand_on) {
+  return {block.a, item, carried.constants[p], block.state(), carried.sums[p], hand_on};
+}
+
+// An item's place in a step of [T,N,D,Count,H].
+template <int Count>
+ZS_DEVICE i64 products_at(const Arguments& a, const Item& w, i64 t) {
+  return Count == kGates ? gates_at(a, w, t) : (t * a.step + w.pair - w.unit) * Count + w.unit;
+}

@@ -34,7 +34,7 @@ struct Place {
   // Steps take two places in turn: who hands on the next operand has those of all blocks for this step, so nobody reads
   // the one before any more.
   ZS_DEVICE char* operand(int tile, i64 index) const {
-    constexpr i64 bytes = static_cast<i64>(kRows) * Phase<0>::gates_in * kPadded * kBytes;
+    constexpr i64 bytes = static_cast<i64>(kRows) * Phase<0>::ins * kPadded * kBytes;
     return block.a.exchange + block.groups * kTiles * 128 +
            (((index & 1) * block.groups + block.group) * kTiles + tile) * bytes;
   }
@@ -52,9 +52,9 @@ ZS_DEVICE void wait_for(u32 barrier, u32 parity) {
 
 // ---- the exchange
 
-ZS_DEVICE void publish(const Place& at, const Item& w, int tile, i64 index, const float2 (&operand)[kGates]) {
+ZS_DEVICE void publish(const Place& at, const Item& w, int tile, i64 index, const float2 (&operand)[kWidest]) {
 #pragma unroll
-  for (int g = 0; g < Phase<0>::gates_in; ++g) {
+  for (int g = 0; g < Phase<0>::ins; ++g) {
     u32 word[kPairWords];
     operand_pair({w.count > 0 ? operand[g].x : 0.0f, w.count > 1 ? operand[g].y : 0.0f}, word);
     if (w.on) store_relaxed(at.operand(tile, index) + Place::offset(w.row, (g * kPadded + w.unit) * kBytes), word);
@@ -118,9 +118,10 @@ struct Weight {
     const int first = block.rank / kPeers * kPeers * kUnits;
     const int gate = kBackward ? block.rank % kPeers : column / kUnits;
     const int unit = first + (kBackward ? column : column % kUnits);
-    const bool on = (kBackward ? column < kPeers * kUnits : gate < kGates) && unit < kHidden && k < kHidden;
+    const bool on = (kBackward ? column < kPeers * kUnits : gate < Phase<0>::outs) && unit < kHidden && k < kHidden;
     const i64 row = kBackward ? k : unit, at = kBackward ? unit : k;
-    const i64 place = ((block.direction * kGates + slot(gate)) * static_cast<i64>(kHidden) + row) * kHidden + at;
+    const int slot = kBackward ? slot_of<0>(0, gate) : slot_of<0>(gate, 0);
+    const i64 place = ((block.direction * kGates + slot) * static_cast<i64>(kHidden) + row) * kHidden + at;
     const Stored* const from = block.a.weight + (on ? place : 0);
     const u32 loaded =
         is_word ? __ldg(reinterpret_cast<const u32*>(from)) : __ldg(reinterpret_cast<const unsigned short*>(from));
@@ -251,20 +252,20 @@ ZS_DEVICE void expect_sums(const Place& at, int tile) {
   if (at.block.thread == 0) barrier_expect(at.received(tile), kRows * kPeers * kUnits * 4);
 }
 // The sums of an item: of each gate that comes out, a pair.
-ZS_DEVICE void total_of(const Block& block, const Item& w, int tile, float2 (&total)[kGates]) {
+ZS_DEVICE void total_of(const Block& block, const Item& w, int tile, float2 (&total)[kWidest]) {
   const int unit = w.unit - block.rank * kUnits;
   if constexpr (kSplits) {
     const float* from = reinterpret_cast<const float*>(block.shared + kAtReceived) + tile * kReceivedSize +
                         w.row * kReceivedStride + unit;
 #pragma unroll
-    for (int k = 0; k < kPeers; ++k) total[0] = plus(total[0], *reinterpret_cast<const float2*>(from + k * kUnits));
+    for (int k = 0; k < kPeers; ++k) total[0] = total[0] + *reinterpret_cast<const float2*>(from + k * kUnits);
   } else {
     const float* from = block.sums() + w.row * kSumStride + unit;
 #pragma unroll
-    for (int g = 0; g < Phase<0>::gates_out; ++g)
+    for (int g = 0; g < Phase<0>::outs; ++g)
 #pragma unroll
       for (int k = 0; k < kGroupsK; ++k)
-        total[g] = plus(total[g], *reinterpret_cast<const float2*>(from + k * kSumSize + g * kUnits));
+        total[g] = total[g] + *reinterpret_cast<const float2*>(from + k * kSumSize + g * kUnits);
   }
 }
 
@@ -276,7 +277,7 @@ ZS_DEVICE void begin(const Place& at, Carried& carried, int tile) {
   for (int p = 0; p < kItemsPerThread; ++p) {
     if (at.block.is_idle(p)) continue;
     const Item item = at.block.item(p, tile);
-    auto hand_on = [&](const float2(&operand)[kGates]) { publish(at, item, tile, 0, operand); };
+    auto hand_on = [&](const float2(&operand)[kWidest]) { publish(at, item, tile, 0, operand); };
     Pass::begin(turn_of(at.block, item, carried, p, hand_on));
   }
   hand_on_done(at, tile);
@@ -309,9 +310,9 @@ ZS_DEVICE void finish(const Place& at, Carried& carried, int tile, i64 index, co
   for (int p = 0; p < kItemsPerThread; ++p) {
     if (block.is_idle(p)) continue;
     const Item item = block.item(p, tile);
-    float2 total[kGates] = {};
+    float2 total[kWidest] = {};
     total_of(block, item, tile, total);
-    auto hand_on = [&](const float2(&operand)[kGates]) {
+    auto hand_on = [&](const float2(&operand)[kWidest]) {
       if (index + 1 < block.a.T) publish(at, item, tile, index + 1, operand);
     };
     Pass::template consume<0>(turn_of(block, item, carried, p, hand_on), index, Pass::Inputs(loaded[p]), total);

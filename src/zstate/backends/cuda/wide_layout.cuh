@@ -4,10 +4,10 @@
 constexpr int kGroupsM = kWarpsN / 4, kGroupsK = kWarpsK;  // warp groups over the weight's columns, and over K
 constexpr int kColumns = 64 * kGroupsM;                    // of the weight: 64 are one instruction's
 // Backward, each block of a cluster multiplies one gate of the operand, for the units of all.
-constexpr bool kSplits = kBackward && kGates > 1;
-constexpr int kPeers = kSplits ? kGates : 1;  // blocks of a cluster
-constexpr int kCopiers = 3;                   // warps that copy
-constexpr int kSlots = kChunk;                // stages in the ring
+constexpr bool kSplits = kBackward && Phase<0>::ins > 1;
+constexpr int kPeers = kSplits ? Phase<0>::ins : 1;  // blocks of a cluster
+constexpr int kCopiers = 3;                          // warps that copy
+constexpr int kSlots = kChunk;                       // stages in the ring
 // A stage has kPieces pieces of 64 bytes of K for each warp group.
 constexpr int kStageBytes = kRows * 64 * kPieces * kGroupsK;
 constexpr int kTileStages = kPadded * kBytes / (64 * kPieces * kGroupsK);  // of what a block needs of a tile's operand

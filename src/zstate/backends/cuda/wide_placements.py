@@ -16,8 +16,11 @@ _PIECE_REGISTERS = 8  # the same, of a thread
 
 def wide_placements(scan: Scan, chip: Chip) -> list[Placement]:
     """Every placement of this kind that the chip could hold."""
-    one_product = len(scan.phases) == 1 and scan.type != "float32"
+    # One product, of one operand forward, and for one backward.
+    one_product = len(scan.phases) == 1 and min(scan.phases[0].ins, scan.phases[0].outs) == 1
     if not (chip.has_warp_groups and one_product and scan.batch > TILE):
+        return []
+    if scan.type == "float32":
         return []
     return [
         placement
@@ -30,12 +33,14 @@ def wide_placements(scan: Scan, chip: Chip) -> list[Placement]:
 
 def _shapes(scan: Scan) -> Iterator[tuple[int, int, int, int]]:
     """Units of a block, warp groups over its columns and over K, blocks of a cluster."""
+    (phase,) = scan.phases
+    width = max(phase.ins, phase.outs)  # of gates
     for units in (8, 16, 24, 32, 40, 48, 64):
-        groups_m = -(-scan.gates * units // 64)
+        groups_m = -(-width * units // 64)
         # Three warp groups leave each fewer registers, and were never faster than two.
-        if groups_m > 2 or scan.gates * units < 0.6 * 64 * groups_m:
+        if groups_m > 2 or width * units < 0.6 * 64 * groups_m:
             continue
-        yield units, groups_m, 2 if groups_m == 1 else 1, scan.gates if scan.backward else 1
+        yield units, groups_m, 2 if groups_m == 1 else 1, width if scan.backward else 1
 
 
 def _parts(scan: Scan, p: Placement) -> list[int]:

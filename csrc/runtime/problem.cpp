@@ -1,0 +1,18 @@
+#include "runtime/problem.h"
+
+#include <stdexcept>
+
+#include "runtime/sizes.h"
+
+namespace zstate {
+
+void check(const Problem& p) {
+  if (p.T < 0 || p.N < 0 || p.I < 0 || p.H < 1 || (p.D != 1 && p.D != 2))
+    throw std::invalid_argument("impossible sizes");
+  size_product(p.T, p.N);  // the engine multiplies these itself
+  size_product(p.D, p.G, p.H, size_sum(p.H, p.I));
+  if (!p.has_input_weight && p.I != p.D * p.G * p.H)
+    throw std::invalid_argument("a projected source has I = D*G*H");
+}
+
+}  // namespace zstate

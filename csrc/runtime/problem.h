@@ -1,0 +1,17 @@
+// What every way into the engine checks of a problem before it is computed.
+#pragma once
+
+#include "engine/engine.h"
+
+namespace zstate {
+
+// Grows with every change of what Python passes to the module or to the XLA handlers.
+inline constexpr int kInterface = 13;
+
+// Of the sources that a library was built from: two libraries of one build have the same.
+extern const char* const kStamp;
+
+// Throw std::invalid_argument in words, or std::bad_alloc for sizes that no memory could hold.
+void check(const Problem& problem);
+
+}  // namespace zstate

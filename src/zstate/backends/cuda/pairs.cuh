@@ -1,0 +1,60 @@
+// What equations are written in: arithmetic and functions of pairs of neighbouring units.
+#pragma once
+
+using namespace zstate;
+
+ZS_DEVICE float2 splat(float x) { return {x, x}; }
+ZS_DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+ZS_DEVICE float2 operator-(float2 a, float2 b) { return {a.x - b.x, a.y - b.y}; }
+ZS_DEVICE float2 operator*(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
+ZS_DEVICE float2 operator/(float2 a, float2 b) { return {a.x / b.x, a.y / b.y}; }
+ZS_DEVICE float2 operator-(float2 a) { return {-a.x, -a.y}; }
+
+// A condition for each of the two.
+struct Both {
+  bool x, y;
+};
+ZS_DEVICE Both operator>(float2 a, float2 b) { return {a.x > b.x, a.y > b.y}; }
+ZS_DEVICE Both operator>=(float2 a, float2 b) { return {a.x >= b.x, a.y >= b.y}; }
+ZS_DEVICE float2 where(Both on, float2 a, float2 b) { return {on.x ? a.x : b.x, on.y ? a.y : b.y}; }
+
+// A function of one unit, for both.
+template <class Function>
+ZS_DEVICE float2 each(float2 x, const Function& function) {
+  return {function(Real{x.x}).v, function(Real{x.y}).v};
+}
+#define ZS_ACTIVATION(NAME, KIND)                                   \
+  ZS_DEVICE float2 NAME(float2 x) {                                 \
+    return each(x, [](Real one) { return activate(KIND, one); });   \
+  }                                                                 \
+  ZS_DEVICE float2 slope_##NAME(float2 y) {                         \
+    return each(y, [](Real one) { return d_activate(KIND, one); }); \
+  }
+ZS_ACTIVATION(none, kNone)
+ZS_ACTIVATION(relu, kRelu)
+ZS_ACTIVATION(tanh, kTanh)
+ZS_ACTIVATION(sigmoid, kSigmoid)
+ZS_ACTIVATION(hard_sigmoid, kHardSigmoid)
+#undef ZS_ACTIVATION
+
+// The others are accurate in float32 whatever the type: they may grow, and so do their errors.
+ZS_DEVICE Real softplus_of(Real x) {
+  return {(x.v < 0.0f ? 0.0f : x.v) + ::log1pf(::expf(-::fabsf(x.v)))};  // exp of what is never positive
+}
+ZS_DEVICE float2 softplus(float2 x) { return each(x, softplus_of); }
+ZS_DEVICE float2 slope_softplus(float2 y) {
+  return each(y, [](Real one) { return Real{-::expm1f(-one.v)}; });
+}
+ZS_DEVICE float2 log_sigmoid(float2 x) { return -softplus(-x); }
+ZS_DEVICE float2 slope_log_sigmoid(float2 y) {
+  return each(y, [](Real one) { return Real{-::expm1f(one.v)}; });
+}
+ZS_DEVICE float2 exp(float2 x) { return {::expf(x.x), ::expf(x.y)}; }
+ZS_DEVICE float2 log(float2 x) { return {::logf(x.x), ::logf(x.y)}; }
+ZS_DEVICE float2 sqrt(float2 x) { return {::sqrtf(x.x), ::sqrtf(x.y)}; }
+ZS_DEVICE float2 abs(float2 x) { return {::fabsf(x.x), ::fabsf(x.y)}; }
+// NaN stays NaN, whichever of the two it is.
+ZS_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; }
+ZS_DEVICE float smaller(float a, float b) { return b < a || b != b ? b : a; }
+ZS_DEVICE float2 maximum(float2 a, float2 b) { return {larger(a.x, b.x), larger(a.y, b.y)}; }
+ZS_DEVICE float2 minimum(float2 a, float2 b) { return {smaller(a.x, b.x), smaller(a.y, b.y)}; }

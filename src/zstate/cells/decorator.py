@@ -1,0 +1,481 @@
+"""``@cells.cell``: a cell from its equations, at run time, on every engine.
+
+The function is read once, on symbols, when it is defined; what cannot be computed is refused then,
+with the line of its source. A call is an operation like the built-in ones.
+T time, N batch, I input features, H hidden units, G gates, D directions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import keyword
+import linecache
+import math
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from itertools import product
+from numbers import Real
+from types import CodeType, TracebackType
+from typing import Any, ClassVar, cast
+from weakref import WeakSet
+
+from ..descriptors import Descriptor
+from ..errors import DTypeError, EquationError, OptionError, refusal, visible
+from .definition import Cell, Parameter, State, state
+from .program import program
+from .tracing import Context
+
+_NAMES = ("source", "recurrent_weight", "input_weight", "bias", "mask", "training_state")
+_OPTIONS = ("reverse", "bidirectional", "training", "backend", "heads")
+_OTHERS = ("resets", "x", "R", "z_state", "source_gradient", "descriptor", "inf", "nan")
+_RESERVED = frozenset({*_NAMES, *_OPTIONS, *_OTHERS})
+_KEYWORDS = frozenset({"self", "cell", "out", "state_gradients", "name"})  # of calls, beside these
+
+_defined: WeakSet[Cell] = WeakSet()
+_listeners: list[Callable[[Cell], object]] = []
+
+
+def tell_of_cells(listener: Callable[[Cell], object]) -> None:
+    """Tell ``listener`` of every cell that was and that will be defined."""
+    _listeners.append(listener)
+    for each in list(_defined):
+        listener(each)
+
+
+@dataclass(frozen=True, eq=True, unsafe_hash=False)
+class CellDescriptor(Descriptor):
+    """The options of every cell from equations."""
+
+    reverse: bool = False
+    bidirectional: bool = False
+    training: bool = False
+    heads: int = 1
+
+    gives_every_state: ClassVar[bool] = True
+    __hash__ = Descriptor.__hash__
+
+
+# The same object each time, so that calls are known; a table, which torch.compile can look into.
+_DESCRIPTORS = {chosen: CellDescriptor(*chosen) for chosen in product((False, True), repeat=3)}
+
+
+def _descriptor(reverse: bool, bidirectional: bool, training: bool = False) -> CellDescriptor:
+    if not (type(reverse) is type(bidirectional) is type(training) is bool):
+        return CellDescriptor(reverse, bidirectional, training)  # which says what is wrong
+    return _DESCRIPTORS[reverse, bidirectional, training]
+
+
+def cell(
+    gates: str,
+    states: str = "h",
+    parameters: str = "",
+    steps: str = "",
+    initial: Mapping[str, float] | None = None,
+) -> Callable[[Callable[..., Any]], MadeCell]:
+    """Make a cell of a function that computes one step.
+
+    Args:
+        gates: the names of the gates, in their order along the G axis.
+        states: the names of the states; the first is the one that the layer gives to the next.
+        parameters: the names of the cell's own parameters, [H] each.
+        steps: the names of values that every step gets from the caller, [T,N,H] each or what
+            broadcasts to it.
+        initial: values of states before the first step, where they are not 0.
+
+    The function takes x, R, every state before the step, every parameter and every value per step,
+    by these names, and returns the states after the step in their order.
+
+    Example:
+        >>> import numpy as np
+        >>> import zstate.cells as cells
+        >>> @cells.cell(gates="f z", states="h")
+        ... def mgu(x, R, h):
+        ...     f = cells.sigmoid(x.f + R.f @ h)
+        ...     return (1 - f) * h + f * cells.tanh(x.z + R.z @ (f * h))
+        >>> x, R = np.zeros((3, 1, 4)), np.ones((4, 2))
+        >>> mgu(x, R, init_h=np.ones((1, 2))).h.shape
+        (3, 1, 2)
+    """
+
+    if callable(gates):
+        label = getattr(gates, "__name__", "cell")
+        raise EquationError(f'[{label}] expected @cells.cell(gates="…"), got @cells.cell alone')
+
+    def make(function: Callable[..., Any]) -> MadeCell:
+        return MadeCell(function, gates, states, parameters, steps, initial or {})
+
+    return make
+
+
+class MadeCell:
+    """A cell from equations: call it for the forward operation, ``.gradients`` for the other."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        gates: str,
+        states: str,
+        parameters: str,
+        steps: str,
+        initial: Mapping[str, float],
+    ) -> None:
+        label = _checked_label(getattr(function, "__name__", "cell"))
+        names = {"gates": gates, "states": states, "parameters": parameters, "steps": steps}
+        listed = {what: _listed(label, what, text) for what, text in names.items()}
+        arguments = (*listed["states"], *listed["parameters"], *listed["steps"])
+        _check_arguments(label, function, arguments)
+        self.steps = listed["steps"]  # values per step: gates that no weight reaches
+        self.initial = _checked_initial(label, initial, listed["states"])
+        self.__name__ = label
+        self.__qualname__ = getattr(function, "__qualname__", label)
+        self.__module__ = getattr(function, "__module__", __name__)
+        self.__doc__ = function.__doc__
+        self.definition = _defined_cell(label, function, listed, self.initial)
+        _defined.add(self.definition)
+        for listener in _listeners:
+            listener(self.definition)
+
+    def __call__(
+        self,
+        source: Any,
+        recurrent_weight: Any,
+        *,
+        reverse: bool = False,
+        bidirectional: bool = False,
+        training: bool = False,
+        backend: str | None = None,
+        heads: int = 1,
+        **tensors: Any,
+    ) -> Any:
+        """The forward operation.
+
+        Args:
+            source: x [T,N,I]; without input_weight already projected, [T,N,D·G·H].
+            recurrent_weight: R [G·H,H], bidirectional [2,G·H,H]; with heads [heads,G·d,d] and
+                [2,heads,G·d,d], H = heads·d.
+            reverse, bidirectional, training, backend: as in :func:`zstate.lstm`'s descriptor.
+            tensors: input_weight [D·G·H,I], bias [D·G·H], mask [T,N,D·H], init_<state> [N,D·H],
+                resets [T,N] (true where step t begins a new sequence: see docs/cells.md),
+                and the cell's own parameters by their names, [D·H] each.
+
+        Returns:
+            Every state [T,N,D·H] by its name, then training_state (None without training).
+        """
+        operation, _ = self._operations
+        given = self._inputs({"source": source, "recurrent_weight": recurrent_weight} | tensors)
+        given |= self.initial_values(given, bidirectional is True, heads)
+        options = _descriptor(reverse, bidirectional, training)
+        kind = getattr(source, "dtype", None)
+        if self.steps:
+            given = self._step_values(bidirectional, given).inner(given)
+        found = _run(operation, tuple(map(given.get, operation.inputs)), options, backend, heads)
+        return _as_type(found, kind) if self.steps else found
+
+    def gradients(
+        self,
+        source: Any,
+        recurrent_weight: Any,
+        out: Any,
+        state_gradients: Mapping[str, Any],
+        *,
+        reverse: bool = False,
+        bidirectional: bool = False,
+        training: bool = True,
+        backend: str | None = None,
+        heads: int = 1,
+        **tensors: Any,
+    ) -> Any:
+        """The gradients of a call, for every input that was passed but the mask.
+
+        Args:
+            source, recurrent_weight, reverse, bidirectional, backend, heads, tensors: as in the
+                call.
+            out: what the call gave, with training=True.
+            state_gradients: the gradient of each state [T,N,D·H] by its name; one that is missing
+                is zero.
+            training: taken so that the call's keywords can be given again; not read.
+        """
+        _, operation = self._operations
+        self._check_results(out, state_gradients)
+        given = self._inputs({"source": source, "recurrent_weight": recurrent_weight} | tensors)
+        filled = self.initial_values(given, bidirectional is True, heads)
+        carried = self.definition.fed_back.items()
+        given |= filled | {name: getattr(out, result) for name, result in carried}
+        for each in self.definition.states:
+            given[each.gradient] = state_gradients.get(each.name)
+        if given["source_gradient"] is None:
+            given["source_gradient"] = _zeros_like(out[0])
+        given = {name: value for name, value in given.items() if value is not None}
+        options = _descriptor(reverse, bidirectional)
+        outer = dict(given)
+        if self.steps:
+            given = self._step_values(bidirectional, given).inner(given)
+        found = _run(operation, tuple(map(given.get, operation.inputs)), options, backend, heads)
+        found = found._replace(**dict.fromkeys(filled))  # which the caller did not pass
+        return self._of_caller(bidirectional, outer, found) if self.steps else found
+
+    def _step_values(self, bidirectional: bool, given: Mapping[str, Any]) -> Any:
+        from ..step_values import StepValues, check_values
+
+        check_values(self.__name__, self.steps, given)
+        count = len(self.definition.gates) - len(self.steps)
+        return StepValues(self.__name__, self.steps, count, 2 if bidirectional is True else 1)
+
+    def _of_caller(self, bidirectional: bool, given: Mapping[str, Any], found: Any) -> Any:
+        """The gradients by the names of what the caller passed."""
+        passed = {name: each for name, each in found._asdict().items() if each is not None}
+        results = self._step_values(bidirectional, given).outer(given, passed)
+        return self._gradients(*map(results.get, self._gradients._fields))
+
+    @cached_property
+    def _gradients(self) -> Any:
+        """The type of the gradients, with those of values per step."""
+        _, operation = self._operations
+        return namedtuple(operation.result.__name__, (*operation.result._fields, *self.steps))
+
+    @property  # not a cached one, whose lock torch.compile cannot take
+    def _operations(self) -> tuple[Any, Any]:
+        from ..operations import operations_of
+
+        return operations_of(self.definition)
+
+    def _inputs(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The tensors by name, without those that are None; unknown and missing ones refused."""
+        forward, _ = self._operations
+        for name in given:
+            if name not in (*forward.inputs, *self.steps):
+                known = ", ".join((*forward.optional, *self.steps, *_OPTIONS))
+                raise OptionError(refusal(self.__name__, name, f"one of {known}", "another name"))
+        for each in self.definition.own:
+            if given.get(each.name) is None:
+                raise DTypeError(
+                    refusal(self.__name__, each.name, "a parameter of [D·H], one per unit", "None")
+                )
+        return {name: value for name, value in given.items() if value is not None}
+
+    def initial_values(
+        self, given: Mapping[str, Any], bidirectional: bool, heads: int = 1
+    ) -> dict[str, Any]:
+        """The initial states that are not zero and are not among the arrays given."""
+        missing = {
+            each.initial: self.initial[each.name]
+            for each in self.definition.states
+            if each.name in self.initial and each.initial not in given
+        }
+        if not missing:
+            return {}
+        source: Any = given.get("source")
+        weight: Any = given.get("recurrent_weight")
+        if len(getattr(source, "shape", ())) != 3 or not getattr(weight, "shape", ()):
+            return {}  # the operation itself refuses them
+        from ..arrays import namespace_of
+
+        width = weight.shape[-1] * heads * (2 if bidirectional else 1)
+        xp, shape = namespace_of(source), (source.shape[1], width)
+        zeros, kind = xp.zeros(shape, source.dtype), source.dtype
+        return {name: xp.astype(zeros + value, kind) for name, value in missing.items()}
+
+    def _check_results(self, out: Any, gradients: Any) -> None:
+        label, names = f"{self.__name__}.gradients", [each.name for each in self.definition.states]
+        if not all(hasattr(out, name) for name in (*names, "training_state")):
+            expected = f"what {self.__name__}(…, training=True) gives"
+            raise DTypeError(refusal(label, "out", expected, type(out).__name__))
+        if not isinstance(gradients, Mapping):
+            expected = "a mapping from states to their gradients"
+            raise DTypeError(refusal(label, "state_gradients", expected, type(gradients).__name__))
+        for name in gradients:
+            if name not in names:
+                raise OptionError(
+                    refusal(label, "state_gradients", f"names of {', '.join(names)}", repr(name))
+                )
+
+    def __str__(self) -> str:
+        return str(self.definition)
+
+    def __repr__(self) -> str:
+        gates = " ".join(self.definition.gates)
+        states = " ".join(each.name for each in self.definition.states)
+        return f"<cell {self.__name__}: gates {gates}; states {states}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By its name, as functions are; by its equations where a name does not lead to it."""
+        path: str = self.__qualname__
+        found: Any = sys.modules.get(self.__module__)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is self:
+            return path
+        from .text import read_cell, write_cell
+
+        return read_cell, (write_cell(self),)
+
+    def __copy__(self) -> MadeCell:
+        return self
+
+    def __deepcopy__(self, _: Any) -> MadeCell:
+        return self
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        forward, _ = self._operations
+        kind = inspect.Parameter
+        own = {*(each.name for each in self.definition.own), *self.steps}
+        options: dict[str, Any] = dict.fromkeys(("reverse", "bidirectional", "training"), False)
+        options |= {"backend": None, "heads": 1}
+        places = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in forward.required]
+        named = [
+            kind(name, kind.KEYWORD_ONLY, default=kind.empty if name in own else None)
+            for name in (*forward.optional, *self.steps)
+        ]
+        others = [kind(n, kind.KEYWORD_ONLY, default=value) for n, value in options.items()]
+        return inspect.Signature([*places, *named, *others])
+
+
+def _run(*call: Any) -> Any:
+    from ..functional import run
+
+    return run(*call)
+
+
+def _zeros_like(value: Any) -> Any:
+    from ..arrays import namespace_of
+
+    return namespace_of(value).zeros_like(value)
+
+
+def _as_type(result: Any, kind: Any) -> Any:
+    """A result in the type of the source."""
+    from ..arrays import namespace_of
+
+    xp = namespace_of(result[0])
+    return type(result)(*(None if v is None else xp.astype(v, kind, copy=False) for v in result))
+
+
+def _defined_cell(
+    label: str,
+    function: Callable[..., Any],
+    listed: Mapping[str, tuple[str, ...]],
+    initial: Mapping[str, float],
+) -> Cell:
+    """The cell; its equations are read, and its step backward derived, before anybody calls it."""
+    names, steps = listed["parameters"], listed["steps"]
+    first, *others = listed["states"]
+
+    @wraps(function)
+    def equations(at: Context, *before: Any) -> Any:
+        x, R = at.x.without("x", steps), at.R.without("R", steps)
+        own, values = (at.own[name] for name in names), (at.x[name] for name in steps)
+        return function(x, R, *before, *own, *values)
+
+    def made(key: str = "") -> Cell:
+        return Cell(
+            label,
+            (*listed["gates"], *steps),
+            CellDescriptor,
+            equations,
+            states=(
+                _first_state(first, initial.get(first, 0.0)),
+                *(state(name, start=initial.get(name, 0.0)) for name in others),
+            ),
+            own=tuple(Parameter(name, required=True) for name in names),
+            keeps_states="gives_every_state",
+            values=steps,
+            key=key,
+        )
+
+    draft = made()
+    try:
+        draft.backward(draft.usual, frozenset(names), False)
+    except EquationError as error:
+        raise _with_line(label, str(error), error, function) from None
+    except Exception as error:  # whatever another library says of a symbol
+        expected = "expected numbers, values of the step and the functions of zstate.cells"
+        refused = f"{expected}, got {type(error).__name__}: {error}"
+        raise _with_line(label, refused, error, function) from error
+    read = draft.forward(draft.usual, frozenset(names), False)
+    said = (*listed.values(), sorted(initial.items()), program([*read.states, *read.saved]))
+    digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
+    return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch takes no other
+
+
+def _checked_label(name: str) -> str:
+    if name == "<lambda>":
+        return "cell"
+    if not name.isidentifier():
+        expected = "expected a name of letters, digits and _"
+        raise EquationError(f"[cell] {expected}, got {visible(name[:60])!r}")
+    return name
+
+
+def _first_state(name: str, start: float) -> State:
+    """The state that the layer gives, by its own name."""
+    last = f"{name}_gradient"
+    return State(name, f"init_{name}", f"{name}_output_fwd", "source_gradient", last, name, start)
+
+
+def _listed(label: str, what: str, text: object) -> tuple[str, ...]:
+    """Names as ``"i f z o"`` has them."""
+    if not isinstance(text, str):
+        raise EquationError(f"[{label}] {what}: expected names in one text, got {text!r:.60}")
+    names = tuple(text.split())
+    if not names and what in ("gates", "states"):
+        raise EquationError(f"[{label}] {what}: expected at least one name, got none")
+    for name in names:
+        if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
+            expected = "expected names of letters, digits and _, no words of Python"
+            raise EquationError(f"[{label}] {what}: {expected}, got {visible(name[:60])!r}")
+        taken = _RESERVED | _KEYWORDS if what == "parameters" else _RESERVED
+        if what != "gates" and (name in taken or name.startswith("init_")):
+            raise EquationError(f"[{label}] {what}: {name!r} already means another tensor")
+    if len(set(names)) < len(names):
+        raise EquationError(f"[{label}] {what}: expected different names, got {text!r}")
+    return names
+
+
+def _check_arguments(label: str, function: Any, names: tuple[str, ...]) -> None:
+    if not callable(function):
+        raise EquationError(f"[{label}] expected a function, got {type(function).__name__}")
+    if len(set(names)) < len(names):
+        raise EquationError(f"[{label}] expected parameters with other names than the states'")
+    wanted = ("x", "R", *names)
+    parameters = list(inspect.signature(function).parameters.values())
+    found = tuple(each.name for each in parameters)
+    rest = parameters[-1:] and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
+    if found != wanted and not (rest and found[:-1] == wanted[: len(found) - 1]):
+        raise EquationError(
+            f"[{label}] expected the arguments ({', '.join(wanted)}), got ({', '.join(found)})"
+        )
+
+
+def _checked_initial(
+    label: str, initial: Mapping[str, float], states: tuple[str, ...]
+) -> dict[str, float]:
+    for name, value in initial.items():
+        if name not in states:
+            raise EquationError(
+                f"[{label}] initial: expected names of {', '.join(states)}, got {name!r}"
+            )
+        if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+            raise EquationError(f"[{label}] initial: expected a number for {name}, got {value!r}")
+    return {name: float(value) for name, value in initial.items() if value}
+
+
+def _with_line(
+    label: str, said: str, error: Exception, function: Callable[..., Any]
+) -> EquationError:
+    """A refusal with the line of the source that it is about."""
+    code = cast(CodeType, getattr(function, "__code__", None))
+    if code is None:
+        return EquationError(f"[{label}] {said}")
+    line = code.co_firstlineno
+    step: TracebackType | None = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code is code:
+            line = step.tb_lineno
+        step = step.tb_next
+    text = linecache.getline(code.co_filename, line).strip()
+    return EquationError(f"[{label}] {said}\n  {code.co_filename}:{line}: {text}")

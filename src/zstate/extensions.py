@@ -1,0 +1,99 @@
+"""What every operation takes beyond MPSGraph's lists: resets inside a sequence, and heads.
+
+Both are settled where a call comes in. Behind it, resets are numbers in the type of the source, one
+per step, row and direction; heads are an option of the descriptor.
+T time, N batch, D directions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from .arrays import namespace_of
+from .descriptors import AnyDescriptor
+from .errors import DTypeError, OptionError, ShapeError, refusal
+from .layout import (
+    TensorInfo,
+    brackets,
+    check_descriptor,
+    describe,
+    is_jax_array,
+    is_plain_array,
+    is_torch_tensor,
+)
+from .operations import Operation
+from .types import PartialShape
+
+
+def extended(
+    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None, heads: int
+) -> tuple[tuple[Any, ...], AnyDescriptor]:
+    """The tensors and the descriptor of a call with resets, its last tensor, or with heads."""
+    descriptor = with_heads(operation, descriptor, heads)
+    if tensors[-1] is not None:
+        tensors = (*tensors[:-1], _by_direction(operation, tensors[-1], tensors[0], descriptor))
+    return tensors, descriptor
+
+
+def with_heads(
+    operation: Operation, descriptor: AnyDescriptor | None, heads: object, label: str | None = None
+) -> AnyDescriptor:
+    """The descriptor with so many heads; 1 leaves its own."""
+    found = check_descriptor(operation, descriptor, label)
+    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
+        expected = "a number of heads, at least 1"
+        raise OptionError(refusal(label or operation.name, "heads", expected, describe(heads)))
+    if heads == 1:
+        return found
+    if "heads" not in (field.name for field in fields(found)):
+        raise OptionError(
+            refusal(label or operation.name, "heads", "1: the cell has no heads", str(heads))
+        )
+    return _with_heads(found, heads)
+
+
+# The same object each time, so that calls are known; a table, which torch.compile can look into.
+_WITH_HEADS: dict[tuple[AnyDescriptor, int], AnyDescriptor] = {}
+
+
+def _with_heads(descriptor: AnyDescriptor, heads: int) -> AnyDescriptor:
+    key = (descriptor, heads)
+    if key not in _WITH_HEADS:
+        _WITH_HEADS[key] = replace(descriptor, heads=heads)
+    return _WITH_HEADS[key]
+
+
+def _by_direction(operation: Operation, resets: Any, source: Any, descriptor: AnyDescriptor) -> Any:
+    """Resets [T,N] as numbers [T,N,D].
+
+    In the reverse direction a sequence that begins with step t ends there: what is read next, step
+    t-1, begins anew.
+    """
+    if not any(is_kind(resets) for is_kind in (is_torch_tensor, is_jax_array, is_plain_array)):
+        raise DTypeError(
+            refusal(operation.name, "resets", "an array [T,N] of booleans", describe(resets))
+        )
+    if len(getattr(source, "shape", ())) != 3:
+        return resets  # the source is refused before it is used
+    _check_resets(operation.name, tuple(resets.shape), tuple(source.shape))
+    xp = namespace_of(resets if is_jax_array(resets) else source)  # a tracer beside NumPy's arrays
+    there = xp.astype(xp.asarray(resets) != 0, source.dtype)
+    backwards = descriptor.reverse or descriptor.bidirectional
+    turned = xp.concat([there[1:], xp.zeros_like(there[:1])], 0) if backwards else there
+    return xp.stack([there, turned] if descriptor.bidirectional else [turned], -1)
+
+
+def _check_resets(label: str, shape: PartialShape, source: PartialShape) -> None:
+    wanted = tuple(source[:2])
+    pairs = zip(shape, wanted, strict=False)
+    if len(shape) != 2 or any(None not in (a, b) and a != b for a, b in pairs):
+        raise ShapeError(refusal(label, "resets", f"[T,N] = {brackets(wanted)}", brackets(shape)))
+
+
+def resets_info(
+    label: str, resets: TensorInfo, source: TensorInfo, descriptor: AnyDescriptor
+) -> TensorInfo:
+    """What resets of a graph will be behind the door."""
+    _check_resets(label, resets.shape, source.shape)
+    return TensorInfo((*resets.shape, 2 if descriptor.bidirectional else 1), source.dtype)

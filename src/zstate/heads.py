@@ -1,0 +1,199 @@
+"""Heads for engines that know of none: R of H = heads·d units is one block [G·d,d] per head.
+
+The units of a head lie side by side in every state, and so do they within every gate of x. Heads
+do not see each other: the CPU's engine is called once per head, the GPU's once with zeros between
+the blocks. Projection and contraction are those of the whole layer. Heads of one unit, a diagonal
+R, are a parameter of a cell without products (``diagonal``).
+T time, N batch, G gates, D directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from .arrays import Namespace, namespace_of
+from .cells.definition import Cell, Parameter
+from .cells.expressions import Expression, ordered
+from .cells.tracing import Context, Named, Step, Weight, as_step
+from .errors import EquationError
+from .layout import Layout, tensor_forms
+from .operations import operations_of
+from .pipeline import Call, contract, project
+from .types import Value
+
+# A call of the layout without heads: inputs by name to results by name.
+Run: TypeAlias = Callable[[Layout, dict[str, Value]], Mapping[str, Value]]
+
+
+def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple[Value | None, ...]:
+    """A call of a layer with heads, by one call per head or, where R is diagonal, by one in all."""
+    twin = diagonal(layout.cell_kind) if layout.size[3] == layout.descriptor.heads else None
+    if twin is None:
+        return _each_head(layout, values, run)
+    pairs = zip(layout.operation.inputs, values, strict=True)
+    given = {name: value for name, value in pairs if value is not None}
+    weight = given["recurrent_weight"]  # […,H,G,1]
+    xp, gates, units = namespace_of(weight), len(twin.gates), layout.size[3]
+    lead = tuple(weight.shape[:-3])
+    given["diagonal"] = xp.moveaxis(weight[..., 0], -1, -2).reshape((*lead, gates * units))
+    given["recurrent_weight"] = xp.zeros((*lead, gates * units, units), weight.dtype)
+    operation = operations_of(twin)[layout.operation.is_gradient]
+    changed = replace(
+        layout,
+        operation=operation,
+        descriptor=replace(layout.descriptor, heads=1),
+        present=layout.present | {"diagonal"},
+    )
+    found = dict(run(changed, given))
+    if layout.operation.is_gradient:
+        split = found["diagonal"].reshape((*lead, gates, units))
+        found["recurrent_weight"] = xp.moveaxis(split, -2, -1)[..., None]
+    return tuple(map(found.get, layout.operation.result._fields))
+
+
+class _Diagonal:
+    """R of one gate as a parameter; keeps the products that it made."""
+
+    def __init__(self, own: Expression, weight: Weight) -> None:
+        self._own, self._weight = own, weight
+        self.products: list[Expression] = []
+
+    def __matmul__(self, value: Expression) -> Expression:
+        self.products.append(self._weight.operand(value) * self._own)
+        return self.products[-1]
+
+
+@lru_cache(maxsize=256)
+def diagonal(cell: Cell) -> Cell | None:
+    """The same cell with R's diagonal as a parameter, or None where its gradient would need more
+    than is saved."""
+
+    def equations(at: Context, *before: Expression) -> Step:
+        weights = {gate: _Diagonal(at.own["diagonal"][gate], at.R[gate]) for gate in cell.gates}
+        given = cell.equations(at._replace(R=Named("R", weights)), *before)
+        step = given if isinstance(given, Step) else as_step(given)
+        if step.saved is not None:
+            return step
+        every = ordered(step.states)
+        saved = []
+        for gate in cell.gates:  # as a cell with products saves them
+            terms = [at.x[gate]] if at.x[gate] in every else []
+            terms += dict.fromkeys(weights[gate].products)
+            saved.append(sum(terms[1:], terms[0]))
+        return step._replace(saved=tuple(saved))
+
+    own = (*cell.own, Parameter("diagonal", by_gate=True, required=True))
+    twin = replace(cell, equations=equations, own=own, key=f"{cell.key}_diagonal")
+    try:
+        twin.backward(twin.usual, twin.needed, False)
+    except EquationError:
+        return None
+    return twin
+
+
+def _each_head(
+    layout: Layout, values: tuple[Value | None, ...], run: Run
+) -> tuple[Value | None, ...]:
+    """One call per head, in the type of the arithmetic."""
+    call = Call(layout, values)
+    one, gradient = _of_one_head(layout), layout.operation.is_gradient
+    given = {name: call.get(name) for name in one.present}
+    if not gradient:
+        given["source"] = project(call)
+    elif "input_weight" in layout.present:
+        given["source"] = given["z_state"]  # of a projected source only the shape is needed
+    if "mask" in given:
+        given["mask"] = call.xp.broadcast_to(given["mask"], layout.shape("mask"))
+    splits = _Splits(layout, call.xp)
+    parts = [
+        run(one, {name: splits.part(name, value, head) for name, value in given.items()})
+        for head in range(layout.descriptor.heads)
+    ]
+    found = {name: splits.joined(name, [part[name] for part in parts]) for name in parts[0]}
+    if gradient:
+        found |= contract(call, found["source"])
+        shapes = {name: call.given[name].shape for name in layout.result_names()}
+        found = {name: found[name].reshape(shape) for name, shape in shapes.items()}
+    return call.results(found)
+
+
+def _of_one_head(layout: Layout) -> Layout:
+    """The same call of one head, on what is already projected."""
+    units = layout.size[3] // layout.descriptor.heads
+    inputs = layout.directions * len(layout.cell_kind.gates) * units
+    return replace(
+        layout,
+        descriptor=replace(layout.descriptor, heads=1),
+        dtype="float64" if layout.dtype == "float64" else "float32",
+        letters={**layout.letters, "I": inputs, "H": units},
+        present=layout.present - {"input_weight", "bias"},
+    )
+
+
+class _Splits:
+    """A tensor's part of one head, and a tensor of such parts; the steps may be packed."""
+
+    def __init__(self, layout: Layout, xp: Namespace) -> None:
+        self._layout, self._xp = layout, xp
+        self._heads = layout.descriptor.heads
+        self._units = layout.size[3] // self._heads
+
+    def part(self, name: str, value: Value, head: int) -> Value:
+        if name == "recurrent_weight":
+            return value[..., head, :, :]
+        if not self._has_units(name):
+            return value
+        before, width = value.shape[:-1], value.shape[-1] // self._heads
+        split = value.reshape((*before, width // self._units, self._heads, self._units))
+        return split[..., head, :].reshape((*before, width))
+
+    def joined(self, name: str, parts: list[Value]) -> Value:
+        if name == "recurrent_weight":
+            return self._xp.stack(parts, -3)
+        before, width = parts[0].shape[:-1], parts[0].shape[-1]
+        split = [part.reshape((*before, width // self._units, self._units)) for part in parts]
+        return self._xp.stack(split, -2).reshape((*before, width * self._heads))
+
+    def _has_units(self, name: str) -> bool:
+        """Whether the last axis is made of units; a parameter of all gates may have one less."""
+        form = "gates" if name == "source" else name
+        return tensor_forms(self._layout.cell_kind)[form][0].endswith("H")
+
+
+def as_one_block(
+    layout: Layout, values: tuple[Value | None, ...], run: Run
+) -> tuple[Value | None, ...]:
+    """The same by one call, R with zeros between its blocks."""
+    dense = replace(layout, descriptor=replace(layout.descriptor, heads=1))
+    pairs = zip(layout.operation.inputs, values, strict=True)
+    given = {name: value for name, value in pairs if value is not None}
+    weight = given["recurrent_weight"]
+    given["recurrent_weight"] = spread(weight)
+    found = dict(run(dense, given))
+    if layout.operation.is_gradient:
+        found["recurrent_weight"] = _gathered(found["recurrent_weight"], weight.shape)
+    return tuple(map(found.get, layout.operation.result._fields))
+
+
+def spread(weight: Value) -> Value:
+    """[…,heads,G·d,d] as […,G·H,H]."""
+    xp = namespace_of(weight)
+    *lead, heads, rows, units = weight.shape
+    gates = rows // units
+    by_gate = xp.moveaxis(weight.reshape((*lead, heads, gates, units, units)), -4, -3)
+    own = xp.astype(xp.eye(heads), xp.dtype("float32")).reshape((heads, 1, heads, 1)) > 0
+    own = xp.asarray(own) if getattr(weight, "device", None) is None else own
+    blocks = xp.where(own, by_gate[..., :, None, :], 0)
+    return blocks.reshape((*lead, gates * heads * units, heads * units))
+
+
+def _gathered(gradient: Value, shape: Any) -> Value:
+    """The blocks on the diagonal of […,G·H,H] as […,heads,G·d,d]."""
+    *lead, heads, rows, units = shape
+    xp = namespace_of(gradient)
+    blocks = gradient.reshape((*lead, rows // units, heads, units, heads, units))
+    diagonal = blocks.diagonal(0, -4, -2)  # […,G,d,d,heads]
+    return xp.moveaxis(diagonal, -1, -4).reshape((*lead, heads, rows, units))

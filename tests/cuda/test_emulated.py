@@ -1,0 +1,117 @@
+"""What is printed for a cell, run on the CPU, against the reference in float64: every option of the
+three cells, and cells that nobody has written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cells.test_made_up import backward_inputs, case, run
+from tests.cuda.emulated import COMPILER, emulate
+from zstate import cells, verify
+from zstate.backends import cuda
+from zstate.cells.decorator import CellDescriptor
+from zstate.layout import bind
+from zstate.operations import OPERATIONS, Operation, operations_of
+
+if COMPILER is None:
+    pytest.skip("there is no C++ compiler", allow_module_level=True)
+
+# Every fourth: the compiler takes a second for each.
+KERNELS = [  # resets and heads do not reach a kernel as such
+    (cell, each)
+    for cell, cases in verify.CASES.items()
+    for each in cases
+    if not each.resets and each.descriptor.heads == 1
+]
+CASES = KERNELS[::4]
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    emulate(monkeypatch, tmp_path)
+
+
+def call(operation: Operation, inputs: dict[str, Any], descriptor: Any) -> dict[str, Any] | str:
+    """The results that there are, or why there are none."""
+    tensors = tuple(
+        None if inputs.get(n) is None else torch.from_numpy(np.float32(inputs[n]))
+        for n in operation.inputs
+    )
+    layout = bind(operation, tensors, descriptor)
+    reason = cuda.refuses(layout)
+    if reason is not None:
+        return reason
+    named = zip(operation.result._fields, cuda.prepare(layout)(tensors), strict=True)
+    return {name: value.numpy() for name, value in named if value is not None}
+
+
+def close(found: dict[str, Any], wanted: Any, bound: float = 2e-4) -> None:
+    for name, value in found.items():
+        exact = np.asarray(getattr(wanted, name))
+        size = 1 + np.abs(exact).max(initial=0)
+        assert value.shape == exact.shape
+        np.testing.assert_allclose(value, exact, rtol=0, atol=bound * size, err_msg=name)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("cell", "case"), CASES, ids=[f"{c} {k.title}" for c, k in CASES])
+def test_option(cell: str, case: verify.Case) -> None:
+    case = replace(case, sizes=(3, 2, 3, 5), extra={})
+    inputs = verify.make_inputs(case, 1)
+    forward, backward = OPERATIONS[cell], OPERATIONS[f"{cell}_gradients"]
+    there = run(forward, inputs, case.descriptor)
+    found = call(forward, inputs, case.descriptor)
+    assert isinstance(found, dict)
+    close(found, there)
+    given = backward_inputs(forward.cell, inputs, there, {})
+    back = call(backward, given, case.descriptor)
+    assert isinstance(back, dict)
+    close(back, run(backward, given, case.descriptor))
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("number", range(8))
+def test_a_made_up_cell(number: int) -> None:
+    cell, descriptor, inputs, gradients = case(1000 + number, smooth=False)
+    forward, backward = operations_of(cell)
+    there = run(forward, inputs, descriptor)
+    found = call(forward, inputs, descriptor)
+    assert isinstance(found, dict), found
+    close(found, there)
+    given = backward_inputs(cell, inputs, there, gradients)
+    back = call(backward, given, descriptor)
+    assert isinstance(back, dict), back
+    close(back, run(backward, given, descriptor))
+
+
+@cells.cell(gates="int ü a count", states="float namespace", parameters="auto a load count ä")
+def words(x, R, float, namespace, auto, a, load, count, ä):  # type: ignore[no-untyped-def]
+    i = cells.sigmoid(x.int + R.int @ float + auto)
+    u = cells.sigmoid(x.ü + R.ü @ float + a * load)
+    n = namespace * i + u * cells.tanh(x.a + R.a @ float + count)
+    return n * cells.sigmoid(x.count + R.count @ float + ä), n
+
+
+@pytest.mark.usefixtures("emulated")
+def test_names_that_mean_something_in_cpp() -> None:
+    rng = np.random.default_rng(0)
+    forward, backward = operations_of(words.definition)
+    own = {name: rng.normal(size=5) for name in ("auto", "a", "load", "count", "ä")}
+    inputs = {"source": rng.normal(size=(3, 2, 20)), "recurrent_weight": rng.normal(size=(20, 5))}
+    inputs |= own
+    descriptor = CellDescriptor(training=True)
+    there = run(forward, inputs, descriptor)
+    found = call(forward, inputs, descriptor)
+    assert isinstance(found, dict), found
+    close(found, there)
+    outer = {state.gradient: rng.normal(size=(3, 2, 5)) for state in words.definition.states}
+    given = backward_inputs(words.definition, inputs, there, outer)
+    back = call(backward, given, descriptor)
+    assert isinstance(back, dict), back
+    close(back, run(backward, given, descriptor))
