@@ -15,7 +15,6 @@ jax = pytest.importorskip("jax")
 from tests.cuda.pretended import CHIP, PretendedScan, left_in, named, pretend  # noqa: E402
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, verify  # noqa: E402
 from zstate.backends.cuda import calls, engine  # noqa: E402
-from zstate.backends.cuda.launch import FIELDS  # noqa: E402
 from zstate.backends.cuda.placement import CLUSTER, GRID, Placement  # noqa: E402
 from zstate.backends.cuda.placements import placements  # noqa: E402
 from zstate.descriptors import AnyDescriptor  # noqa: E402
@@ -85,30 +84,33 @@ def test_steps_are_those_of_torch(
     tensors = tuple(torch.from_numpy(given[n]) if n in given else None for n in operation.inputs)
     layout = bind(operation, tensors, descriptor)
     wanted = engine.Runner(layout)(tensors)
+    again = (kernels[0].scan, kernels[0].options, kernels[0].placement)
     read: dict[str, Any] = {}
 
-    def run_scan(call: Any, fields: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-        tensors, written = named(fields), calls.WRITTEN[call.layout.operation.is_gradient]
+    def run_scan(call: Any, step: calls.RunScan, values: dict[str, Any]) -> dict[str, Any]:
+        tensors, written = named(step.fields), step.written
         read.update({f: values[name] for f, name in tensors.items() if f not in written})
         names = {name for f, name in tensors.items() if f in written}
         return {name: left_in(name, cuda._type(call, name)[0]) for name in names}
 
     monkeypatch.setattr(cuda, "_run_scan", run_scan)
-    monkeypatch.setattr(
-        cuda, "_kernel", lambda *_: PretendedScan(kernels[0].scan, kernels[0].placement)
-    )
+    monkeypatch.setattr(cuda, "_kernel", lambda *_: PretendedScan(*again))
     with jax.default_matmul_precision("highest"):
-        found = cuda.run(Signature(name, descriptor, tuple(given)), list(given.values()))
+        found = cuda.run(
+            Signature(OPERATIONS[name], descriptor, tuple(given)), list(given.values())
+        )
     made = [each for each in wanted if each is not None]
     assert len(found) == len(made)
     for one, other in zip(found, made, strict=True):
         np.testing.assert_allclose(one, other.numpy(), rtol=2e-5, atol=2e-5)
-    written = calls.WRITTEN[gradient]
+    written = kernels[0].written
     wanted_read = {f: t.numpy() for f, t in kernels[0].read.items() if f not in written}
     assert read.keys() == wanted_read.keys()
     for field, value in wanted_read.items():
         own = np.asarray(read[field]).reshape(value.shape)
-        if field == "unreset" and "init_state" in without:  # unread where nothing came before
+        if (
+            field == "recomputed_0_o" and "init_state" in without
+        ):  # unread where nothing came before
             first = own.shape[0] // 5 if own.ndim == 2 else 1
             own, value = own[first:-first], value[first:-first]
         np.testing.assert_allclose(own, value, rtol=2e-5, atol=2e-5)
@@ -124,6 +126,7 @@ def test_what_a_launch_is_told(monkeypatch: pytest.MonkeyPatch, gradient: bool, 
     given["mask"] = given["mask"][:, :1, :]
     told: dict[str, Any] = {}
     plans: list[Placement] = []
+    made: list[PretendedScan] = []
 
     def ffi_call(target: str, types: Any, input_output_aliases: Any) -> Any:
         def run(*operands: Any, **attributes: Any) -> Any:
@@ -136,28 +139,34 @@ def test_what_a_launch_is_told(monkeypatch: pytest.MonkeyPatch, gradient: bool, 
     def kernel(layout: Any, shapes: Any) -> Any:
         scan = calls.scan_of(layout, exact=True)
         plans.append(next(p for p in placements(scan, CHIP) if p.mode == mode))
-        return PretendedScan(scan, plans[-1])
+        made.append(PretendedScan(scan, calls.options_of(layout, shapes, False), plans[-1]))
+        return made[-1]
 
     monkeypatch.setattr(cuda, "_kernel", kernel)
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
-    cuda.run(Signature(name, descriptor, tuple(given)), list(given.values()))
+    cuda.run(Signature(OPERATIONS[name], descriptor, tuple(given)), list(given.values()))
     T, N, _, H = SIZES
-    words = dict(zip(FIELDS, told["words"].reshape(-1, 2).tolist(), strict=True))
+    fields, written = made[0].words, made[0].written
+    words = dict(zip(fields, told["words"].reshape(-1, 2).tolist(), strict=True))
     assert words["T"] == [-1, T] and words["N"] == [-1, N] and words["step"] == [-1, N * H]
     assert [words[n] for n in ("mask_t", "mask_n", "mask_h")] == [[-1, H], [-1, 0], [-1, 1]]
     operands = told["operands"]
-    for field, tensor in (("mask", "mask"), ("peephole", "peephole"), ("state0", "init_state")):
+    for field, tensor in (
+        ("mask", "mask"),
+        ("own_peephole", "peephole"),
+        ("initial_state", "init_state"),
+    ):
         place, begin = words[field]
         assert begin == 0
         np.testing.assert_array_equal(operands[place], given[tensor])
-    results = {f: words[f][0] - len(operands) for f in calls.WRITTEN[gradient] if words[f][0] >= 0}
+    results = {f: words[f][0] - len(operands) for f in written if words[f][0] >= 0}
     assert set(results.values()) == set(range(len(told["types"])))
     shapes = {field: told["types"][place].shape for field, place in results.items()}
     if gradient:
-        assert shapes["d_gates"] == (T * N, 4 * H) and shapes["left"] == (T * N, H)
+        assert shapes["d_gates"] == (T * N, 4 * H) and shapes["operand_0"] == (T * N, H)
         assert told["aliases"] == {}
     else:
-        assert shapes["state"] == shapes["cell"] == (T, N, H)
+        assert shapes["after_state"] == shapes["after_cell"] == (T, N, H)
         assert shapes["saved"] == (T, N, 4 * H)
         assert told["aliases"] == {words["gates_x"][0]: results["saved"]}
     assert ("exchange" in results) == (mode == GRID)
@@ -165,7 +174,9 @@ def test_what_a_launch_is_told(monkeypatch: pytest.MonkeyPatch, gradient: bool, 
     rows = plan.groups * plan.tiles * plan.rows
     filled = T * rows * plan.padded * (4 if gradient else 1) if mode == GRID else 0
     together = [0, plan.blocks] if mode == CLUSTER else [1, 1]
-    places = [FIELDS.index("first_group"), FIELDS.index("exchange")]
+    places = [fields.index("first_group"), fields.index("exchange")]
+    order = "cooperative cluster threads shared_bytes first_group exchange filled_words"
+    assert told["fields"] == order  # csrc/xla/launches.cpp reads these and no others
     assert told["launch"].tolist() == [*together, plan.threads, plan.shared, *places, filled]
     assert told["groups"].tolist() == [0, 12, 2, 6]
     assert told["code"].tobytes() == b"machine code\0\0\0\0"
@@ -178,7 +189,7 @@ def test_backend_of_another_platform_is_refused() -> None:
     x, r = jax.numpy.ones((3, 2, 4)), jax.numpy.ones((4, 4))
     with pytest.raises(BackendError, match=r"\[single_gate_rnn\] backend 'cuda' cannot serve"):
         zj.single_gate_rnn(x, r, backend="cuda")
-    signature = SimpleNamespace(name="lstm", backend="cuda")
+    signature = SimpleNamespace(operation=OPERATIONS["lstm"], backend="cuda")
     context = SimpleNamespace(module_context=SimpleNamespace(platforms=("cpu",)))
     from zstate.jax import ffi, primitives
 

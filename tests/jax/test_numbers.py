@@ -67,7 +67,7 @@ def test_random_calls(pytestconfig: pytest.Config) -> None:
     for number in range(CALLS):
         if number % 40 == 39:
             jax.clear_caches()  # every call has programs of its own
-        d = random_calls.draw(rng, SIZES, ["small", "small", "one step"][number % 3])
+        d = random_calls.draw(rng, SIZES, ["small", "small", "one step"][number % 3], 0.0)
         forward, gradient = random_calls._BOUNDS[d.dtype]
         inputs = random_calls.make_inputs(rng, d)
         jitted = number % 8 != 0  # as a whole it compiles faster than operation by operation
@@ -95,7 +95,7 @@ def compare(d: Draw, found: dict[str, Any], wanted: dict[str, Any], bound: float
     """The reference has the rows of sequences of different lengths, and zstate.jax zeros beyond."""
     if d.lengths:
         rows = {name for name, value in wanted.items() if value.shape[:1] == (sum(d.lengths),)}
-        rows &= random_calls._BY_STEP
+        rows &= random_calls.by_step(d.operation.cell)
         wanted = {n: np.nan_to_num(padded(d, v)) if n in rows else v for n, v in wanted.items()}
     random_calls.compare(d, found, wanted, bound)
 
@@ -108,7 +108,7 @@ def check_derivatives(
     That gets what zstate.jax saves, so that both differentiate the same. Returns whether the engine
     computed dx, which it leaves out where nobody asks; None where the engine was not called.
     """
-    names = [name for name in inputs if name != "mask"]
+    names = [name for name in inputs if name not in ("mask", "resets")]
     moved = {name for name in names if rng.random() < 0.5} or {str(rng.choice(names))}
     trained = replace(d, descriptor=replace(d.descriptor, training=True))
     saved = call(trained, d.operation, whole, True, **more)
@@ -199,12 +199,15 @@ def test_named_backends(backend: str) -> None:
 
 def test_a_cell_that_the_engine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Composed of JAX's operations; the engine by name refuses it in words."""
-    monkeypatch.setattr(native, "CELLS", ("rnn",))
+    tables = native._TABLES
+    assert tables is not None
+    opcodes = {name: k for name, k in tables.opcodes.items() if "tanh" not in name}
+    monkeypatch.setattr(native, "_TABLES", replace(tables, opcodes=opcodes))
     x, R = jnp.full((2, 1, 12), 0.3), jnp.full((12, 3), 0.2)
     wanted = zs.lstm(np.asarray(x), np.asarray(R), backend="reference").state
     np.testing.assert_allclose(zj.lstm(x, R).state, wanted, rtol=1e-13)
     if zj.unavailable() is None:
-        with pytest.raises(zs.BackendError, match="it has no cell 'lstm'"):
+        with pytest.raises(zs.BackendError, match="it has no function 'add_tanh'"):
             zj.lstm(x, R, backend="native")
 
 
@@ -225,6 +228,41 @@ def test_refusals_come_while_tracing_in_the_same_words() -> None:
         zj.single_gate_rnn(x, jnp.eye(3), lengths=jnp.array([3]))
     with pytest.raises(zs.DTypeError, match="lengths"):
         zj.single_gate_rnn(x, jnp.eye(3), lengths=jnp.array([1.0]))
+
+
+@pytest.mark.parametrize("make", [list, tuple, np.array, jnp.array])
+def test_lengths_that_are_known_are_checked_inside_jit(make: Any) -> None:
+    x, R = jnp.ones((4, 2, 3)), 0.2 * jnp.eye(3)
+    for wrong in (5, -1):
+        given = make([4, wrong])
+
+        def states(x: Any, given: Any = given) -> Any:
+            return zj.single_gate_rnn(x, R, lengths=given).state
+
+        def last(x: Any, given: Any = given) -> Any:
+            return zj.last_states(x, given)
+
+        for function in (states, jax.jit(states), last, jax.jit(last)):
+            with pytest.raises(zs.ShapeError, match=f"numbers from 0 to T = 4, got {wrong}"):
+                function(x)
+    right = make([4, 1])
+    found = jax.jit(lambda x: zj.single_gate_rnn(x, R, lengths=right).state)(x)
+    np.testing.assert_array_equal(found, zj.single_gate_rnn(x, R, lengths=right).state)
+    assert found[:, 0].all() and found[0].all() and not found[1:, 1].any()
+
+
+def test_lengths_that_are_traced_are_clipped() -> None:
+    x, R = jnp.ones((300, 3, 3)), 0.2 * jnp.eye(3)
+    function = jax.jit(lambda x, lengths: zj.single_gate_rnn(x, R, lengths=lengths).state)
+    wanted = function(x, jnp.array([300, 0, 7]))
+    np.testing.assert_array_equal(function(x, jnp.array([1000, -4, 7])), wanted)
+    small = function(x, jnp.array([100, -4, 7], jnp.int8))  # T is beyond its type
+    assert small[99, 0].all() and not small[100:, 0].any() and not small[:, 1].any()
+
+
+def test_last_states_without_steps() -> None:
+    states = jnp.zeros((0, 3, 4))
+    assert zj.last_states(states, [0, 0, 0]).shape == (3, 4)
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import zstate.jax as zj
 
-from .test_transforms import CELLS, loss, make
+from .test_transforms import CELLS, loss, make, plain_scan
 
 if len(jax.devices()) < 4:
     pytest.skip("needs four devices", allow_module_level=True)
@@ -90,3 +90,41 @@ def test_lengths_are_split_too() -> None:
     wanted = run(values, lengths)
     split = jax.device_put(lengths, NamedSharding(mesh(), P("data")))
     np.testing.assert_allclose(jax.jit(run)(spread(values), split), wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_explicit_mesh(cell: str) -> None:
+    """The kind that jax.make_mesh makes: splits are parts of types, which JAX checks."""
+    values, descriptor = make(cell, batch=8)
+    explicit = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    own = {n: jax.device_put(v, NamedSharding(explicit, spec(n))) for n, v in values.items()}
+
+    splits: list[Any] = []
+
+    def states(values: dict[str, Any]) -> Any:
+        found = getattr(zj, cell)(**values, descriptor=descriptor).state
+        types = jax.typeof(found), jax.typeof(values["source"])
+        splits.append([each.sharding.spec[1] for each in types])
+        return found
+
+    def steep(values: dict[str, Any], backend: str | None) -> Any:
+        """A derivative of the gradients, the mask's among them."""
+        function = jax.value_and_grad(loss(cell, descriptor, backend))
+        return jax.jvp(function, (values,), (values,))
+
+    def stacked(values: dict[str, Any]) -> Any:
+        return jax.vmap(lambda by: states({**values, "source": by * values["source"]}))(
+            jnp.array([1.0, 0.5])
+        )
+
+    plain = plain_scan(cell, descriptor)
+    wanted = jax.jvp(jax.value_and_grad(plain), (values,), (values,))
+    each = [np.asarray(states({**values, "source": by * values["source"]})) for by in (1.0, 0.5)]
+    with jax.set_mesh(explicit):
+        np.testing.assert_allclose(jax.jit(states)(own), each[0], rtol=1e-12)
+        np.testing.assert_allclose(jax.jit(stacked)(own), np.stack(each), rtol=1e-12)
+        assert splits == 2 * [[None, None]] + 2 * [["data", "data"]]
+        for backend in (None, "reference") if cell == "lstm" else (None,):
+            found = jax.jit(lambda v, b=backend: steep(v, b))(own)
+            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+                np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-11)

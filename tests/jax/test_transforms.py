@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -214,6 +217,63 @@ def test_vmap_over_any_inputs_is_a_loop(cell: str, pytestconfig: pytest.Config) 
             assert_close({name: each[k] for name, each in found_gradients.items()}, alone)
 
 
+@pytest.mark.parametrize(
+    ("members", "steps", "batch"), [(2, 0, 3), (2, 3, 0), (0, 3, 2), (0, 0, 0)]
+)
+@pytest.mark.parametrize("own_weights", [False, True])
+def test_vmap_without_members_steps_or_sequences(
+    members: int, steps: int, batch: int, own_weights: bool
+) -> None:
+    x, h, m = jnp.ones((members, steps, batch, 5)), jnp.ones((members, batch, 4)), jnp.ones(4)
+    W, R = jnp.ones((12, 5)), jnp.ones((members, 12, 4) if own_weights else (12, 4))
+
+    def state(R: Any, x: Any, h: Any) -> Any:
+        return zj.gru(x, R, input_weight=W, init_state=h, mask=m).state
+
+    axes = (0 if own_weights else None, 0, 0)
+    assert jax.vmap(state, axes)(R, x, h).shape == (members, steps, batch, 4)
+    dR = jax.vmap(jax.grad(lambda *inputs: state(*inputs).sum()), axes)(R, x, h)
+    assert dR.shape == (members, 12, 4)
+    assert not dR.any() or (steps and batch)
+
+    def derivative(R: Any, x: Any, h: Any) -> Any:
+        return jax.jvp(lambda x: state(R, x, h), (x,), (x,))[1]
+
+    assert jax.vmap(derivative, axes)(R, x, h).shape == (members, steps, batch, 4)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_without_jit(cell: str) -> None:
+    """jax.disable_jit is for looking into one's own functions: the operations stay compiled."""
+    values, descriptor = make(cell)
+    function, plain = loss(cell, descriptor), plain_scan(cell, descriptor)
+    wanted = jax.value_and_grad(plain)(values)
+    with jax.disable_jit():
+        found = jax.value_and_grad(jax.jit(function))(values)
+        batched = jax.vmap(function)({name: value[None] for name, value in values.items()})
+    np.testing.assert_allclose([found[0], batched[0]], wanted[0], rtol=1e-12)
+    assert_close(found[1], wanted[1])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_where_promotion_is_forbidden(cell: str) -> None:
+    """A user's strict settings are for their own code."""
+    values, descriptor = make(cell)
+    function = loss(cell, descriptor)
+    run = getattr(zj, cell)
+
+    def results() -> Any:
+        second = jax.jvp(jax.grad(function), (values,), (values,))
+        padded = run(**values, descriptor=descriptor, lengths=[T, 1, 0])
+        return second, padded, zj.last_states(padded.state, [T, 1, 0])
+
+    wanted = results()
+    jax.clear_caches()
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        found = results()
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
 def test_inside_scan_and_checkpoint() -> None:
     values, descriptor = make("gru")
     function = loss("gru", descriptor)
@@ -276,6 +336,77 @@ def test_exported_and_compiled_ahead_of_time() -> None:
         np.testing.assert_allclose(found[0], wanted[0], rtol=1e-12)
         for name in values:
             np.testing.assert_allclose(found[1][name], wanted[1][name], rtol=1e-12, atol=1e-14)
+
+
+RESTORED = """
+import sys
+import jax.export, numpy as np, zstate.jax
+import zstate as zs
+folder = sys.argv[1]
+values = dict(np.load(f"{folder}/values.npz"))
+restored = jax.export.deserialize(open(f"{folder}/program", "rb").read())
+descriptor = zs.LSTMDescriptor(training=True, produce_cell=True)
+there, back = restored.call(values)
+wanted = zs.lstm(**values, descriptor=descriptor, backend="reference")
+assert type(there) is type(wanted) and type(back).__name__ == "LSTMGradients"
+for found, right in zip(there, wanted):
+    np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
+fed = dict(source_gradient=wanted.state, z_state=wanted.training_state, cell_output_fwd=wanted.cell)
+wanted = zs.lstm_gradients(**values, **fed, descriptor=descriptor, backend="reference")
+for found, right in zip(back, wanted):
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_named_tuples_are_exported_to_another_process(tmp_path: Path) -> None:
+    values = {name: np.asarray(v, "f4") for name, v in make("lstm")[0].items()}
+    descriptor = zs.LSTMDescriptor(training=True, produce_cell=True)
+
+    @jax.jit
+    def both(values: dict[str, Any]) -> Any:
+        there = zj.lstm(**values, descriptor=descriptor)
+        assert there.training_state is not None and there.cell is not None
+        fed = {"z_state": there.training_state, "cell_output_fwd": there.cell}
+        return there, zj.lstm_gradients(
+            **values, **fed, source_gradient=there.state, descriptor=descriptor
+        )
+
+    targets = ("zstate_forward", "zstate_gradient")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
+    exported = jax.export.export(both, disabled_checks=allowed)(values)
+    (tmp_path / "program").write_bytes(exported.serialize())
+    np.savez(tmp_path / "values.npz", **values)
+    done = subprocess.run(
+        [sys.executable, "-c", RESTORED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_exported_program_has_its_derivative() -> None:
+    values, descriptor = make("gru")
+    function = jax.jit(with_mask(loss("gru", descriptor), values.pop("mask")))
+    targets = ("zstate_forward", "zstate_gradient")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
+    exported = jax.export.export(function, disabled_checks=allowed)(values)
+    restored = jax.export.deserialize(exported.serialize(vjp_order=1))
+    found, wanted = jax.grad(restored.call)(values), jax.grad(function)(values)
+    for name in values:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12, atol=1e-14)
+
+
+def test_without_the_engine_an_export_needs_no_allowance() -> None:
+    values, descriptor = make("gru")
+    function = jax.jit(loss("gru", descriptor, "reference"))
+    restored = jax.export.deserialize(jax.export.export(function)(values).serialize())
+    np.testing.assert_allclose(restored.call(values), function(values), rtol=1e-12)
+
+
+def test_symbolic_sizes_are_refused_in_words() -> None:
+    shape = jax.export.symbolic_shape("t, 2, 8")
+    x = jax.ShapeDtypeStruct(shape, jnp.float32)
+    function = jax.jit(lambda x: zj.lstm(x, jnp.ones((8, 2), jnp.float32)).state)
+    with pytest.raises(zs.ShapeError, match=r"\[lstm\] source: expected sizes .*, got \[t,2,8\]"):
+        jax.export.export(function)(x)
 
 
 def test_equal_descriptors_compile_once() -> None:

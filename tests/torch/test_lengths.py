@@ -64,7 +64,7 @@ def test_padding_cannot_grow_without_bound() -> None:
         (torch.tensor([1, 2]), r"\[GRU\] lengths: expected \[N\] = \[4\], got \[2\]"),
         (torch.tensor([1, 2, 3, 7]), r"lengths: expected 0 to T = 6, got 7"),
         (torch.tensor([1, 2, 3, -1]), r"lengths: expected 0 to T = 6, got -1"),
-        (torch.tensor([1.0, 2, 3, 4]), r"lengths: expected whole numbers, got torch.float32"),
+        (torch.tensor([1.0, 2, 3, 4]), r"lengths: expected integers, got torch.float32"),
     ],
 )
 def test_wrong_lengths(lengths: Tensor, message: str) -> None:

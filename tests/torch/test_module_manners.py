@@ -38,6 +38,18 @@ def test_no_warnings() -> None:
         zt.LSTM(I, H, dropout=0.1)
 
 
+def test_a_replica_of_data_parallel() -> None:
+    """Its weights are tensors in place of parameters; the original keeps its own."""
+    for layer in (zt.LSTM(I, H, peephole=True), zt.nn.GRU(I, H)):
+        replica: Any = layer._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        for name, value in layer.named_parameters():
+            setattr(replica, name, value * 1)
+        x = torch.randn(T, N, I)
+        assert_same(flat(replica(x)), flat(layer(x)), 0.0)
+        flat(replica(x))[0].sum().backward()
+        assert layer.weight_hh_l0.grad is not None
+
+
 @pytest.mark.parametrize("kind", [*LAYERS, *CELLS])
 def test_copies_pickles_and_moves(kind: str) -> None:
     module = getattr(zt, kind)(I, H)
@@ -98,6 +110,11 @@ def test_weights_may_be_parametrized_and_swapped() -> None:
             lambda: zt.LSTM(I, H)(torch.zeros(T, N, I), (torch.zeros(1, 1, H),) * 2),
             r"\[LSTM\] h_0: expected \[D·L,N,5\] = \[1,4,5\], got \[1,1,5\]",
         ),
+        (
+            lambda: zt.GRU(I, H)(torch.zeros(T, I), torch.zeros(1, 1, H)),
+            r"\[GRU\] h_0: expected \[D·L,5\] = \[1,5\], got \[1,1,5\]",
+        ),
+        (lambda: zt.GRU(I, H, bidirectional=1), r"\[GRU\] bidirectional: expected a bool, got 1"),
         (lambda: zt.GRUCell(I, H)(torch.zeros(1, 1, I)), r"\[GRUCell\] input: expected 1 axis"),
     ],
 )

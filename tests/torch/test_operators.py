@@ -37,7 +37,7 @@ from zstate import pipeline
 from zstate.layout import bind
 from zstate.torch import operators
 from zstate.torch.descriptor_text import decode, encode
-from zstate.torch.gradient_pairs import PAIRS
+from zstate.torch.gradient_pairs import pair_of
 
 GROUPS = [
     pytest.param(cell, direction, flags, id="-".join([cell, direction, *sorted(flags)]))
@@ -225,7 +225,7 @@ def test_opcheck(cell: str) -> None:
     arguments = arguments_of(everything(cell, "bidirectional"), False)
     torch.library.opcheck(operator.default, arguments)
     results = [r.detach() for r in operator(*arguments)]
-    route = PAIRS[operation.name]
+    route = pair_of(operation)
     pool = [*arguments[:-2], *results, torch.ones_like(results[0]), None, None, None]
     inputs = [
         tensor.detach() if isinstance(tensor, Tensor) else None
@@ -310,6 +310,29 @@ def test_vmap(cell: str) -> None:
             torch.testing.assert_close(result, torch.stack(wanted), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("members", "steps", "batch"), [(2, 0, 3), (2, 3, 0), (0, 3, 2), (0, 0, 0)]
+)
+@pytest.mark.parametrize("own_weights", [False, True])
+def test_vmap_without_members_steps_or_sequences(
+    members: int, steps: int, batch: int, own_weights: bool
+) -> None:
+    x, h, m = torch.ones(members, steps, batch, 5), torch.ones(members, batch, 4), torch.ones(4)
+    R, W = torch.ones(12, 4), torch.ones(12, 5)
+    R = torch.ones(members, 12, 4) if own_weights else R
+
+    def state(R: Tensor, x: Tensor, h: Tensor) -> Tensor:
+        return zs.gru(x, R, input_weight=W, init_state=h, mask=m).state
+
+    axes = (0 if own_weights else None, 0, 0)
+    found = torch.func.vmap(state, in_dims=axes)(R, x, h)
+    assert found.shape == (members, steps, batch, 4)
+    gradient = torch.func.grad(lambda *inputs: state(*inputs).sum())
+    dR = torch.func.vmap(gradient, in_dims=axes)(R, x, h)
+    assert dR.shape == (members, 12, 4)
+    assert not dR.any() or (steps and batch)
+
+
 def test_func_transforms() -> None:
     case = replace(everything("gru"), inputs=frozenset({"input_weight", "bias"}))
     tensors = {name: t.detach() for name, t in leaves(case).items()}
@@ -383,7 +406,7 @@ def test_the_training_state_is_computed_when_it_is_needed(monkeypatch: pytest.Mo
 
 def test_an_operator_called_without_the_training_state_computes_it_later() -> None:
     x, R = torch.randn(3, 2, 8), torch.randn(8, 2, requires_grad=True)
-    state = torch.ops.zstate.lstm(x, R, None, None, None, None, None, None, "", None)[0]
+    state = torch.ops.zstate.lstm(x, R, *[None] * 7, "", None)[0]
     (found,) = torch.autograd.grad(state.sum(), R)
     (wanted,) = torch.autograd.grad(zs.lstm(x, R).state.sum(), R)
     assert torch.equal(found, wanted)

@@ -55,15 +55,17 @@ def make_inputs(
         "mask": (max(lengths), batch, wide),
         "peephole": (2, gates * hidden) if both else (gates * hidden,),
         "secondary_bias": (wide,),
+        "resets": (sum(lengths), directions),
     }
     generator = torch.Generator().manual_seed(sum(lengths))
     found: list[Tensor | None] = []
     for name in operation.inputs:
         value = torch.randn(shapes[name], generator=generator, dtype=torch.float64) * 0.5
-        if name == "mask":
-            value = (value > -0.3).double()
+        chosen = name in ("mask", "resets")
+        if chosen:
+            value = (value > (-0.3 if name == "mask" else 0.3)).double()
         value = value.to(dtype)
-        found.append(value if name == "mask" else value.requires_grad_())
+        found.append(value if chosen else value.requires_grad_())
     return found
 
 
@@ -184,7 +186,7 @@ def test_a_source_that_is_projected_already() -> None:
     [([3, 4], "do not grow"), ([3, 0], "at least 1"), ([2, 1], "N first"), ([3], "T of them")],
 )
 def test_the_engine_refuses_batch_sizes(sizes: list[int], message: str) -> None:
-    values = (np.zeros((2, 3, 1)), np.zeros((1, 1)), np.zeros((1, 1)), None, None, None)
+    values = (np.zeros((2, 3, 1)), np.zeros((1, 1)), np.zeros((1, 1)), *[None] * 4)
     layout = bind(operations.SINGLE_GATE_RNN, values, None)
     with pytest.raises(ValueError, match=message):
         native.packed(layout, values, tuple(sizes))
@@ -233,10 +235,10 @@ def test_the_padded_way_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPatc
     layer = getattr(zt, kind)(3, 4, num_layers=2, bidirectional=True, **options).double()
     x = torch.randn(6, 4, 3, dtype=torch.float64)
     packed = pack_padded_sequence(x, torch.tensor([3, 2, 6, 1]), enforce_sorted=False)
-    assert serves(x)
+    assert serves(layer.operation, layer.descriptor, False, x)
     wanted = layer(x, lengths=lengths)[0], layer(packed)[0].data
     monkeypatch.setattr(native, "_REASON", "a test says so")
-    assert not serves(x)
+    assert not serves(layer.operation, layer.descriptor, False, x)
     found = layer(x, lengths=lengths)[0], layer(packed)[0].data
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

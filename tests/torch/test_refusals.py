@@ -39,7 +39,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no input": (lambda: lstm(None), "[LSTM] input: expected a torch tensor, got None"),
     "a list": (lambda: zt.GRU(I, H)([1.0]), "[GRU] input: expected a torch tensor, got list"),
     "float64": (lambda: lstm(X.double()), "[LSTM] input: expected float32 like the weights, got f"),
-    "whole numbers": (lambda: lstm(X.long()), "[LSTM] input: expected float32 like the weights, g"),
+    "integers": (lambda: lstm(X.long()), "[LSTM] input: expected float32 like the weights, g"),
     "float64 h": (
         lambda: zt.RNN(I, H)(X, state(1, N, H).double()),
         "[RNN] h_0: expected float32 like the weights, got float64",
@@ -119,19 +119,19 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "nested, to a cell": (lambda: zt.GRUCell(I, H)(nested(True)), "[GRUCell] input: expected a pa"),
     "lengths that are no numbers": (
         lambda: lstm(X, None, ["a", "b"]),
-        "[LSTM] lengths: expected whole numbers, got list",
+        "[LSTM] lengths: expected integers, got list",
     ),
     "lengths that are bools": (
         lambda: lstm(X, None, [True, False]),
-        "[LSTM] lengths: expected whole numbers, got list",
+        "[LSTM] lengths: expected integers, got list",
     ),
     "lengths that are fractions": (
         lambda: lstm(X, None, np.array([1.0, 2.0])),
-        "[LSTM] lengths: expected whole numbers, got numpy.ndarray",
+        "[LSTM] lengths: expected integers, got numpy.ndarray",
     ),
     "too few lengths": (lambda: lstm(X, None, [5]), "[LSTM] lengths: expected [N] = [2], got [1]"),
     "too long": (lambda: lstm(X, None, [5, 6]), "[LSTM] lengths: expected 0 to T = 5, got 6"),
-    "a whole number for a batch": (
+    "an integer for a batch": (
         lambda: lstm(X, None, 5),
         "[LSTM] lengths: expected [N] = [2], got []",
     ),
@@ -185,7 +185,7 @@ def test_the_functions_do_so_too(changed: dict[str, Any], message: str, grad: bo
 
 @pytest.mark.parametrize("text", ["activation=softmax", "wrong", "wrong=tanh"])
 def test_an_operator_s_text_is_refused_by_name(text: str) -> None:
-    arguments = (state(T, N, 4 * H), state(4 * H, H), *(None,) * 6)
+    arguments = (state(T, N, 4 * H), state(4 * H, H), *(None,) * 7)
     with pytest.raises(zs.ZStateError, match=re.escape(text.partition("=")[0])):
         torch.ops.zstate.lstm(*arguments, text, None)
 

@@ -183,9 +183,9 @@ def test_refusals(change: dict[str, Any], message: str) -> None:
 def test_a_device_without_a_backend() -> None:
     x, R = torch.zeros(3, 1, 8, device="meta"), torch.zeros(8, 2, device="meta")
     with pytest.raises(zs.BackendError, match="got meta \\(this installation has none\\)"):
-        torch_tensors.compute(zs.operations.LSTM_FORWARD, (x, R, *[None] * 6), None, None)
+        torch_tensors.compute(zs.operations.LSTM_FORWARD, (x, R, *[None] * 7), None, None)
     with pytest.raises(zs.BackendError, match="it computes on cpu, the tensors are on meta"):
-        torch_tensors.compute(zs.operations.LSTM_FORWARD, (x, R, *[None] * 6), None, "reference")
+        torch_tensors.compute(zs.operations.LSTM_FORWARD, (x, R, *[None] * 7), None, "reference")
 
 
 def test_a_backend_of_another_device_gets_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_a_backend_of_another_device_gets_tensors(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setitem(BACKENDS, "other", backend)
     x, R = torch.zeros(5, 2, 8, device="meta"), torch.zeros(8, 2, device="meta")
-    inputs = (x, R, *[None] * 6)
+    inputs = (x, R, *[None] * 7)
     found = torch_tensors.compute(zs.operations.LSTM_FORWARD, inputs, None, None)
     assert seen[0] is x and seen[1] is R and found[0] is not None and found[0].shape == (5, 2, 2)
     with pytest.raises(zs.BackendError, match="it computes on meta, the tensors are on cpu"):

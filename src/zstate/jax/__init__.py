@@ -7,10 +7,15 @@ Arguments and results are those of the functional interface (zstate.lstm and so 
 arrays too. The forward operations also take ``lengths``. See docs/jax.md.
 """
 
+import typing as _typing
 import warnings as _warnings
 
 from ..backends.slow import SlowBackendWarning as _SlowBackendWarning
+from ..hints import missing as _missing
 from .ffi import unavailable
+from .functions import (
+    FURTHER as _FURTHER,
+)
 from .functions import (
     gru,
     gru_gradients,
@@ -31,6 +36,8 @@ __all__ = [
     "single_gate_rnn_gradients",
     "unavailable",
 ]
+globals().update(_FURTHER)  # those of further cells
+__all__ += list(_FURTHER)
 
 if unavailable() is not None:
     _warnings.warn(
@@ -39,3 +46,13 @@ if unavailable() is not None:
         _SlowBackendWarning,
         stacklevel=2,
     )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if not _typing.TYPE_CHECKING:  # a type checker would take any name to be there
+
+    def __getattr__(name: str) -> object:
+        raise _missing("zstate.jax", name, __all__)

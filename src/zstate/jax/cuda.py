@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -21,7 +21,8 @@ import numpy as np
 from ..backends import cuda as backend
 from ..backends.cuda import calls
 from ..backends.cuda.arguments import MASK, Argument, Shape
-from ..backends.cuda.calls import Call, Sizes
+from ..backends.cuda.calls import Call
+from ..backends.cuda.operands import operand_of
 from ..backends.cuda.placements import placements
 from ..backends.cuda.products import Matrix, Product
 from ..errors import BackendError
@@ -53,6 +54,8 @@ def refuses(layout: Layout) -> str | None:
     reason = unavailable() or backend.refuses(layout)
     if reason is not None:
         return reason
+    if layout.descriptor.heads > 1 or "resets" in layout.present:
+        return "it has no heads and no resets inside XLA programs"
     if layout.dtype == "float64":
         return "it does not compute in float64"
     if not (layout.size[0] and layout.size[1]):
@@ -73,7 +76,7 @@ def run(signature: Signature, values: Sequence[Value]) -> list[Value]:
             for product in step.products:
                 tensors[product.out.name] = _multiply(call, product, tensors)
         elif isinstance(step, calls.RunScan):
-            tensors |= _run_scan(call, step.fields, tensors)
+            tensors |= _run_scan(call, step, tensors)
         else:
             tensors[step.to] = _make(call, step, tensors)
     made = [tensors[name] for name in call.published if name is not None]
@@ -125,8 +128,8 @@ def _make(call: Call, step: Any, tensors: dict[str, Value]) -> Value:
     z = calls.sizes(call.layout)
     if isinstance(step, calls.AddBias):
         return tensors["source"] + tensors["bias"]
-    if isinstance(step, calls.MaskStates):
-        return _masked_states(call.layout, z, tensors)
+    if isinstance(step, calls.MakeOperand):
+        return operand_of(call, step, partial(_read, call.layout, tensors))
     weight = tensors["recurrent_weight"].reshape(z.D, z.G, z.H, z.H)
     more = (0, call.kernel.placement.padded - z.H)
     if step.turned:
@@ -134,16 +137,11 @@ def _make(call: Call, step: Any, tensors: dict[str, Value]) -> Value:
     return jnp.pad(weight, ((0, 0), (0, 0), more, more))
 
 
-def _masked_states(layout: Layout, z: Sizes, tensors: dict[str, Value]) -> Value:
-    mask = jnp.broadcast_to(tensors["mask"], (z.T, z.N, z.D * z.H))
-    mask = jnp.flip(mask, 0) if z.D == 1 and layout.descriptor.reverse else mask
-    state = tensors["output_fwd"].reshape(z.T, z.N, z.D, z.H)
-    first = tensors.get("init_state", jnp.zeros((z.N, z.D * z.H), state.dtype))
-    first = first.reshape(1, z.N, z.D, z.H)
-    parts = [jnp.concatenate([first[:, :, 0], state[:-1, :, 0]])]
-    if z.D == 2:  # the second direction goes the other way
-        parts.append(jnp.concatenate([state[1:, :, 1], first[:, :, 1]]))
-    return jnp.concatenate(parts, axis=-1) * mask
+def _read(layout: Layout, tensors: dict[str, Value], name: str) -> Value | None:
+    """A tensor of the call; the mask in its full shape."""
+    value = tensors.get(name)
+    is_mask = name == "mask" and value is not None
+    return jnp.broadcast_to(value, layout.shape("mask")) if is_mask else value
 
 
 def _multiply(call: Call, product: Product, tensors: dict[str, Value]) -> Value:
@@ -194,15 +192,13 @@ def _type(call: Call, name: str) -> tuple[Shape, str]:
 # ---- the launch ----
 
 
-def _run_scan(
-    call: Call, fields: dict[str, Argument], tensors: dict[str, Value]
-) -> dict[str, Value]:
+def _run_scan(call: Call, step: calls.RunScan, tensors: dict[str, Value]) -> dict[str, Value]:
     """What the scan writes, by name."""
-    written = calls.WRITTEN[call.layout.operation.is_gradient]
+    fields, written = step
     named = {field: each[0] for field, each in fields.items() if not isinstance(each, int)}
     strides = named.keys() & set(MASK[1:])
-    results = list(dict.fromkeys(named[f] for f in written if f in named))
-    operands = list(dict.fromkeys(n for f, n in named.items() if f not in (*written, *strides)))
+    results = list(dict.fromkeys(name for f, name in named.items() if f in written))
+    operands = list(dict.fromkeys(n for f, n in named.items() if f not in written | strides))
 
     def word(field: str, argument: Argument) -> tuple[int, int]:
         """A number as it is, or one that an address is added to: (operand or result, number)."""
@@ -233,15 +229,20 @@ def _launch(call: Call, fields: list[str]) -> dict[str, Any]:
     """The attributes that csrc/xla/launches.cpp reads."""
     kernel, placement = call.kernel, call.kernel.placement
     filled = kernel.exchange(call.layout.size[0]).filled
-    shape = [
-        *(int(placement.is_cooperative), placement.cluster_blocks),
-        *(placement.launched_threads, placement.shared),
-        *(fields.index("first_group"), fields.index("exchange"), filled),
-    ]
+    shape = {
+        "cooperative": int(placement.is_cooperative),
+        "cluster": placement.cluster_blocks,
+        "threads": placement.launched_threads,
+        "shared_bytes": placement.shared,
+        "first_group": fields.index("first_group"),
+        "exchange": fields.index("exchange"),
+        "filled_words": filled,
+    }
     code = kernel.code + bytes(-len(kernel.code) % 8)
     return {
         "key": hashlib.sha256(repr(shape).encode() + code).hexdigest(),
         "code": np.frombuffer(code, np.int64),
-        "launch": np.array(shape, np.int64),
+        "fields": " ".join(shape),
+        "launch": np.array([*shape.values()], np.int64),
         "groups": np.array(kernel.launches, np.int64).reshape(-1),
     }

@@ -1,14 +1,16 @@
 """The engines inside XLA programs: the handlers of csrc/xla, without Python, and their mesh.
 
-The handlers lie in a shared library of their own beside the package; they are registered with XLA
-when zstate.jax is imported. Under a mesh, a call is split by its batch and by nothing else: each
-device computes its own sequences, and the gradients of weights are added up between them.
+The handlers lie in a shared library of their own beside the package, which must be of the same
+build; they are registered with XLA when zstate.jax is imported. Under a mesh, a call is split by
+its batch and by nothing else: each device computes its own sequences, and the gradients of weights
+are added up between them.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +23,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..backends import native
+from ..backends.encoding import called, form_of
+from ..heads import by_head
 from ..layout import Layout
 from .signature import Signature, result_types
 
@@ -30,20 +34,53 @@ _TARGETS = {False: "zstate_forward", True: "zstate_gradient"}  # by whether it i
 
 
 @lru_cache(maxsize=1)
-def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_LIBRARY))
+def _load() -> ctypes.CDLL | str:
+    """The library of the handlers, or why it cannot be used."""
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        return _missing(error)
+    reason = _stale(library)
+    if reason is not None:
+        return reason
     library.zstate_set_kept_memory.argtypes = [ctypes.c_size_t]
     native.add_copy(library)
     return library
 
 
+def _missing(error: Exception) -> str:
+    return f"the package was built without its XLA handlers, which need jax then ({error})"
+
+
+def _stale(library: ctypes.CDLL) -> str | None:
+    """Why a library is not of the build of these sources and of the native module, or None."""
+    try:
+        interface, stamp = library.zstate_interface(), library.zstate_stamp
+    except AttributeError:  # of a build that did not say
+        interface = None
+    reason = native.wrong_interface("library of XLA handlers", interface)
+    if reason is not None:
+        return reason
+    stamp.restype = ctypes.c_char_p
+    found, wanted = stamp().decode(), native.stamp()
+    if wanted is None or found == wanted:
+        return None
+    return (
+        f"its library of XLA handlers was built from other sources ({found}) than its native "
+        f"module ({wanted}): build the package again"
+    )
+
+
 @lru_cache(maxsize=8)
 def register(target: str, platform: str) -> str | None:
     """Let XLA find a handler; why it cannot, or None."""
+    library = _load()
+    if isinstance(library, str):
+        return library
     try:
-        handler = getattr(_load(), target)
-    except (OSError, AttributeError) as error:
-        return f"the package was built without its XLA handlers, which need jax then ({error})"
+        handler = getattr(library, target)
+    except AttributeError as error:
+        return _missing(error)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
     return None
 
@@ -51,6 +88,7 @@ def register(target: str, platform: str) -> str | None:
 def unavailable() -> str | None:
     """Why the native engine cannot be called from JAX, or None."""
     reasons = [register(target, "cpu") for target in _TARGETS.values()]
+    reasons.append(native.unavailable())  # whose tables encode a cell's equations
     return next((reason for reason in reasons if reason), None)
 
 
@@ -70,17 +108,26 @@ def call(run: Run, signature: Signature, values: Sequence[Any], partitioned: boo
 def run(signature: Signature, values: Sequence[Any]) -> list[Any]:
     """A call of the native engine."""
     layout = signature.layout(values)
+    if layout.descriptor.heads > 1:
+        return _by_head(signature, layout, values)
     types = dict(zip(layout.result_names(), result_types(signature, values), strict=True))
     made = dict(types)
     if signature.no_dx and "input_weight" in layout.present:
         del made["source"]  # a product that XLA could not leave out by itself
+    shapes = {n: tuple(v.shape) for n, v in zip(signature.inputs, values, strict=True)}
+    words, numbers = native.encoded(layout, shapes)
+    form = form_of(layout, shapes, False)
+    problem = _problem(layout)
     results = jax.ffi.ffi_call(
         _TARGETS[layout.operation.is_gradient], tuple(made.values()), vmap_method="sequential"
     )(
         *values,
-        problem=np.array(_problem(layout), np.int64),
-        inputs=" ".join(signature.inputs),
-        results=" ".join(made),
+        fields=f"{native.INTERFACE} {' '.join(problem)}",
+        problem=np.array(list(problem.values()), np.int64),
+        cell=np.array(words, np.int64),
+        numbers=np.array(numbers, np.float64),
+        inputs=" ".join(called(form, signature.inputs, False)),
+        results=" ".join(called(form, made, not layout.operation.is_gradient)),
     )
     found = dict(zip(made, results, strict=True))
     return [
@@ -89,26 +136,34 @@ def run(signature: Signature, values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _problem(layout: Layout) -> list[int]:
-    """The numbers that read_problem() in csrc/xla/handlers.cpp reads, in its order."""
-    descriptor, cell = layout.descriptor, layout.cell_kind
-    return [
-        native.CELLS.index(cell.short),
-        len(cell.gates),
-        *layout.size,
-        layout.directions,
-        int(descriptor.reverse),
-        int(getattr(descriptor, "reset_after", False)),
-        int(getattr(descriptor, "flip_z", False)),
-        int(layout.peephole_on_new_cell),
-        int("input_weight" in layout.present),
-        *_padded(layout.slots, 4),
-        *_padded([int(kind) for kind in descriptor.activations], 5),
-    ]
+def _by_head(signature: Signature, layout: Layout, values: Sequence[Any]) -> list[Any]:
+    """A layer with heads: one call per head."""
+    given = dict(zip(signature.inputs, values, strict=True))
+
+    def run_one(one: Layout, given: dict[str, Any]) -> dict[str, Any]:
+        inputs = tuple(name for name in one.operation.inputs if name in given)
+        own = replace(
+            signature,
+            operation=one.operation,
+            descriptor=one.descriptor,
+            inputs=inputs,
+            no_dx=False,
+        )
+        found = run(own, [given[name] for name in inputs])
+        return dict(zip(one.result_names(), found, strict=True))
+
+    results = by_head(layout, tuple(map(given.get, layout.operation.inputs)), run_one)
+    return [result for result in results if result is not None]
 
 
-def _padded(numbers: Sequence[int], count: int) -> list[int]:
-    return [*numbers, *[0] * (count - len(numbers))]
+def _problem(layout: Layout) -> dict[str, int]:
+    """A call's numbers by field, as csrc/xla/handlers.cpp reads them, in its order."""
+    return {
+        **dict(zip("TNIH", layout.size, strict=True)),
+        "D": layout.directions,
+        "reverse": int(layout.descriptor.reverse),
+        "has_input_weight": int("input_weight" in layout.present),
+    }
 
 
 # ---- under a mesh ----

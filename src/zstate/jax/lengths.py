@@ -12,38 +12,56 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ..cells import Cell
 from ..descriptors import AnyDescriptor
-from ..errors import DTypeError, ShapeError, refusal
-from ..operations import Operation
+from ..errors import DTypeError, OptionError, ShapeError, refusal
+from ..layout import brackets, describe, direction_part
 
 Value = Any
 Run = Callable[[dict[str, Value], AnyDescriptor], dict[str, Value]]
 
 
-def check_lengths(operation: Operation, lengths: Any, steps: int, batch: int) -> Value:
-    """The lengths as an array [N]; those that can be looked at now lie in [0, T]."""
-    lengths = jnp.asarray(lengths)
-    if not jnp.issubdtype(lengths.dtype, jnp.integer):
-        raise DTypeError(refusal(operation.name, "lengths", "whole numbers", lengths.dtype.name))
-    if lengths.shape != (batch,):
-        shape = f"[{','.join(map(str, lengths.shape))}]"
-        raise ShapeError(refusal(operation.name, "lengths", f"[N] = [{batch}]", shape))
-    if not isinstance(lengths, jax.core.Tracer) and batch:
-        least, most = int(lengths.min()), int(lengths.max())
-        if least < 0 or most > steps:
-            outside = least if least < 0 else most
-            raise ShapeError(
-                refusal(operation.name, "lengths", f"numbers from 0 to T = {steps}", str(outside))
-            )
-    return jnp.clip(lengths, 0, steps)
+def check_lengths(label: str, lengths: Any, steps: int, batch: int) -> Value:
+    """The lengths as an array [N], in [0, T].
+
+    Values that are known now, also inside a jitted function, are checked; those of a tracer are
+    not and are clipped. (A check of checkify's would be an effect, which jax.export refuses.)
+    """
+    known = _are_known(lengths)
+    try:
+        given = np.asarray(lengths) if known else jnp.asarray(lengths)
+    except (TypeError, ValueError):  # lists of unlike sizes, or of things that are no numbers
+        raise DTypeError(refusal(label, "lengths", "integers", describe(lengths))) from None
+    if given.size and not jnp.issubdtype(given.dtype, jnp.integer):
+        raise DTypeError(refusal(label, "lengths", "integers", given.dtype.name))
+    if given.shape != (batch,):
+        raise ShapeError(refusal(label, "lengths", f"[N] = [{batch}]", brackets(given.shape)))
+    if not known:
+        return jnp.clip(jnp.asarray(given, int), 0, steps)
+    for number in given.tolist():
+        if not 0 <= number <= steps:
+            expected = f"numbers from 0 to T = {steps}"
+            raise ShapeError(refusal(label, "lengths", expected, str(number)))
+    return jnp.asarray(given, int)
+
+
+def _are_known(lengths: Any) -> bool:
+    """Whether the values are known while the call is traced: not a tracer's, or another host's."""
+    return not any(
+        isinstance(each, jax.core.Tracer)
+        or (isinstance(each, jax.Array) and not each.is_fully_addressable)
+        for each in jax.tree.leaves(lengths)
+    )
 
 
 def run_with_lengths(
-    run: Run, given: dict[str, Value], descriptor: AnyDescriptor, lengths: Value
+    run: Run, cell: Cell, given: dict[str, Value], descriptor: AnyDescriptor, lengths: Value
 ) -> dict[str, Value]:
     """The results of a forward operation by name, from ``run`` on whole sequences."""
     source = given["source"]
+    lengths = lengths[None]  # [1,N]
     steps = jnp.arange(source.shape[0])[:, None]  # [T,1]
     inside = steps < lengths  # [T,N]
     turned = jnp.where(inside, lengths - 1 - steps, steps)  # [T,N]: where each step comes from
@@ -51,9 +69,14 @@ def run_with_lengths(
     given = {**given, "source": jnp.where(inside[..., None], source, 0)}
 
     def one_direction(index: int, backwards: bool, turns_back: bool) -> dict[str, Value]:
-        own = _direction(given, index) if descriptor.bidirectional else dict(given)
+        own = dict(given)
+        if descriptor.bidirectional:
+            own = _direction(given, cell, index, descriptor.heads)
         if backwards:
             own["source"] = _turn(own["source"], turned)
+            if "resets" in own:  # of the step behind, which the last one has not
+                ends = (steps == lengths - 1)[..., None]
+                own["resets"] = _turn(jnp.where(ends, 0, own["resets"]), turned)
             if "mask" in own and own["mask"].ndim == 3 and own["mask"].shape[0] > 1:
                 own["mask"] = _turn(own["mask"], turned)
         results = run(own, replace(descriptor, reverse=False, bidirectional=False))
@@ -71,6 +94,16 @@ def last_states(states: Value, lengths: Value, directions: int = 1) -> Value:
 
     The second of two directions ends at the first step. A sequence without steps gives zeros.
     """
+    shape = getattr(states, "shape", None)
+    if directions not in (1, 2):
+        raise OptionError(refusal("last_states", "directions", "1 or 2", repr(directions)))
+    if shape is None or len(shape) != 3 or shape[2] % directions:
+        expected = "[T,N,H]" if directions == 1 else "[T,N,2H]"
+        got = describe(states) if shape is None else brackets(shape)
+        raise ShapeError(refusal("last_states", "states", expected, got))
+    lengths = check_lengths("last_states", lengths, *shape[:2])
+    if not states.shape[0]:
+        return jnp.zeros(states.shape[1:], states.dtype)
     places = jnp.maximum(lengths - 1, 0)[None, :, None]  # [1,N,1]
     ends = jnp.take_along_axis(states, places, 0)[0]  # [N,D·H]
     ends = jnp.where((lengths > 0)[:, None], ends, 0)
@@ -85,23 +118,20 @@ def _turn(steps: Value, places: Value) -> Value:
     return jnp.take_along_axis(jnp.broadcast_to(steps, shape), places[..., None], 0)
 
 
-def _direction(given: dict[str, Value], index: int) -> dict[str, Value]:
+def _direction(given: dict[str, Value], cell: Cell, index: int, heads: int) -> dict[str, Value]:
     """One of two directions' inputs."""
-    side_by_side = {"init_state", "init_cell", "mask"}
-    if "input_weight" not in given:
-        side_by_side.add("source")
-    own = {}
+    hidden = heads * given["recurrent_weight"].shape[-1]
+    own = {"recurrent_weight": given["recurrent_weight"][index]}
     for name, value in given.items():
-        if name in side_by_side:
-            both = value.shape[-1] > 1 if value.ndim else False  # else a mask of one value
-            own[name] = jnp.split(value, 2, -1)[index] if both else value
-        elif name == "source":
+        if name in own:
+            continue
+        is_shared = name == "source" and "input_weight" in given
+        if is_shared or (name == "mask" and (value.ndim == 0 or value.shape[-1] == 1)):
             own[name] = value
-        else:
-            own[name] = (
-                value.reshape(2, -1, *value.shape[1:])[index] if name in _ROWS else value[index]
-            )
+            continue
+        axis, shape = direction_part(cell, "gates" if name == "source" else name, hidden)
+        if axis is None:
+            own[name] = value.reshape(2, *shape)[index]
+        else:  # a mask may have fewer axes, all of them last ones
+            own[name] = jnp.split(value, 2, -1 if name == "mask" else axis)[index]
     return own
-
-
-_ROWS = frozenset({"input_weight", "bias", "secondary_bias"})

@@ -24,22 +24,35 @@ from jax.interpreters import ad, batching, mlir
 from .. import pipeline
 from ..batching import fold
 from ..errors import BackendError
-from ..layout import BATCH_AXIS, Layout
-from ..operations import OPERATIONS
+from ..layout import batch_axes
+from ..operations import operations_of
 from . import cuda, ffi
-from .signature import Signature, Value, result_types
-from .versions import array_type, lower_with_devices, lowers_for_several
+from .signature import Signature, Value, result_splits, result_types
+from .versions import (
+    array_type,
+    lower_with_devices,
+    lowers_for_several,
+    on_automatic_mesh,
+    split_axes,
+)
 
 
-def _compose(layout: Layout, values: Sequence[Value]) -> list[Value]:
+def _compose(signature: Signature, values: Sequence[Value]) -> list[Value]:
     """A call made of plain JAX operations: the pipeline on jax arrays."""
-    given = iter(values)
-    inputs = [next(given) if name in layout.present else None for name in layout.operation.inputs]
-    return [result for result in pipeline.run(layout, inputs) if result is not None]
+    layout = signature.layout(values)
+
+    def function(*values: Value) -> list[Value]:
+        given = iter(values)
+        inputs = [next(given) if n in layout.present else None for n in layout.operation.inputs]
+        with jax.numpy_rank_promotion("allow"):  # the caller may have forbidden it for their code
+            return [result for result in pipeline.run(layout, inputs) if result is not None]
+
+    types = [jax.typeof(value) for value in values]
+    return on_automatic_mesh(function, values, result_splits(signature, types))
 
 
 def _composed(signature: Signature) -> Callable[..., list[Value]]:
-    return lambda *values: _compose(signature.layout(values), values)
+    return lambda *values: _compose(signature, values)
 
 
 def _lowering(backend: str | None, engine: Any = None) -> Callable[..., Any]:
@@ -47,15 +60,16 @@ def _lowering(backend: str | None, engine: Any = None) -> Callable[..., Any]:
 
     def lower(ctx: Any, *operands: Any, signature: Signature) -> Any:
         if signature.backend not in (None, "reference", backend):
+            label = signature.operation.name
             raise BackendError(
-                f"[{signature.name}] backend {signature.backend!r} cannot serve this call: "
-                f"it is compiled for {', '.join(ctx.module_context.platforms)}"
+                f"[{label}] backend {signature.backend!r} cannot serve this call: it is "
+                f"compiled for {', '.join(ctx.module_context.platforms)}"
             )
 
         def function(*values: Value) -> list[Value]:
             layout = signature.layout(values)
             if engine is None or signature.backend == "reference" or engine.refuses(layout):
-                return _compose(layout, values)
+                return _compose(signature, values)
             return ffi.call(engine.run, signature, values, lowers_for_several(ctx))
 
         return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
@@ -74,7 +88,7 @@ def _moving(signature: Signature, values: Sequence[Value], moved: Sequence[bool]
         inputs = list(values)
         for place, value in zip(places, moving, strict=True):
             inputs[place] = value
-        return _compose(signature.layout(inputs), inputs)
+        return _compose(signature, inputs)
 
     return function, [values[place] for place in places]
 
@@ -84,10 +98,6 @@ def _tangent(*values: Value, signature: Signature, moved: tuple[bool, ...]) -> l
     inputs, tangents = values[: len(moved)], values[len(values) - sum(moved) :]
     function, moving = _moving(signature, inputs, moved)
     return list(jax.jvp(function, tuple(moving), tuple(tangents))[1])
-
-
-def _tangent_types(*values: Value, signature: Signature, moved: tuple[bool, ...]) -> list[Any]:
-    return result_types(signature, values[: len(moved)])
 
 
 def _transposed_tangent(
@@ -113,7 +123,7 @@ def _transposed_tangent(
         made = dict(zip(names, results, strict=True))
         given |= {name: made[result] for name, result in cell.fed_back.items()}
         given |= {n: incoming[result] for n, result in cell.incoming.items() if result in incoming}
-        given.setdefault("source_gradient", jnp.zeros_like(made["state"]))
+        given.setdefault("source_gradient", jnp.zeros_like(made[cell.states[0].name]))
         by_name = _run_gradient(signature, given, "source" not in moving_names)
         gradients = [by_name[name] for name in moving_names]
     return [None] * (len(values) - len(gradients)) + list(gradients)
@@ -121,9 +131,9 @@ def _transposed_tangent(
 
 def _run_gradient(signature: Signature, given: dict[str, Value], no_dx: bool) -> dict[str, Value]:
     """The gradients by name of a forward operation's gradient operation."""
-    operation = OPERATIONS[f"{signature.name}_gradients"]
+    _, operation = operations_of(signature.operation.cell)
     inputs = tuple(name for name in operation.inputs if name in given)
-    own = Signature(operation.name, signature.descriptor, inputs, signature.backend, no_dx)
+    own = Signature(operation, signature.descriptor, inputs, signature.backend, no_dx)
     values = [given[name] for name in inputs]
     names = own.layout(values).result_names()
     return dict(zip(names, gradient_p.bind(*values, signature=own), strict=True))
@@ -158,15 +168,28 @@ def _composed_jvp(function: Callable[..., Callable[..., Any]]) -> Callable[..., 
 def _batch_forward(
     values: Sequence[Value], axes: Sequence[int | None], *, signature: Signature
 ) -> tuple[list[Value], list[int]]:
-    """Shared weights: the new axis becomes part of N. Otherwise, one call per member."""
+    """Shared weights: the new axis becomes part of N. Otherwise, one call per member.
+
+    So too where an explicit mesh splits N already: JAX does not flatten an axis with a split one.
+    """
     batched = {name for name, axis in zip(signature.inputs, axes, strict=True) if axis is not None}
-    if not batched <= BATCH_AXIS.keys():
+    batched_axes = batch_axes(signature.operation)
+    is_split = any(
+        split is not None
+        for name, value, own in zip(signature.inputs, values, axes, strict=True)
+        for axis, split in enumerate(split_axes(jax.typeof(value)))
+        if name in batched_axes and axis != own
+    )
+    if is_split or not batched <= batched_axes.keys():
         return _batch_in_turn(forward_p, values, axes, signature=signature)
     moved = [v if a is None else jnp.moveaxis(v, a, 0) for v, a in zip(values, axes, strict=True)]
     given = dict(zip(signature.inputs, moved, strict=True))
-    layout = signature.layout([v[0] if n in batched else v for n, v in given.items()])
+    one = [
+        jax.ShapeDtypeStruct(v.shape[1:], v.dtype) if n in batched else v for n, v in given.items()
+    ]
+    layout = signature.layout(one)
     size = next(len(given[name]) for name in batched)
-    folded = fold(given, batched, size, layout.shape("mask"))
+    folded = fold(signature.operation, given, batched, size, layout.shape("mask"))
     results = forward_p.bind(*folded, signature=signature)
     batch = layout.size[1]
     return [r.reshape(r.shape[0], size, batch, r.shape[-1]) for r in results], [1] * len(results)
@@ -198,25 +221,34 @@ def _batch_tangent(
 # ---- the primitives ----
 
 
-def _primitive(name: str, types: Callable[..., Any]) -> Primitive:
+def _primitive(name: str) -> Primitive:
     primitive = Primitive(f"zstate_{name}")
     primitive.multiple_results = True
 
-    def result_avals(*values: Any, **static: Any) -> Any:
-        return [array_type(t.shape, t.dtype, values) for t in types(*values, **static)]
+    def result_avals(*values: Any, signature: Signature, **static: Any) -> Any:
+        inputs = values[: len(signature.inputs)]
+        types, splits = result_types(signature, inputs), result_splits(signature, inputs)
+        return [
+            array_type(t.shape, t.dtype, values, split)
+            for t, split in zip(types, splits, strict=True)
+        ]
 
     @cache
     def compiled(**static: Any) -> Any:
         return jax.jit(lambda *values: primitive.bind(*values, **static))
 
+    def compute(*values: Any, **static: Any) -> Any:
+        with jax.disable_jit(False):  # a primitive of JAX's own is compiled under disable_jit too
+            return compiled(**static)(*values)
+
     primitive.def_abstract_eval(result_avals)
-    primitive.def_impl(lambda *values, **static: compiled(**static)(*values))
+    primitive.def_impl(compute)
     return primitive
 
 
-forward_p = _primitive("forward", lambda *v, signature: result_types(signature, v))
-gradient_p = _primitive("gradient", lambda *v, signature: result_types(signature, v))
-tangent_p = _primitive("tangent", _tangent_types)
+forward_p = _primitive("forward")
+gradient_p = _primitive("gradient")
+tangent_p = _primitive("tangent")
 
 for _each in (forward_p, gradient_p):
     mlir.register_lowering(_each, _lowering(None))

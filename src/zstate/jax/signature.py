@@ -10,7 +10,8 @@ import jax
 
 from ..descriptors import AnyDescriptor
 from ..layout import Layout, TensorInfo, check
-from ..operations import OPERATIONS, Operation
+from ..operations import Operation
+from .versions import split_axes
 
 Value = Any  # a jax array or a tracer
 
@@ -19,15 +20,11 @@ Value = Any  # a jax array or a tracer
 class Signature:
     """A call without its values: equal signatures share their compiled programs."""
 
-    name: str  # of the operation
+    operation: Operation
     descriptor: AnyDescriptor
     inputs: tuple[str, ...]  # those passed, in the operation's order
     backend: str | None = None  # that must serve it; "reference": of plain JAX operations
     no_dx: bool = False  # no one reads the source's gradient, so it may be anything
-
-    @property
-    def operation(self) -> Operation:
-        return OPERATIONS[self.name]
 
     def layout(self, values: Sequence[Value]) -> Layout:
         """Checks the values' shapes and types."""
@@ -51,3 +48,12 @@ def result_types(signature: Signature, values: Sequence[Value]) -> list[jax.Shap
         jax.ShapeDtypeStruct(given[name].shape if gradient else layout.shape(name), values[0].dtype)
         for name in layout.result_names()
     ]
+
+
+def result_splits(signature: Signature, values: Sequence[Value]) -> list[tuple[Any, ...]]:
+    """How an explicit mesh splits each result: as the source's batch; a gradient as its input."""
+    names = signature.layout(values).result_names()
+    if not signature.operation.is_gradient:
+        return [(None, split_axes(values[0])[1], None)] * len(names)
+    given = dict(zip(signature.inputs, values, strict=True))
+    return [split_axes(given[name]) for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,14 +17,39 @@ def varying_axes(aval: Any) -> frozenset[Any]:
     return found
 
 
-def array_type(shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, ...]) -> Any:
+def split_axes(aval: Any) -> tuple[Any, ...]:
+    """By which axes of an explicit mesh each axis of a value is split, as its type says."""
+    found = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))
+    return (*found, *(None,) * (aval.ndim - len(found)))
+
+
+def array_type(shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, ...], split: Any) -> Any:
     """The type of a result: it varies over the axes over which any input does."""
     most = max(inputs, key=lambda aval: len(varying_axes(aval)))
-    if not varying_axes(most):
+    if not varying_axes(most) and not any(split):
         return jax.core.ShapedArray(shape, dtype)
+    meshes = [aval.sharding.mesh for aval in (most, *inputs)]
+    mesh = next(mesh for mesh in meshes if not mesh.empty)
+    sharding = NamedSharding(mesh, PartitionSpec(*split))
+    if not varying_axes(most):
+        return jax.core.ShapedArray(shape, dtype, sharding=sharding)
     name = "manual_axis_type" if hasattr(most, "manual_axis_type") else "vma"
-    sharding = NamedSharding(most.sharding.mesh, PartitionSpec(*(None for _ in shape)))
     return jax.core.ShapedArray(shape, dtype, sharding=sharding, **{name: getattr(most, name)})
+
+
+def on_automatic_mesh(
+    function: Callable[..., list[Any]], values: Sequence[Any], splits: Sequence[tuple[Any, ...]]
+) -> list[Any]:
+    """A function of arrays that an explicit mesh splits, where XLA decides what is split inside.
+
+    ``splits`` says how the results are. (JAX refuses to flatten T and a split N, as products do.)
+    """
+    meshes = [jax.typeof(v).sharding.mesh for v in values if any(split_axes(jax.typeof(v)))]
+    if not meshes:
+        return function(*values)
+    shardings = [NamedSharding(meshes[0], PartitionSpec(*split)) for split in splits]
+    with jax.sharding.use_abstract_mesh(meshes[0]):
+        return list(jax.sharding.auto_axes(function, out_sharding=shardings)(*values))
 
 
 def vary_alike(values: list[Any]) -> list[Any]:

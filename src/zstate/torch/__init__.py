@@ -1,9 +1,12 @@
-"""PyTorch: the six operations as operators, and recurrent modules in place of torch.nn's.
+"""PyTorch: the six operations as operators, and recurrent modules in place of torch.nn's, and for
+any cell.
 
 The functional interface (``zstate.lstm`` and so on) takes torch tensors without this import. See
 docs/torch.md.
 """
 
+from . import nn as nn
+from .any_cell import Recurrent
 from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
 from .replacing import Report, replace, restore
@@ -16,9 +19,15 @@ __all__ = [
     "GRUCell",
     "LSTMCell",
     "RNNCell",
+    "Recurrent",
     "Report",
     "replace",
     "restore",
 ]
 
 share_threads()
+
+
+def __dir__() -> list[str]:
+    # Not in __all__: `import *` would hide the reader's own torch.nn behind it.
+    return sorted([*__all__, "nn"])

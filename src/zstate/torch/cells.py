@@ -15,9 +15,11 @@ from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
+from .bases import CellBase
 from .checks import check_input, check_state, check_tensor, two_states
 from .layer import Hidden, operation_inputs
 from .leaf import Proxy, leaf_call
+from .onnx_nodes import is_exporting, run_node, words_of
 from .operators import run
 from .parameters import (
     Activations,
@@ -27,18 +29,14 @@ from .parameters import (
     reset_parameters,
 )
 from .private import parameter
-from .recurrent import Weights
+from .recurrent import Weights, own_of
 
 
-class RecurrentCell(torch.nn.Module):
+class RecurrentCell(CellBase):
     """What the three cells share."""
 
     operation: ClassVar[Operation]
     gates: ClassVar[int]
-    weight_ih: Tensor
-    weight_hh: Tensor
-    bias_ih: Tensor | None
-    bias_hh: Tensor | None
 
     def __init__(
         self,
@@ -53,7 +51,7 @@ class RecurrentCell(torch.nn.Module):
         options: dict[str, Any],
     ) -> None:
         """``options``: the descriptor's, as torch.nn's cell has them."""
-        super().__init__()
+        torch.nn.Module.__init__(self)  # not RNNCellBase's, which makes its own parameters
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
@@ -98,23 +96,33 @@ class RecurrentCell(torch.nn.Module):
         weight = parameter(self, "weight_hh")
         check_input(self, source, weight)
         shape = (*input.shape[:-1], hidden)
-        for letter, state in zip("hc", states, strict=False):
+        for kind, state in zip(self.operation.cell.states, states, strict=False):
             if state is not None:
-                check_tensor(self, f"{letter}_0", state)
+                check_tensor(self, f"{kind.symbol}_0", state)
                 letters = "[N,H]" if batched else "[H]"
-                check_state(self, f"{letter}_0", state, letters, shape, weight)
+                check_state(self, f"{kind.symbol}_0", state, letters, shape, weight)
         if not hidden:  # as in torch.nn's cells; the operations need a unit
             return tuple([source.new_zeros(shape) for _ in states])
         if not batched:
             states = tuple(None if state is None else state.unsqueeze(0) for state in states)
+        words = None
+        if is_exporting() and not self._has_peephole:
+            words = words_of(self.operation.cell.name, self._descriptor)
+        if words is not None:
+            firsts = tuple(None if state is None else state.unsqueeze(0) for state in states)
+            directions = [(weight, self.weight_ih, self.bias_ih, self.bias_hh)]
+            cell = self.operation.cell.name
+            _, ends = run_node(cell, self._descriptor, words, source, directions, firsts)
+            return tuple([end[0] if batched else end[0, 0] for end in ends])
         bias = secondary = None
         if self.bias:
             both = parameter(self, "bias_ih"), parameter(self, "bias_hh")
             bias, secondary = one_bias(*both, hidden, self._reset_after)
         peephole = parameter(self, "peephole") if self._has_peephole else None
         weight_ih = parameter(self, "weight_ih")
-        weights = Weights(weight, weight_ih, bias, secondary, peephole, None)
-        tensors = operation_inputs(self.operation, source, weights, states, None)
+        own = own_of(self.operation, peephole, secondary)
+        weights = Weights(weight, weight_ih, bias, own)
+        tensors = operation_inputs(self.operation, source, weights, states, None, None)
         results: Any = run(self.operation, tensors, self._descriptor, None)
         return tuple([r[0] if batched else r[0, 0] for r in results[: len(states)]])
 

@@ -106,19 +106,33 @@ def _is_cast(*tensors: Tensor) -> bool:
     )
 
 
-def two_states(module: torch.nn.Module, hx: Any) -> tuple[Tensor | None, Tensor | None]:
-    """h and c from the argument of an LSTM: not from a tensor, though it can be taken apart."""
-    if hx is None:
-        return None, None
-    is_pair = isinstance(hx, tuple) or isinstance(hx, list)  # noqa: SIM101, for torch.compile of 2.6
-    if not is_pair or len(hx) != 2:
-        given = f"{len(hx)} of them" if is_pair else describe(hx)
-        raise DTypeError(_refusal(module, "hx", "two tensors (h_0, c_0)", given))
-    return hx[0], hx[1]
+def two_states(module: torch.nn.Module, hx: Any) -> tuple[Tensor | None, ...]:
+    """h and c from the argument of an LSTM."""
+    return several_states(module, "hx", "two tensors (h_0, c_0)", hx, 2)
+
+
+def several_states(
+    module: torch.nn.Module, name: str, expected: str, given: Any, count: int
+) -> tuple[Tensor | None, ...]:
+    """The states from an argument: not from a tensor, though it can be taken apart."""
+    if given is None:
+        return (None,) * count
+    several = isinstance(given, tuple) or isinstance(given, list)  # noqa: SIM101, for torch.compile of 2.6
+    if not several or len(given) != count:
+        got = f"{len(given)} of them" if several else describe(given)
+        raise DTypeError(_refusal(module, name, expected, got))
+    return tuple(given)
+
+
+def check_resets(module: torch.nn.Module, resets: Tensor, shape: tuple[int, int]) -> None:
+    """Refuse resets that are not one per step and sequence."""
+    if resets.shape != shape:
+        expected = f"[T,N] = {brackets(shape)}, or [N,T] with batch_first"
+        raise ShapeError(_refusal(module, "resets", expected, brackets(resets.shape)))
 
 
 def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
-    """Lengths as a tensor, from one, from an array or from whole numbers."""
+    """Lengths as a tensor, from one, from an array or from integers."""
     if isinstance(lengths, Tensor):
         return lengths
     each = lengths if isinstance(lengths, list | tuple) else [lengths]
@@ -127,7 +141,7 @@ def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
     else:
         whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in each)
     if not whole:
-        raise DTypeError(_refusal(module, "lengths", "whole numbers", describe(lengths)))
+        raise DTypeError(_refusal(module, "lengths", "integers", describe(lengths)))
     return torch.as_tensor(lengths, dtype=torch.int64)
 
 
@@ -136,7 +150,7 @@ def check_lengths(
 ) -> None:
     """Refuse lengths that do not fit the batch; their values only where they are ``readable``."""
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise DTypeError(_refusal(module, "lengths", "whole numbers", str(lengths.dtype)))
+        raise DTypeError(_refusal(module, "lengths", "integers", str(lengths.dtype)))
     if lengths.shape != (batch,):
         raise ShapeError(_refusal(module, "lengths", f"[N] = [{batch}]", brackets(lengths.shape)))
     if not readable or not batch:

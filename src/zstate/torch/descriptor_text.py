@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from ..descriptors import Activation, AnyDescriptor
-from ..layout import DESCRIPTORS
 from ..operations import Operation
 
-_DEFAULTS: dict[type, dict[str, Any]] = {
-    kind: {field.name: field.default for field in fields(kind)} for kind in DESCRIPTORS.values()
-}
+_DEFAULTS: dict[type, dict[str, Any]] = {}
+
+
+def learn(kind: type[Any]) -> None:
+    """Know the options of a descriptor: torch.compile cannot look at its fields."""
+    _DEFAULTS[kind] = {field.name: field.default for field in fields(kind)}
+
 
 _ACTIVATIONS = {kind.name.lower(): kind for kind in Activation}
 
@@ -33,7 +36,8 @@ def encode(descriptor: AnyDescriptor, training: bool) -> str:
         if name == "training":
             value = value or training
         if value != default:
-            words.append(name if value is True else f"{name}={value.name.lower()}")
+            said = value.name.lower() if isinstance(value, Activation) else value
+            words.append(name if value is True else f"{name}={said}")
     return " ".join(words)
 
 
@@ -49,8 +53,9 @@ def decode(operation: Operation, text: str) -> AnyDescriptor:
     for word in text.split():
         name, _, value = word.partition("=")
         # The descriptor itself refuses what is neither.
-        options[name] = _ACTIVATIONS.get(value, value) if value else True
-    return DESCRIPTORS[operation.cell.name](**options)
+        number = int(value) if value.isdecimal() else value
+        options[name] = _ACTIVATIONS.get(value, number) if value else True
+    return cast(AnyDescriptor, operation.cell.descriptor(**options))
 
 
 @cache

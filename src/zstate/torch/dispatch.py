@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .private import current_transform, is_forward_mode, is_tracing
+from .private import break_graph, current_transform, is_forward_mode, is_tracing
 from .private import is_batched as is_batched  # for tensors.py
 from .private import is_watched as is_watched
 
@@ -46,6 +46,8 @@ def choose(call: Call, tensors: Tensors) -> Route:
     their operations one by one.
     """
     if torch.compiler.is_compiling():
+        if is_forward_mode():  # which no operator has: let torch run this without a graph
+            break_graph("zstate: forward-mode derivatives (torch.func.jvp) cannot be in a graph")
         return Route.DISPATCHED
     first = tensors[0]
     assert first is not None

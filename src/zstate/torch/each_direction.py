@@ -16,11 +16,11 @@ from .layer import Hidden, LayerResult, operation_inputs, recurrent_mask
 from .sequences.whole import Sequences
 
 if TYPE_CHECKING:
-    from .recurrent import Recurrent, Weights
+    from .recurrent import Layers, Weights
 
 
 def run_each_direction(
-    module: Recurrent, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
+    module: Layers, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
 ) -> LayerResult:
     """The directions one after the other, the second with its sequences turned round."""
     steps: list[tuple[Tensor, ...]] = []
@@ -30,7 +30,8 @@ def run_each_direction(
         weights = module.direction_weights(layer, index)
         turned = source if index == 0 else sequences.turn(source)
         mask = recurrent_mask(module, source, sequences, 1)
-        results = _scan(module, turned, weights, firsts, mask, sequences)
+        resets = _resets(sequences, index)
+        results = _scan(module, turned, weights, firsts, mask, resets, sequences)
         pairs = zip(results, firsts, strict=True)
         ends.append([sequences.last(result, first) for result, first in pairs])
         if index == 1:
@@ -43,21 +44,33 @@ def run_each_direction(
     return LayerResult(joined[0], joined[1] if len(joined) > 1 else None, stacked)
 
 
+def _resets(sequences: Sequences, index: int) -> Tensor | None:
+    """Those of one direction, in the order in which it reads, [T,N,1]."""
+    if sequences.resets is None:
+        return None
+    own = sequences.resets.narrow(-1, index, 1)
+    return sequences.turn(own) if index else own
+
+
 def _scan(
-    module: Recurrent,
+    module: Layers,
     source: Tensor,
     weights: Weights,
     initial: Hidden,
     mask: Tensor | None,
+    resets: Tensor | None,
     sequences: Sequences,
 ) -> tuple[Tensor, ...]:
-    """h [T,N,H], or h and c, of one direction; ``initial`` [N,H]."""
+    """Every state [T,N,H] of one direction; ``initial`` [N,H]."""
     projection, first = weights.projection, initial[0]
     if projection is not None:
+        if first is not None and resets is not None and resets.shape[0]:
+            begins = resets[0] if resets.dim() == 3 else resets[: len(first)]
+            first = first.masked_fill(begins > 0, 0)
         recurrent, source, weight, bias = _folded(source, weights, projection, first)
         weights = weights._replace(recurrent=recurrent, input=weight, bias=bias)
         initial = (None, *initial[1:])
-    tensors = operation_inputs(module.operation, source, weights, initial, mask)
+    tensors = operation_inputs(module.operation, source, weights, initial, mask, resets)
     results: tuple[Tensor, ...] = sequences.run(module.operation, tensors, module.one_direction)
     # Not a slice: torch.compile of 2.6 cannot slice a named tuple.
     results = tuple([results[k] for k in range(len(initial))])

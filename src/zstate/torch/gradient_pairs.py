@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..operations import OPERATIONS, Operation
+from ..operations import Operation, operations_of
 from .dispatch import Tensors
 
 
@@ -34,9 +35,8 @@ class GradientPair(NamedTuple):
     ) -> Tensors:
         """The gradient operation's inputs; at least one result has a gradient."""
         if incoming[0] is None:
-            cell = incoming[1]
-            assert cell is not None
-            incoming = (torch.zeros_like(cell), *incoming[1:])
+            other = next(each for each in incoming if each is not None)
+            incoming = (torch.zeros_like(other), *incoming[1:])
         pool = (*tensors, *results, *incoming, last, None)
         return tuple([pool[place] for place in self.takes])
 
@@ -48,12 +48,14 @@ class GradientPair(NamedTuple):
         return ordered
 
 
-def _pair(forward: Operation) -> GradientPair:
-    gradient = OPERATIONS[f"{forward.name}_gradients"]
+@lru_cache(maxsize=256)
+def pair_of(forward: Operation) -> GradientPair:
+    """A forward operation and its gradient operation."""
+    _, gradient = operations_of(forward.cell)
     results = forward.result._fields
     fed_back = forward.cell.fed_back
     pool = [*forward.inputs, *results, *(f"gradient of {name}" for name in results)]
-    pool.append("state_gradient")
+    pool.append(forward.cell.states[0].last_gradient)
     incoming = forward.cell.incoming.items()
     names = {**fed_back, **{name: f"gradient of {result}" for name, result in incoming}}
     wanted = [names.get(name, name) for name in gradient.inputs]
@@ -63,6 +65,3 @@ def _pair(forward: Operation) -> GradientPair:
         tuple(forward.inputs.index(name) for name in gradient.result._fields),
         tuple(name in fed_back.values() for name in results),
     )
-
-
-PAIRS = {name: _pair(each) for name, each in OPERATIONS.items() if not each.is_gradient}

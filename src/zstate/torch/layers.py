@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -16,11 +17,11 @@ from ..errors import OptionError, refusal
 from .checks import Lengths, two_states
 from .leaf import Proxy, leaf_call
 from .parameters import Activations
-from .recurrent import Recurrent
+from .recurrent import BuiltIn
 from .stack import run
 
 
-class _OneState(Recurrent):
+class _OneState(BuiltIn):
     """A layer whose only state is h."""
 
     def forward(
@@ -28,6 +29,7 @@ class _OneState(Recurrent):
         input: Tensor | PackedSequence,
         hx: Tensor | None = None,
         lengths: Lengths | None = None,
+        resets: Tensor | None = None,
     ) -> tuple[Any, Tensor]:
         """output [T,N,D·H] and h_n [D·L,N,H].
 
@@ -36,10 +38,11 @@ class _OneState(Recurrent):
             hx: h_0 [D·L,N,H]; None means zeros.
             lengths: [N], a tensor or a list: how many steps of each sequence count; None means
                 all.
+            resets: [T,N], or [N,T] with batch_first: true where step t begins a new sequence.
         """
         if isinstance(input, Proxy):
-            return leaf_call(self, input, hx, lengths)
-        output, (h_n,), _ = run(self, input, (hx,), lengths)
+            return leaf_call(self, input, hx, lengths, resets)
+        output, (h_n,), _ = run(self, input, (hx,), lengths, resets)
         return output, h_n
 
 
@@ -54,7 +57,6 @@ class RNN(_OneState):
     """
 
     operation = operations.SINGLE_GATE_RNN
-    gates = 1
 
     def __init__(
         self,
@@ -102,6 +104,11 @@ class RNN(_OneState):
         )
         self.nonlinearity = nonlinearity
 
+    @property
+    def mode(self) -> str:  # type: ignore[override]
+        """torch.nn's name of the operation."""
+        return f"RNN_{self.nonlinearity.upper()}"
+
 
 class GRU(_OneState):
     """torch.nn.GRU with recurrent dropout, activations by gate, ``reset_after`` and ``lengths``.
@@ -115,7 +122,7 @@ class GRU(_OneState):
     """
 
     operation = operations.GRU_FORWARD
-    gates = 3
+    mode = "GRU"
 
     def __init__(
         self,
@@ -162,7 +169,7 @@ class GRU(_OneState):
         self.reset_after = reset_after
 
 
-class LSTM(Recurrent):
+class LSTM(BuiltIn):
     """torch.nn.LSTM with peepholes, recurrent dropout, activations, all cells and ``lengths``.
 
     Example:
@@ -174,7 +181,10 @@ class LSTM(Recurrent):
     """
 
     operation = operations.LSTM_FORWARD
-    gates = 4
+    mode = "LSTM"
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
+    permute_hidden = torch.nn.LSTM.permute_hidden  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -233,6 +243,7 @@ class LSTM(Recurrent):
         input: Tensor | PackedSequence,
         hx: tuple[Tensor, Tensor] | None = None,
         lengths: Lengths | None = None,
+        resets: Tensor | None = None,
     ) -> Any:
         """output [T,N,D·P], (h_n [D·L,N,P], c_n [D·L,N,H]), with return_cells c [T,N,D·H].
 
@@ -241,10 +252,11 @@ class LSTM(Recurrent):
             hx: h_0 [D·L,N,P] and c_0 [D·L,N,H]; None means zeros.
             lengths: [N], a tensor or a list: how many steps of each sequence count; None means
                 all.
+            resets: [T,N], or [N,T] with batch_first: true where step t begins a new sequence.
         """
         if isinstance(input, Proxy):
-            return leaf_call(self, input, hx, lengths)
+            return leaf_call(self, input, hx, lengths, resets)
         output, ends, cells = run(
-            self, input, (None, None) if hx is None else two_states(self, hx), lengths
+            self, input, (None, None) if hx is None else two_states(self, hx), lengths, resets
         )
         return (output, ends, cells) if self.return_cells else (output, ends)

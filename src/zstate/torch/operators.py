@@ -20,28 +20,28 @@ import torch
 from torch import Tensor
 
 from .. import pipeline
+from ..cells import Cell
+from ..cells.decorator import tell_of_cells
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
-from ..layout import DESCRIPTORS, TensorInfo, check, check_descriptor
-from ..operations import OPERATIONS, AnyResult, Operation
+from ..layout import TensorInfo, check, check_descriptor
+from ..operations import OPERATIONS, AnyResult, Operation, operations_of
 from .autograd import Recorded, input_gradients, remember
 from .checks import check_device, refuse_unusual
-from .descriptor_text import decode, encode, trained
+from .descriptor_text import decode, encode, learn, trained
 from .dispatch import Results, Route, Tensors, cast, choose, needs_gradient
-from .gradient_pairs import PAIRS
-from .private import is_tracing
+from .gradient_pairs import pair_of
+from .onnx_nodes import check_export
+from .private import is_forward_mode, is_tracing
 from .tensors import compute, run_known
 from .vmap import batched_call
 
 _LIBRARY = torch.library.Library("zstate", "DEF")
 _OPERATORS: dict[str, Any] = {}
-_DEFAULTS = {name: kind() for name, kind in DESCRIPTORS.items()}
+
+
 # For every result of a gradient operation, the place of the input that it is the gradient of.
-_GRADIENT_OF = {
-    name: tuple(each.inputs.index(result) for result in each.result._fields)
-    for name, each in OPERATIONS.items()
-    if each.is_gradient
-}
+_GRADIENT_OF: dict[str, tuple[int, ...]] = {}
 
 
 def run(
@@ -54,10 +54,7 @@ def run(
 
     The training state is computed when the descriptor asks for it or a gradient may be needed.
     """
-    if descriptor is None:
-        descriptor = _DEFAULTS[operation.cell.name]
-    else:
-        check_descriptor(operation, descriptor)
+    descriptor = check_descriptor(operation, descriptor)
     if not torch.compiler.is_compiling() and (backend is None or type(backend) is str):
         known = run_known(operation, tensors, descriptor, backend)
         if known is not None:
@@ -75,15 +72,16 @@ def run(
     if operation.is_gradient:
         wanted = [
             None if tensors[place] is None else result
-            for place, result in zip(_GRADIENT_OF[operation.name], results, strict=True)
+            for place, result in zip(_GRADIENT_OF[operation.key], results, strict=True)
         ]
     elif descriptor.training:
         return operation.result(*results)
     else:
-        wanted = [None] * len(results)
-        wanted[0] = results[0]
-        if getattr(descriptor, "produce_cell", False):
-            wanted[1] = results[1]
+        produced = operation.cell.produced(descriptor)
+        wanted = [
+            result if name in produced else None
+            for name, result in zip(operation.result._fields, results, strict=True)
+        ]
     return operation.result(*wanted)
 
 
@@ -114,16 +112,10 @@ def _dispatched(
 ) -> Results:
     """By torch's dispatcher, so that everybody sees the operator."""
     training = needs_gradient(tensors) and not operation.is_gradient
+    check_export(operation)
     if is_tracing():
         training = False  # a trace may run with gradients or without
-        if torch.onnx.is_in_onnx_export():
-            expected = (
-                "dynamo=True and custom_translation_table=zstate.onnx.torch_translations(), or a "
-                "model of torch.nn's layers, as zstate.torch.restore(model) makes it"
-            )
-            given = "an operator that ONNX does not have"
-            raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
-    return _OPERATORS[operation.name](*tensors, encode(descriptor, training), backend)  # type: ignore[no-any-return]
+    return _OPERATORS[operation.key](*tensors, encode(descriptor, training), backend)  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +135,7 @@ class OperationStep:
         """What the gradient operation takes of the results; nothing without the training state."""
         if self.operation.is_gradient or not results[-1].numel():
             return []
-        return PAIRS[self.operation.name].kept(results)
+        return pair_of(self.operation).kept(results)
 
     def serves(self, needed: Sequence[bool], incoming: Tensors) -> bool:
         """Double backward too: the gradient operation is an operator in its turn."""
@@ -154,7 +146,7 @@ class OperationStep:
         """By the gradient operation."""
         if not kept:  # called without the training state: compute it now
             kept = self._again(self.operation, tensors, trained(self.descriptor))
-        pair = PAIRS[self.operation.name]
+        pair = pair_of(self.operation)
         inputs = pair.inputs(tensors, kept, incoming)
         return pair.by_input(self._again(pair.gradient, inputs, self.descriptor), len(tensors))
 
@@ -190,8 +182,17 @@ def _layout(operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -
     return check(operation, infos, descriptor)
 
 
+def _refuse_forward_mode(operation: Operation) -> None:
+    """torch takes the forward derivative of an operator of ours to be zero."""
+    if is_forward_mode():
+        expected = "zstate's functions or layers, not compiled or exported"
+        got = "a forward-mode derivative (torch.func.jvp) of the operator itself"
+        raise OptionError(refusal(operation.name, "torch.ops.zstate", expected, got))
+
+
 def _fake(operation: Operation, *arguments: Any) -> Results:
     """Shapes and types of the results."""
+    _refuse_forward_mode(operation)
     *tensors, text, _ = arguments
     layout = _layout(operation, tuple(tensors), decode(operation, text))
     passed = _passed(operation, tuple(tensors))
@@ -213,7 +214,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def forward(step: OperationStep, *tensors: Tensor | None) -> Results:
         text = encode(step.descriptor, False)
-        return _OPERATORS[step.operation.name](*tensors, text, step.backend)  # type: ignore[no-any-return]
+        return _OPERATORS[step.operation.key](*tensors, text, step.backend)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
@@ -236,21 +237,33 @@ class _Transformed(torch.autograd.Function):
         )
 
 
-def _define(operation: Operation) -> None:
+def _ascii(name: str) -> str:
+    """A name as a schema takes it; α becomes U3b1."""
+    return "".join(each if each.isascii() else f"U{ord(each):x}" for each in name)
+
+
+def define(operation: Operation) -> None:
     """Give PyTorch the schema, the kernels and the derivatives of one operation."""
-    arguments = [f"Tensor {name}" for name in operation.required]
-    arguments += [f"Tensor? {name}" for name in operation.optional]
+    if operation.key in _OPERATORS:  # a cell of the same equations, defined before
+        return
+    learn(operation.cell.descriptor)
+    if operation.is_gradient:
+        places = (operation.inputs.index(result) for result in operation.result._fields)
+        _GRADIENT_OF[operation.key] = tuple(places)
+    arguments = [f"Tensor {_ascii(name)}" for name in operation.required]
+    arguments += [f"Tensor? {_ascii(name)}" for name in operation.optional]
     results = ", ".join(["Tensor"] * len(operation.result._fields))
     schema = f"({', '.join(arguments)}, str descriptor, str? backend) -> ({results})"
-    _LIBRARY.define(operation.name + schema)
-    name = f"zstate::{operation.name}"
-    operator = _OPERATORS[operation.name] = getattr(torch.ops.zstate, operation.name).default
+    _LIBRARY.define(operation.key + schema)
+    name = f"zstate::{operation.key}"
+    operator = _OPERATORS[operation.key] = getattr(torch.ops.zstate, operation.key).default
 
     def step_of(arguments: Sequence[Any]) -> tuple[OperationStep, Tensors]:
         *tensors, text, backend = arguments
         return OperationStep(operation, decode(operation, text), backend), tuple(tensors)
 
     def kernel(*arguments: Any) -> Results:
+        _refuse_forward_mode(operation)
         step, tensors = step_of(arguments)
         return step.compute(tensors)[0]
 
@@ -270,11 +283,17 @@ def _define(operation: Operation) -> None:
         axes = in_dims[: len(tensors)]
         return batched_call(operation, step.descriptor, call, info.batch_size, axes, tensors)
 
-    _LIBRARY.impl(operation.name, kernel, "CompositeExplicitAutograd")
+    _LIBRARY.impl(operation.key, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(name, partial(_fake, operation), lib=_LIBRARY)
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
     torch.library.register_vmap(name, vmap, lib=_LIBRARY)
 
 
+def _define_cell(cell: Cell) -> None:
+    for operation in operations_of(cell):
+        define(operation)
+
+
 for _operation in OPERATIONS.values():
-    _define(_operation)
+    define(_operation)
+tell_of_cells(_define_cell)  # at once: no operator can be defined inside torch.compile

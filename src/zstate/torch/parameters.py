@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, refusal
+from .own_gradient import with_own_gradient
 from .private import own_parameters
 
 AnyActivation: TypeAlias = Activation | str
@@ -63,6 +64,7 @@ _DEFAULTS = {
     "reset_after": True,
     "return_cells": False,
     "activations": None,
+    "heads": 1,
 }
 
 
@@ -95,6 +97,6 @@ def one_bias(
     if ih is None or hh is None:
         return None, None
     if not reset_after:
-        return ih + hh if sums else ih, None
+        return ih + with_own_gradient(hh) if sums else ih, None
     blend, candidate = hh.split_with_sizes((hh.shape[0] - hidden, hidden))
     return ih + torch.constant_pad_nd(blend, (0, hidden)) if sums else ih, candidate

@@ -36,9 +36,20 @@ def is_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def break_graph(reason: str) -> None:
+    """Let torch.compile leave what it is reading to Python; with fullgraph=True it raises."""
+    torch._dynamo.graph_break(msg=reason)
+
+
 def is_tracing() -> bool:
     """Whether torch.jit.trace is recording; torch.compile, which knows no such thing, is not."""
     return not torch.compiler.is_compiling() and _is_tracing()
+
+
+def is_exporting() -> bool:
+    """Whether torch.export is recording; torch 2.6 cannot tell it from torch.compile."""
+    asked = getattr(torch.compiler, "is_exporting", None)
+    return asked is not None and asked()
 
 
 def is_watched() -> bool:
@@ -72,7 +83,11 @@ def own_children(module: torch.nn.Module) -> dict[str, torch.nn.Module | None]:
     return module._modules
 
 
+def own_buffers(module: torch.nn.Module) -> dict[str, Tensor | None]:
+    """By name; named_buffers() leaves out what is None."""
+    return module._buffers
+
+
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether functions were registered to run around the module's calls."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-    return any(getattr(module, kind, None) for kind in kinds)
+    """Whether functions were registered to run around the module's calls, saving or loading."""
+    return any(value for name, value in module.__dict__.items() if name.endswith("_hooks"))

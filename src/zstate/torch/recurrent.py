@@ -1,6 +1,6 @@
-"""What RNN, LSTM and GRU share: their options and their parameters. What they compute: stack.py.
+"""What the layers share: their options and their parameters. What they compute: stack.py.
 
-H hidden_size, P proj_size or H.
+H hidden_size, P proj_size or H, G gates, D directions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..descriptors import AnyDescriptor
 from ..errors import DTypeError, OptionError, refusal
-from ..layout import DESCRIPTORS
 from ..operations import Operation
+from .bases import LayerBase
 from .parameters import (
     Activations,
     activation_options,
@@ -27,39 +27,39 @@ from .private import parameter
 
 
 class Weights(NamedTuple):
-    """The inputs of the operation that are parameters, of one layer's one or two directions."""
+    """The inputs of the operation that are parameters, or their gradients, of one layer's one or
+    two directions."""
 
     recurrent: Tensor
     input: Tensor | None  # None: folded into the source
     bias: Tensor | None
-    secondary: Tensor | None
-    peephole: Tensor | None
-    projection: Tensor | None  # [P,H]; one direction only
+    own: tuple[Tensor | None, ...]  # the cell's own, in its order
+    projection: Tensor | None = None  # [P,H]; one direction only
+
+    def beside(self, second: Weights) -> Weights:
+        """Those of both directions, from those of each."""
+        pairs = zip(self.own, second.own, strict=True)
+        return Weights(
+            torch.stack([self.recurrent, second.recurrent]),
+            _joined(self.input, second.input),
+            _joined(self.bias, second.bias),
+            tuple([_joined(*pair) for pair in pairs]),
+        )
+
+    def part(self, index: int) -> Weights:
+        """Those of one direction, from those of both."""
+        return Weights(
+            self.recurrent[index],
+            _half(self.input, index),
+            _half(self.bias, index),
+            tuple([_half(each, index) for each in self.own]),
+        )
 
 
-# The names of the parameters without the layer's suffix, in the order of _Names.
-_STEMS = ("weight_hh", "weight_ih", "bias_ih", "bias_hh", "peephole", "weight_hr")
-
-
-class _Names(NamedTuple):
-    """The parameters of one layer's one direction."""
-
-    recurrent: str
-    input: str
-    bias_ih: str
-    bias_hh: str
-    peephole: str
-    projection: str
-
-
-_EACH = len(_Names._fields)
-
-
-class Recurrent(torch.nn.Module):
-    """What the three layers share."""
+class Layers(LayerBase):
+    """What all layers share."""
 
     operation: ClassVar[Operation]
-    gates: ClassVar[int]
 
     def __init__(
         self,
@@ -73,15 +73,16 @@ class Recurrent(torch.nn.Module):
         bidirectional: bool,
         device: Any,
         dtype: Any,
-        recurrent_dropout: float,
-        recurrent_dropout_per_step: bool,
-        activations: Activations | None,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per_step: bool = False,
+        activations: Activations | None = None,
         proj_size: int = 0,
         peephole: bool = False,
+        heads: int = 1,
         options: dict[str, Any],
     ) -> None:
         """``options``: the descriptor's, as torch.nn's layer has them."""
-        super().__init__()
+        torch.nn.Module.__init__(self)  # not RNNBase's, which makes its own parameters
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -93,19 +94,24 @@ class Recurrent(torch.nn.Module):
         self.recurrent_dropout = recurrent_dropout
         self.recurrent_dropout_per_step = recurrent_dropout_per_step
         self.peephole = peephole
+        self.heads = heads
         self.activations = activations
         self._check_options()
-        kind = DESCRIPTORS[self.operation.cell.name]
+        cell = self.operation.cell
+        kind: Any = cell.descriptor
         options = options | activation_options(type(self).__name__, kind, activations)
+        if heads != 1:
+            options["heads"] = heads
         self.one_direction: AnyDescriptor = kind(**options)
         # Of the operation that does a whole layer, and of its training.
         self.descriptor: AnyDescriptor = kind(bidirectional=bidirectional, **options)
         self.trained: AnyDescriptor = replace(self.descriptor, training=True)
-        self.states = len(self.operation.cell.states)  # h, or h and c
-        self._resets_after = bool(options.get("reset_after", False))
+        self.states = len(cell.states)  # h, or h and c
+        self.starts: dict[int, float] = {}  # the states that do not begin with 0, by their place
         self.returns_cells = False
+        stems = self._stems()
         self._names = [
-            [_Names(*(stem + suffix for stem in _STEMS)) for suffix in self._suffixes(layer)]
+            [[stem and stem + suffix for stem in stems] for suffix in self._suffixes(layer)]
             for layer in range(num_layers)
         ]
         self._make_parameters({"device": device, "dtype": dtype})
@@ -113,16 +119,19 @@ class Recurrent(torch.nn.Module):
 
     def _check_options(self) -> None:
         name = type(self).__name__
-        for option in ("bias", "batch_first"):
+        for option in ("bias", "batch_first", "bidirectional"):
             if not isinstance(getattr(self, option), bool):
                 raise DTypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
-        for option in ("input_size", "hidden_size", "num_layers", "proj_size"):
+        for option in ("input_size", "hidden_size", "num_layers", "proj_size", "heads"):
             value = getattr(self, option)
             if not isinstance(value, int):
-                raise DTypeError(refusal(name, option, "a whole number", repr(value)))
-        for option in ("input_size", "hidden_size", "num_layers"):
+                raise DTypeError(refusal(name, option, "an integer", repr(value)))
+        for option in ("input_size", "hidden_size", "num_layers", "heads"):
             if getattr(self, option) <= 0:
                 raise OptionError(refusal(name, option, "at least 1", repr(getattr(self, option))))
+        if self.hidden_size % self.heads:
+            expected = f"a divisor of hidden_size = {self.hidden_size}"
+            raise OptionError(refusal(name, "heads", expected, repr(self.heads)))
         for option in ("dropout", "recurrent_dropout"):
             value = getattr(self, option)
             if isinstance(value, bool | str) or not 0 <= float(value) <= 1:
@@ -148,27 +157,26 @@ class Recurrent(torch.nn.Module):
         """1 or 2."""
         return 2 if self.bidirectional else 1
 
+    def _stems(self) -> tuple[str | None, ...]:
+        """The names of one direction's parameters without the layer's suffix, in the order of
+        layer_parameters; None for one that it does not have."""
+        raise NotImplementedError
+
+    def _shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
+        """The shapes by these names, in the order in which they are made."""
+        rows, wide = len(self.operation.cell.gates) * self.hidden_size, self.hidden_size
+        heads = () if self.heads == 1 else (self.heads,)
+        recurrent = (*heads, rows // self.heads, (self.proj_size or wide) // self.heads)
+        return {"weight_ih": (rows, inputs), "weight_hh": recurrent}
+
     def _make_parameters(self, where: dict[str, Any]) -> None:
-        """torch.nn's, in torch.nn's order; what it does not have comes last."""
-        rows, wide = self.gates * self.hidden_size, self.proj_size or self.hidden_size
         for layer in range(self.num_layers):
-            inputs = self.input_size if layer == 0 else wide * self.directions
-            shapes: dict[str, tuple[int, ...]] = {
-                "weight_ih": (rows, inputs),
-                "weight_hh": (rows, wide),
-            }
-            if self.bias:
-                shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
-            if self.proj_size:
-                shapes["weight_hr"] = (self.proj_size, self.hidden_size)
+            wide = (self.proj_size or self.hidden_size) * self.directions
+            shapes = self._shapes(self.input_size if layer == 0 else wide)
             for suffix in self._suffixes(layer):
                 for name, shape in shapes.items():
                     empty = torch.nn.Parameter(torch.empty(shape, **where))
                     self.register_parameter(name + suffix, empty)
-        for layer in range(self.num_layers if self.peephole else 0):
-            for suffix in self._suffixes(layer):
-                empty = torch.nn.Parameter(torch.empty(rows, **where))
-                self.register_parameter(f"peephole{suffix}", empty)
 
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.directions]
@@ -177,18 +185,11 @@ class Recurrent(torch.nn.Module):
         """Uniform values within ±1/√H, the same as torch.nn's for the same seed."""
         reset_parameters(self, self.hidden_size)
 
-    def flatten_parameters(self) -> None:
-        """Nothing: the parameters are used as they are. For callers that know torch.nn's."""
-
-    @property
-    def all_weights(self) -> list[list[Tensor]]:
-        """The parameters of each layer and direction, as torch.nn lists them."""
-        names = ["weight_ih", "weight_hh"]
-        names += ["bias_ih", "bias_hh"] if self.bias else []
-        names += ["weight_hr"] if self.proj_size else []
-        names += ["peephole"] if self.peephole else []
+    def _weight_names(self) -> list[list[str]]:
+        recurrent, weight, *others = self._stems()
+        stems = [stem for stem in (weight, recurrent, *others) if stem is not None]
         return [
-            [getattr(self, name + suffix) for name in names]
+            [stem + suffix for stem in stems]
             for layer in range(self.num_layers)
             for suffix in self._suffixes(layer)
         ]
@@ -202,42 +203,109 @@ class Recurrent(torch.nn.Module):
         parameters = self._direction(first)
         return parameters + self._direction(others[0]) if others else parameters
 
-    def _direction(self, names: _Names) -> tuple[Tensor | None, ...]:
-        """One direction's parameters in the order of _Names, None for those it does not have."""
-        return (
-            parameter(self, names.recurrent),
-            parameter(self, names.input),
-            parameter(self, names.bias_ih) if self.bias else None,
-            parameter(self, names.bias_hh) if self.bias else None,
-            parameter(self, names.peephole) if self.peephole else None,
-            parameter(self, names.projection) if self.proj_size else None,
-        )
+    def _direction(self, names: list[str | None]) -> tuple[Tensor | None, ...]:
+        """One direction's parameters, None for those it does not have."""
+        return tuple([None if name is None else parameter(self, name) for name in names])
 
     def direction_weights(self, layer: int, index: int) -> Weights:
         """The parameters of one direction as the operation takes them."""
-        return self.joined(self._direction(self._names[layer][index]))
+        return self._weights(self._direction(self._names[layer][index]), True)
 
     def joined(self, parameters: tuple[Tensor | None, ...], sums: bool = True) -> Weights:
-        """The parameters of one or two directions as the operation takes them; see one_bias."""
-        recurrent, weight, ih, hh, peephole, projection = parameters[:_EACH]
-        assert recurrent is not None and weight is not None
-        bias, secondary = one_bias(ih, hh, self.hidden_size, self._resets_after, sums)
-        first = Weights(recurrent, weight, bias, secondary, peephole, projection)
-        if len(parameters) == _EACH:
-            return first
-        second = self.joined(parameters[_EACH:], sums)
-        assert second.input is not None
-        return Weights(
-            torch.stack([recurrent, second.recurrent]),
-            torch.cat([weight, second.input]),
-            _joined(bias, second.bias),
-            _joined(secondary, second.secondary),
-            _joined(peephole, second.peephole),
-            None,
+        """A layer's parameters as the operation takes them; ``sums`` as in _weights."""
+        if not self.bidirectional:
+            return self._weights(parameters, sums)
+        half = len(parameters) // 2
+        return self._weights(parameters[:half], sums).beside(self._weights(parameters[half:], sums))
+
+    def spread(self, gradients: Weights) -> list[Tensor | None]:
+        """The gradients of a layer's parameters from those of the operation's inputs."""
+        if not self.bidirectional:
+            return self._spread(gradients)
+        return self._spread(gradients.part(0)) + self._spread(gradients.part(1))
+
+    def _weights(self, parameters: tuple[Tensor | None, ...], sums: bool) -> Weights:
+        """One direction's; without ``sums``, a bias that is right in shape alone."""
+        raise NotImplementedError
+
+    def _spread(self, gradients: Weights) -> list[Tensor | None]:
+        """One direction's; the way back."""
+        raise NotImplementedError
+
+
+class BuiltIn(Layers):
+    """What RNN, LSTM and GRU share: the parameters of torch.nn, and peepholes."""
+
+    reset_after = False  # a GRU says so
+
+    def _stems(self) -> tuple[str | None, ...]:
+        return (
+            "weight_hh",
+            "weight_ih",
+            "bias_ih" if self.bias else None,
+            "bias_hh" if self.bias else None,
+            "weight_hr" if self.proj_size else None,
+            "peephole" if self.peephole else None,
         )
+
+    def _shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
+        """torch.nn's, in torch.nn's order."""
+        shapes = super()._shapes(inputs)
+        rows = shapes["weight_ih"][:1]
+        if self.bias:
+            shapes |= {"bias_ih": rows, "bias_hh": rows}
+        if self.proj_size:
+            shapes["weight_hr"] = (self.proj_size, self.hidden_size)
+        return shapes
+
+    def _make_parameters(self, where: dict[str, Any]) -> None:
+        """torch.nn's; what it does not have comes last."""
+        super()._make_parameters(where)
+        for layer in range(self.num_layers if self.peephole else 0):
+            for suffix in self._suffixes(layer):
+                empty = torch.nn.Parameter(torch.empty(4 * self.hidden_size, **where))
+                self.register_parameter(f"peephole{suffix}", empty)
+
+    def layer_directions(self, layer: int) -> list[Any]:
+        """Of each direction the recurrent and the input weight, and the two biases or None."""
+        return [self._direction(names)[:4] for names in self._names[layer]]
+
+    def _weights(self, parameters: tuple[Tensor | None, ...], sums: bool) -> Weights:
+        recurrent, weight, ih, hh, projection, peephole = parameters
+        assert recurrent is not None
+        bias, secondary = one_bias(ih, hh, self.hidden_size, self.reset_after, sums)
+        own = own_of(self.operation, peephole, secondary)
+        return Weights(recurrent, weight, bias, own, projection)
+
+    def _spread(self, gradients: Weights) -> list[Tensor | None]:
+        """The two biases are added, but for a secondary one; see one_bias."""
+        recurrent, weight, bias, own, _ = gradients
+        hidden, peephole = bias, None
+        for each, gradient in zip(self.operation.cell.own, own, strict=True):
+            if each.name == "peephole":
+                peephole = gradient
+            elif bias is not None and gradient is not None:
+                hidden = torch.cat([bias[: -len(gradient)], gradient])
+        return [recurrent, weight, bias, hidden, None, peephole]
+
+
+def own_of(
+    operation: Operation, peephole: Tensor | None, secondary: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """The own parameter of a built-in cell, of which none has more than one."""
+    own = operation.cell.own
+    return (peephole if own[0].name == "peephole" else secondary,) if own else ()
 
 
 def _joined(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     if first is None or second is None:
         return None
     return torch.cat([first, second])
+
+
+def _half(joined: Tensor | None, index: int) -> Tensor | None:
+    """One direction's part of what has the directions one above the other."""
+    if joined is None:
+        return None
+    half = len(joined) // 2
+    return joined.narrow(0, index * half, half)

@@ -5,17 +5,25 @@ The parameters are handed over, not copied: an optimiser that was made before go
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from .cells import GRUCell, LSTMCell, RNNCell
+from ..errors import DTypeError, refusal
+from ..layout import describe
+from . import nn
+from .any_cell import Recurrent
+from .bases import beyond_torch_nn
+from .cells import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from .layers import GRU, LSTM, RNN
-from .private import has_hooks, own_children, own_parameters
+from .private import has_hooks, own_buffers, own_children, own_parameters
+from .recurrent import Layers
 
-_PAIRS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
+Pairs: TypeAlias = dict[type[torch.nn.Module], type[torch.nn.Module]]
+
+_PAIRS: Pairs = {
     torch.nn.RNN: RNN,
     torch.nn.LSTM: LSTM,
     torch.nn.GRU: GRU,
@@ -23,20 +31,13 @@ _PAIRS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
     torch.nn.LSTMCell: LSTMCell,
     torch.nn.GRUCell: GRUCell,
 }
-_BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
+# Ours that are torch.nn's as well.
+_BOTH: Pairs = {theirs: getattr(nn, theirs.__name__) for theirs in _PAIRS}
+_BACK: Pairs = {ours: theirs for pairs in (_PAIRS, _BOTH) for theirs, ours in pairs.items()}
 _OPTIONS = (
     *("input_size", "hidden_size", "num_layers", "nonlinearity", "bias", "batch_first"),
     *("dropout", "bidirectional", "proj_size"),
 )
-# What torch.nn's modules have no word for, and the value under which there is nothing to say.
-_OURS = {
-    "recurrent_dropout": 0.0,
-    "peephole": False,
-    "peephole_on_new_cell": False,
-    "activations": None,
-    "return_cells": False,
-    "reset_after": True,
-}
 
 
 @dataclass
@@ -57,8 +58,13 @@ class Report:
         return "\n".join(lines) or "no recurrent modules"
 
 
-def replace(model: torch.nn.Module) -> tuple[torch.nn.Module, Report]:
+def replace(model: torch.nn.Module, *, as_torch_nn: bool = False) -> tuple[torch.nn.Module, Report]:
     """Swap every torch.nn recurrent module in a model for ours, in place.
+
+    Args:
+        model: any module; what may compute something else than torch.nn's is left alone.
+        as_torch_nn: let the new modules be instances of torch.nn's too (those of zstate.torch.nn),
+            for code that asks isinstance(m, torch.nn.LSTM); torch.compile breaks its graph there.
 
     Returns the model (a new module if it is itself recurrent) and a report.
 
@@ -67,19 +73,23 @@ def replace(model: torch.nn.Module) -> tuple[torch.nn.Module, Report]:
         >>> print(report)
         0: torch.nn.LSTM -> zstate.torch.LSTM
     """
-    return _exchange(model, _PAIRS, _why_not_replace)
+    return _exchange("replace", model, _BOTH if as_torch_nn else _PAIRS, _why_not_replace)
 
 
 def restore(model: torch.nn.Module) -> tuple[torch.nn.Module, Report]:
     """The inverse of :func:`replace`: modules with options that torch.nn lacks are left alone."""
-    return _exchange(model, _BACK, _why_not_restore)
+    return _exchange("restore", model, _BACK, _why_not_restore, (Recurrent,))
 
 
 def _exchange(
+    label: str,
     model: torch.nn.Module,
-    pairs: dict[type[torch.nn.Module], type[torch.nn.Module]],
+    pairs: Pairs,
     why_not: Callable[[torch.nn.Module], str | None],
+    without_pair: tuple[type[torch.nn.Module], ...] = (),
 ) -> tuple[torch.nn.Module, Report]:
+    if not isinstance(model, torch.nn.Module):
+        raise DTypeError(refusal(label, "model", "a torch.nn.Module", describe(model)))
     report = Report()
     made: dict[int, torch.nn.Module] = {}  # a module that stands in two places stays one
 
@@ -95,7 +105,7 @@ def _exchange(
         report.changed[path] = f"{_name(type(module))} -> {_name(type(new))}"
         return new
 
-    kinds: tuple[type[torch.nn.Module], ...] = tuple(pairs)
+    kinds: tuple[type[torch.nn.Module], ...] = (*pairs, *without_pair)
     if isinstance(model, kinds):
         return exchanged(model, ""), report
     for path, parent in list(model.named_modules()):
@@ -107,31 +117,56 @@ def _exchange(
 
 
 def _why_not_replace(module: torch.nn.Module) -> str | None:
-    if type(module) not in _PAIRS:
-        return f"{_name(type(module))} is a subclass, which may compute something else"
-    return _why_not_move(module)
+    if isinstance(module, Layers | RecurrentCell):  # and torch.nn's
+        return f"{_name(type(module))} is a module of zstate already"
+    return _subclass(module, _PAIRS) or _why_not_move(module)
 
 
 def _why_not_restore(module: torch.nn.Module) -> str | None:
-    if type(module) not in _BACK:
-        return f"{_name(type(module))} is a subclass, which may compute something else"
-    for option, nothing in _OURS.items():
-        # A cell has its peephole as a parameter of that name.
-        if option in own_parameters(module) or module.__dict__.get(option, nothing) != nothing:
-            return f"torch.nn has no {option}"
-    return _why_not_move(module)
+    if isinstance(module, Recurrent):
+        return f"torch.nn has no cell {module.cell.__name__}"
+    option = beyond_torch_nn(module)
+    lacking = None if option is None else f"torch.nn has no {option}"
+    return _subclass(module, _BACK) or lacking or _why_not_move(module)
+
+
+def _subclass(module: torch.nn.Module, kinds: Collection[type[torch.nn.Module]]) -> str | None:
+    if type(module) in kinds:
+        return None
+    return f"{_name(type(module))} is a subclass, which may compute something else"
 
 
 def _why_not_move(module: torch.nn.Module) -> str | None:
+    """What a new module of the same options would not have: it may change what is computed."""
     if torch.nn.utils.parametrize.is_parametrized(module):
         return "its parameters are parametrized"
-    return "it has hooks, which would be lost" if has_hooks(module) else None
+    if has_hooks(module):
+        return "it has hooks, which would be lost"
+    plain = _made(type(module), module)
+    parameters = own_parameters(module)
+    for name, parameter in own_parameters(plain).items():
+        if parameter is not None and not isinstance(parameters.get(name), torch.nn.Parameter):
+            return f"its {name} is not a parameter"
+    more = {**parameters, **own_buffers(module), **own_children(module)}.keys()
+    others = [name for name in more if name not in own_parameters(plain)]
+    others += [name for name, value in _added(module, plain).items() if not _is_data(value)]
+    return f"it has a {others[0]} of its own" if others else None
 
 
-def _moved(module: torch.nn.Module, kind: type[torch.nn.Module]) -> torch.nn.Module:
-    """A module of the other kind with the same options and the same parameters."""
+def _added(module: torch.nn.Module, plain: torch.nn.Module) -> dict[str, Any]:
+    """The attributes that somebody gave the module after it was made."""
+    return {name: value for name, value in vars(module).items() if name not in vars(plain)}
+
+
+def _is_data(value: Any) -> bool:
+    """A mark, such as Hugging Face sets: nothing that could take part in the computation."""
+    return isinstance(value, bool | int | float | str | None)
+
+
+def _made(kind: type[torch.nn.Module], like: torch.nn.Module) -> torch.nn.Module:
+    """A module with the options of another, without memory."""
     options: dict[str, Any] = {
-        name: module.__dict__[name] for name in _OPTIONS if name in module.__dict__
+        name: like.__dict__[name] for name in _OPTIONS if name in like.__dict__
     }
     if not options.get("proj_size"):
         options.pop("proj_size", None)
@@ -139,11 +174,21 @@ def _moved(module: torch.nn.Module, kind: type[torch.nn.Module]) -> torch.nn.Mod
     new = kind(**options, device="meta")
     if hasattr(new, "dropout"):
         new.dropout = dropout  # set here: a warning about one layer was given when it was made
+    return new
+
+
+def _moved(module: torch.nn.Module, kind: type[torch.nn.Module]) -> torch.nn.Module:
+    """A module of the other kind with the same options, marks and parameters."""
+    new = _made(kind, module)
+    for name, value in _added(module, _made(type(module), module)).items():
+        setattr(new, name, value)
     for name, parameter in own_parameters(module).items():
         setattr(new, name, parameter)
     return new.train(module.training)
 
 
 def _name(kind: type) -> str:
+    if kind in _BOTH.values():
+        return f"zstate.torch.nn.{kind.__name__}"
     package = "torch.nn" if kind.__module__.startswith("torch.nn.") else "zstate.torch"
     return f"{package}.{kind.__name__}" if kind in {*_PAIRS, *_BACK} else kind.__name__

@@ -5,7 +5,7 @@ T time, N batch, I input_size, H hidden_size, P proj_size or H, D directions, L 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,33 +13,46 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import describe
-from .checks import Lengths, as_lengths, check_input, check_lengths, check_state, check_tensor
+from .checks import (
+    Lengths,
+    as_lengths,
+    check_input,
+    check_lengths,
+    check_resets,
+    check_state,
+    check_tensor,
+)
 from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
 from .layer import Hidden, LayerResult, run_in_one_call
+from .onnx_nodes import is_exporting, run_node, words_of
 from .private import parameter
+from .recurrent import BuiltIn, Layers
 from .sequences import packed
 from .sequences.padded import Padded
 from .sequences.rows import put_rows, take_rows
-from .sequences.whole import WHOLE, Sequences
+from .sequences.whole import WHOLE, Sequences, Whole
 
-if TYPE_CHECKING:
-    from .recurrent import Recurrent
-
-States = tuple[Tensor, ...]  # h, or h and c, after the last step: [D·L,N,·] each
+States = tuple[Tensor, ...]  # every state after the last step: [D·L,N,·] each
 
 
 def run(
-    module: Recurrent, input: Tensor | PackedSequence, initial: Hidden, lengths: Lengths | None
+    module: Layers,
+    input: Tensor | PackedSequence,
+    initial: Hidden,
+    lengths: Lengths | None,
+    resets: Tensor | None = None,
 ) -> tuple[Any, States, Any]:
     """output, the last states [D·L,N,·], and the last layer's cells or None."""
     # Every call of one step pays for what stands here: no function is called without need.
-    if initial[0] is not None or initial[-1] is not None:
-        for letter, state in zip("hc", initial, strict=False):
-            if state is not None:
-                check_tensor(module, f"{letter}_0", state)
+    for state in initial:
+        if state is not None:
+            _check_tensors(module, initial)
+            break
+    if resets is not None:
+        check_tensor(module, "resets", resets)
     if isinstance(input, PackedSequence):
-        return _run_packed(module, input, initial, lengths)
+        return _run_packed(module, input, initial, lengths, resets)
     if not isinstance(input, Tensor) or input.is_nested:
         check_tensor(module, "input", input)
     if lengths is not None:
@@ -47,36 +60,58 @@ def run(
     axes = input.dim()
     if axes == 3:
         if not module.batch_first:
-            return _run_padded(module, input, initial, lengths)
-        output, ends, cells = _run_padded(module, input.transpose(0, 1), initial, lengths)
+            return _run_padded(module, input, initial, lengths, resets)
+        resets = _time_major(module, resets)
+        output, ends, cells = _run_padded(module, input.transpose(0, 1), initial, lengths, resets)
         return output.transpose(0, 1), ends, None if cells is None else cells.transpose(0, 1)
     if axes != 2:
         expected = "2 axes (one sequence) or 3"
         raise ShapeError(refusal(type(module).__name__, "input", expected, f"{axes} axes"))
+    _check_states(module, initial, ())
     initial = tuple(None if state is None else state.unsqueeze(1) for state in initial)
     lengths = None if lengths is None else lengths.reshape(1)
-    output, ends, cells = _run_padded(module, input.unsqueeze(1), initial, lengths)
+    resets = None if resets is None else resets.unsqueeze(-1)
+    output, ends, cells = _run_padded(module, input.unsqueeze(1), initial, lengths, resets)
     cells = None if cells is None else cells.squeeze(1)
     return output.squeeze(1), tuple(end.squeeze(1) for end in ends), cells
 
 
+def _time_major(module: Layers, resets: Tensor | None) -> Tensor | None:
+    """[T,N] as a module with batch_first takes it, [N,T]."""
+    if resets is None or not module.batch_first or resets.dim() != 2:
+        return resets
+    return resets.transpose(0, 1)
+
+
 def _run_packed(
-    module: Recurrent, input: PackedSequence, initial: Hidden, lengths: Lengths | None
+    module: Layers,
+    input: PackedSequence,
+    initial: Hidden,
+    lengths: Lengths | None,
+    resets: Tensor | None,
 ) -> tuple[Any, States, Any]:
     if lengths is not None:
         expected = "none with a PackedSequence, which has its own"
         raise OptionError(refusal(type(module).__name__, "lengths", expected, describe(lengths)))
     data, sizes, order, back = input
     # In the order of the packed batch, longest first; the states go there and back.
+    resets = _time_major(module, resets)
+    if resets is not None:
+        check_resets(module, resets, (len(sizes), int(sizes[0])))
     if order is not None:
         initial = tuple(None if s is None else s.index_select(1, order) for s in initial)
-    if packed.serves(data):
+        resets = None if resets is None else resets.index_select(1, order)
+    if packed.serves(module.operation, module.descriptor, resets is not None, data):
         known = tuple(sizes.tolist())
-        _check_call(module, data, known[0], initial)
-        output, ends, cells = _stack(module, data, initial, packed.Packed(known))
+        initial = _checked(module, data, known[0], initial)
+        sequences = packed.Packed(known)
+        if resets is not None:
+            own = _by_direction(module, resets, data, sequences.lengths)
+            sequences.resets = pack_padded_sequence(own, sequences.lengths).data
+        output, ends, cells = _stack(module, data, initial, sequences)
     else:
         source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
-        output, ends, cells = _run_padded(module, source, initial, own_lengths)
+        output, ends, cells = _run_padded(module, source, initial, own_lengths, resets)
         output = pack_padded_sequence(output, own_lengths).data
         cells = None if cells is None else pack_padded_sequence(cells, own_lengths).data
     if back is not None:
@@ -88,28 +123,85 @@ def _run_packed(
 
 
 def _run_padded(
-    module: Recurrent, source: Tensor, initial: Hidden, lengths: Tensor | None
+    module: Layers,
+    source: Tensor,
+    initial: Hidden,
+    lengths: Tensor | None,
+    resets: Tensor | None,
 ) -> tuple[Tensor, States, Tensor | None]:
     """[T,N,I] through all layers."""
     steps, batch, _ = source.shape
-    _check_call(module, source, batch, initial)
+    initial = _checked(module, source, batch, initial)
+    if is_exporting() and resets is None:
+        found = _run_exported(module, source, initial, lengths)
+        if found is not None:
+            return found
+    if lengths is not None:
+        lengths = lengths.to(source.device, non_blocking=True)
+        readable = lengths.device.type == "cpu" and not values_are_hidden()
+        check_lengths(module, lengths, steps, batch, readable)
+    if resets is not None:
+        check_resets(module, resets, (steps, batch))
+        resets = _by_direction(module, resets, source, lengths)
     if lengths is None:
-        return _stack(module, source, initial, WHOLE)
-    lengths = lengths.to(source.device, non_blocking=True)
-    readable = lengths.device.type == "cpu" and not values_are_hidden()
-    check_lengths(module, lengths, steps, batch, readable)
-    if packed.serves(source, lengths):
-        arranged = packed.from_lengths(lengths)
+        return _stack(module, source, initial, WHOLE if resets is None else Whole(resets))
+    has_resets = resets is not None
+    if packed.serves(module.operation, module.descriptor, has_resets, source, lengths):
+        arranged = packed.from_lengths(lengths, resets)
         if arranged is not None:
             return _run_unpadded(module, source, initial, *arranged)
-    sequences = Padded(lengths, steps)
+    sequences = Padded(lengths, steps, resets)
     output, ends, cells = _stack(module, sequences.only_inside(source), initial, sequences)
     cells = None if cells is None else sequences.only_inside(cells)
     return sequences.only_inside(output), ends, cells
 
 
+def _by_direction(module: Layers, resets: Tensor, source: Tensor, lengths: Tensor | None) -> Tensor:
+    """Resets [T,N], true where step t begins a new sequence, as operations take them: numbers in
+    the type of the source, [T,N,D], and none past a sequence's end.
+
+    In the reverse direction, what is read after step t, step t-1, begins anew.
+    """
+    there = (resets != 0).to(source.device, source.dtype)
+    if lengths is not None:
+        times = torch.arange(len(there), device=there.device)
+        there = there.masked_fill(times[:, None] >= lengths, 0)
+    if not module.bidirectional:
+        return there.unsqueeze(-1)
+    return torch.stack([there, torch.cat([there[1:], torch.zeros_like(there[:1])])], -1)
+
+
+def _run_exported(
+    module: Layers, source: Tensor, initial: Hidden, lengths: Tensor | None
+) -> tuple[Tensor, States, None] | None:
+    """[T,N,I] through all layers, each a node of ONNX's own; None if those cannot express them."""
+    words = words_of(module.operation.cell.key, module.descriptor)
+    has_mask = module.recurrent_dropout and module.training
+    if words is None or has_mask or module.peephole or module.proj_size or module.returns_cells:
+        return None
+    assert isinstance(module, BuiltIn)
+    ends: list[States] = []
+    count = module.directions
+    for layer in range(module.num_layers):
+        if layer and module.dropout:
+            source = torch.nn.functional.dropout(source, module.dropout, module.training)
+        window = slice(layer * count, (layer + 1) * count)
+        firsts = tuple([None if state is None else state[window] for state in initial])
+        source, last = run_node(
+            module.operation.cell.name,
+            module.descriptor,
+            words,
+            source,
+            module.layer_directions(layer),
+            firsts,
+            lengths,
+        )
+        ends.append(last)
+    return source, tuple(torch.cat(parts) for parts in zip(*ends, strict=True)), None
+
+
 def _run_unpadded(
-    module: Recurrent,
+    module: Layers,
     source: Tensor,
     initial: Hidden,
     sequences: packed.Packed,
@@ -131,7 +223,7 @@ def _run_unpadded(
 
 
 def _stack(
-    module: Recurrent, source: Tensor, initial: Hidden, sequences: Sequences
+    module: Layers, source: Tensor, initial: Hidden, sequences: Sequences
 ) -> tuple[Tensor, States, Tensor | None]:
     """One layer on the other; the cells are the last layer's, with ``returns_cells``."""
     if module.num_layers == 1:
@@ -152,7 +244,7 @@ def _stack(
 
 
 def _run_layer(
-    module: Recurrent, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
+    module: Layers, layer: int, source: Tensor, initial: Hidden, sequences: Sequences
 ) -> LayerResult:
     """One layer; ``initial`` [D,N,·] each, or None."""
     if module.proj_size or not sequences.both_at_once:
@@ -160,14 +252,41 @@ def _run_layer(
     return run_in_one_call(module, layer, source, initial, sequences)
 
 
-def _check_call(module: Recurrent, source: Tensor, batch: int, initial: Hidden) -> None:
-    weight = parameter(module, "weight_hh_l0")
-    check_input(module, source, weight)
-    if initial[0] is None and initial[-1] is None:
-        return
-    rows = module.num_layers * module.directions
-    for letter, state in zip("hc", initial, strict=False):
+def _checked(module: Layers, source: Tensor, batch: int, initial: Hidden) -> Hidden:
+    """The initial states, with those that were not given and do not begin with 0."""
+    check_input(module, source, parameter(module, "weight_hh_l0"))
+    for state in initial:
         if state is not None:
-            width = module.proj_size if letter == "h" and module.proj_size else module.hidden_size
-            shape = (rows, batch, width)
-            check_state(module, f"{letter}_0", state, f"[D·L,N,{width}]", shape, weight)
+            _check_states(module, initial, (batch,))
+            break
+    if not module.starts:
+        return initial
+    shape = (module.num_layers * module.directions, batch, module.hidden_size)
+    filled = list(initial)
+    for place, value in module.starts.items():
+        if filled[place] is None:
+            filled[place] = source.new_full(shape, value)
+    return tuple(filled)
+
+
+def _check_states(module: Layers, initial: Hidden, batch: tuple[int, ...]) -> None:
+    """Refuse initial states that do not fit; ``batch``: N, or nothing for one sequence alone."""
+    for place, state in enumerate(initial):
+        if state is not None:
+            rows = module.num_layers * module.directions
+            width = module.proj_size if not place and module.proj_size else module.hidden_size
+            letters = f"[D·L,N,{width}]" if batch else f"[D·L,{width}]"
+            weight = parameter(module, "weight_hh_l0")
+            name = _name(module, place)
+            check_state(module, name, state, letters, (rows, *batch, width), weight)
+
+
+def _check_tensors(module: Layers, initial: Hidden) -> None:
+    for place, state in enumerate(initial):
+        if state is not None:
+            check_tensor(module, _name(module, place), state)
+
+
+def _name(module: Layers, place: int) -> str:
+    """An initial state's, in messages."""
+    return f"{module.operation.cell.states[place].symbol}_0"

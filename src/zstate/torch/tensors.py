@@ -8,6 +8,7 @@ those tensors travel as their bits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ..backends import PREPARED, native, prepare, remember_call, run_known_tensors, use_torch
 from ..descriptors import AnyDescriptor
+from ..layout import tensor_forms
 from ..operations import AnyResult, Operation
 from ..types import Array, float_dtype
 from .checks import with_memory
@@ -76,10 +78,12 @@ def compute(
     return operation.result(*_tensors(results, is_bfloat16))
 
 
-# What has a row for every step of every sequence, as native.packed takes it.
-_BY_STEP = frozenset(
-    ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "cell_gradient")
-)
+@lru_cache(maxsize=64)
+def _by_step(operation: Operation) -> frozenset[str]:
+    """What has a row for every step of every sequence, as native.packed takes it."""
+    forms = tensor_forms(operation.cell)
+    names = (name for name in operation.inputs if any(f.startswith("T N") for f in forms[name]))
+    return frozenset(names) - {"mask", "resets"}
 
 
 def compute_packed(
@@ -91,14 +95,25 @@ def compute_packed(
     """``compute`` on CPU tensors of sequences of different lengths; see native.packed."""
     # Checked as if no step were missing: the first row may stand in for all of them.
     steps, batch = len(sizes), sizes[0]
+    if tensors[-1] is not None:
+        tensors = (*tensors[:-1], _unpacked_resets(tensors[-1], sizes))
+    by_step = _by_step(operation)
     stand_ins = [
-        tensor[:1].expand(steps, batch, -1) if tensor is not None and name in _BY_STEP else tensor
+        tensor[:1].expand(steps, batch, *tensor.shape[1:])
+        if tensor is not None and name in by_step
+        else tensor
         for name, tensor in zip(operation.inputs, tensors, strict=True)
     ]
     layout = prepare(operation, tuple(stand_ins), descriptor, native.name).layout
     is_bfloat16 = layout.dtype == "bfloat16"
     arrays = _arrays(tensors, is_bfloat16, None)
     return _tensors(native.packed(layout, arrays, sizes), is_bfloat16)
+
+
+def _unpacked_resets(resets: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """[T,N,D] from [M,D]: like a mask, they are not packed for the engine."""
+    there = torch.arange(sizes[0]) < torch.tensor(sizes)[:, None]  # [T,N]
+    return resets.new_zeros(*there.shape, resets.shape[-1]).masked_scatter(there[..., None], resets)
 
 
 def pack_rows(padded: Tensor, rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ...backends import native
 from ...descriptors import AnyDescriptor
-from ...operations import Operation
+from ...layout import Layout, batch_axes
+from ...operations import OPERATIONS, Operation, operations_of
 from .. import operators
 from ..autograd import Recorded
 from ..descriptor_text import trained
@@ -32,20 +33,27 @@ from ..dispatch import (
     engine_gives_gradients,
     values_are_hidden,
 )
-from ..gradient_pairs import PAIRS
+from ..gradient_pairs import pair_of
 from ..tensors import compute_packed
 
 
 class Packed:
     """How N sequences, longest first, lie in M rows."""
 
+    is_whole = False
     both_at_once = True
 
-    def __init__(self, sizes: tuple[int, ...]) -> None:
+    def __init__(self, sizes: tuple[int, ...], resets: Tensor | None = None) -> None:
         self.sizes = sizes  # [T], of the batch
+        self.resets = resets  # [M,D]
         # How many steps each sequence has, [N], and the first row of each step, [T].
         self._lengths: Any = (np.array(sizes)[:, None] > np.arange(sizes[0])).sum(0)
         self._starts: Any = np.cumsum(sizes) - sizes
+
+    @property
+    def lengths(self) -> Tensor:
+        """[N]"""
+        return torch.from_numpy(self._lengths)
 
     def size(self, source: Tensor) -> tuple[int, int]:
         """T and N."""
@@ -91,24 +99,39 @@ class Order(NamedTuple):
     rows: Tensor  # [M], of the padded batch with its first two axes taken together
 
 
-def serves(*tensors: Tensor) -> bool:
+def serves(operation: Operation, descriptor: AnyDescriptor, resets: bool, *tensors: Tensor) -> bool:
     """Whether the engine can take them, and their lengths can be read, now."""
     if values_are_hidden() or native.unavailable() is not None:
         return False
-    return all(tensor.device.type == "cpu" for tensor in tensors)
+    if not all(tensor.device.type == "cpu" for tensor in tensors):
+        return False
+    return operation.key in OPERATIONS or _engine_has(operation, trained(descriptor), resets)
 
 
-def from_lengths(lengths: Tensor) -> tuple[Packed, Order] | None:
-    """Of lengths [N] in any order; None if there is not a single step."""
+@lru_cache(maxsize=256)
+def _engine_has(operation: Operation, descriptor: AnyDescriptor, resets: bool) -> bool:
+    """Whether the engine computes a cell from equations, and its gradients."""
+    without = {"mask"} if resets else {"mask", "resets"}
+    layouts = [
+        Layout(
+            each, descriptor, "float64", dict.fromkeys("TNIH", 1), frozenset(each.inputs) - without
+        )
+        for each in operations_of(operation.cell)
+    ]
+    return all(native.refuses(layout) is None for layout in layouts)
+
+
+def from_lengths(lengths: Tensor, resets: Tensor | None = None) -> tuple[Packed, Order] | None:
+    """Of lengths [N] in any order, and resets [T,N,D]; None if there is not a single step."""
     known: Any = lengths.numpy()
     order = np.argsort(-known, kind="stable")[: np.count_nonzero(known)]
     if not len(order):
         return None
     there = np.arange(known[order[0]])[:, None] < known[order]  # [T,N']
     steps, places = np.nonzero(there)
-    return Packed(tuple(there.sum(1).tolist())), Order(
-        torch.from_numpy(order), torch.from_numpy(steps * len(known) + order[places])
-    )
+    rows = torch.from_numpy(steps * len(known) + order[places])
+    own = None if resets is None else resets.flatten(0, 1).index_select(0, rows)
+    return Packed(tuple(there.sum(1).tolist()), own), Order(torch.from_numpy(order), rows)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,14 +144,14 @@ class PackedStep:
 
     def compute(self, tensors: Tensors) -> tuple[Results, list[Tensor | None]]:
         results = compute_packed(self.operation, tensors, trained(self.descriptor), self.sizes)
-        return operators.complete(results), PAIRS[self.operation.name].kept(results)
+        return operators.complete(results), pair_of(self.operation).kept(results)
 
     def serves(self, needed: Sequence[bool], incoming: Tensors) -> bool:
         return engine_gives_gradients(incoming)
 
     def gradients(self, tensors: Tensors, kept: Tensors, incoming: Tensors) -> list[Tensor | None]:
         """By the gradient operation."""
-        pair = PAIRS[self.operation.name]
+        pair = pair_of(self.operation)
         inputs = pair.inputs(tensors, kept, incoming)
         gradients = compute_packed(pair.gradient, inputs, self.descriptor, self.sizes)
         return pair.by_input(gradients, len(tensors))
@@ -143,7 +166,7 @@ class PackedStep:
             rows = [start + n for start, size in zip(starts, self.sizes, strict=False) if n < size]
             order += rows
             own = [
-                _of_sequence(name, tensor, n, rows)
+                _of_sequence(operation, name, tensor, n, rows)
                 for name, tensor in zip(operation.inputs, tensors, strict=True)
             ]
             each.append(operators.run(operation, tuple(own), self.descriptor, None))
@@ -155,14 +178,14 @@ class PackedStep:
         return tuple(joined)
 
 
-def _of_sequence(name: str, tensor: Tensor | None, n: int, rows: list[int]) -> Tensor | None:
+def _of_sequence(
+    operation: Operation, name: str, tensor: Tensor | None, n: int, rows: list[int]
+) -> Tensor | None:
     """One sequence's part of an input."""
     if tensor is None:
         return None
-    if name == "source":
+    if name in ("source", "resets"):
         return tensor.index_select(0, torch.tensor(rows)).unsqueeze(1)
-    if name in ("init_state", "init_cell"):
-        return tensor[n : n + 1]
     if name == "mask":
         return tensor[: len(rows), n : n + 1]
-    return tensor
+    return tensor[n : n + 1] if batch_axes(operation).get(name) == 0 else tensor

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...cells.activations import ACTIVATIONS
+from ...cells.functions import ACTIVATIONS
 from ...descriptors import AnyDescriptor
 from ...operations import Operation
 from .. import operators
@@ -21,16 +21,19 @@ from ..dispatch import Tensors
 
 
 def _may_grow(descriptor: AnyDescriptor) -> bool:
-    """Whether a state may grow without bound."""
-    return not all(ACTIVATIONS[kind].bounded for kind in descriptor.activations)
+    """Whether a state may grow without bound; of a cell from equations nothing is known."""
+    kinds = descriptor.activations
+    return not kinds or not all(ACTIVATIONS[kind].bounded for kind in kinds)
 
 
 class Padded:
     """N sequences of different lengths, each with T steps."""
 
+    is_whole = False
     both_at_once = False  # the second direction turns the sequences round: a call of its own
 
-    def __init__(self, lengths: Tensor, steps: int) -> None:
+    def __init__(self, lengths: Tensor, steps: int, resets: Tensor | None = None) -> None:
+        self.resets = resets
         times = torch.arange(steps, device=lengths.device)
         self._lengths = lengths  # [N]
         self._inside = (times[:, None] < lengths)[:, :, None]  # [T,N,1]
@@ -69,5 +72,5 @@ class Padded:
             return steps.new_zeros(batch, width) if first is None else first
         places = (self._lengths - 1).clamp(min=0).view(1, batch, 1).expand(1, batch, width)
         last = steps.gather(0, places)[0]
-        empty = (self._lengths == 0)[:, None]
+        empty = (self._lengths <= 0)[:, None]  # in a graph, a negative one was not refused
         return last.masked_fill(empty, 0) if first is None else torch.where(empty, first, last)

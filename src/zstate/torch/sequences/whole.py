@@ -19,6 +19,10 @@ class Sequences(Protocol):
     """How the steps of N sequences lie, and so where each begins and ends."""
 
     @property
+    def is_whole(self) -> bool: ...  # whether all have all T steps
+    @property
+    def resets(self) -> Tensor | None: ...  # [T,N,D], above 0 where a direction begins anew
+    @property
     def both_at_once(self) -> bool: ...  # whether one call computes both directions
     def size(self, source: Tensor) -> tuple[int, int]: ...
     def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any: ...
@@ -29,7 +33,11 @@ class Sequences(Protocol):
 class Whole:
     """All sequences have all T steps."""
 
+    is_whole = True
     both_at_once = True
+
+    def __init__(self, resets: Tensor | None = None) -> None:
+        self.resets = resets
 
     def size(self, source: Tensor) -> tuple[int, int]:
         """T and N."""
