@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("coremltools")
 
@@ -38,6 +40,7 @@ REFUSED = {
     "soft_max_cross_entropy_gradient": r"node '.*' \(soft_max_cross_entropy\)",
     "pad_around_gradient": r"node '.*' \(scatter\)",
     **{op: rf"node '.*' \({op}\)" for op in ("modulo", "rint", "asinh", "acosh")},
+    "integer_division": r"node '.*' \(integer_division\)",
     "assign": "one that assigns to 'variable_",
 }
 
@@ -232,8 +235,8 @@ def test_other_refusals() -> None:
     d = zs.LSTMDescriptor(training=True)
     h, _, z = g.lstm(x, recurrent_weight=weight, descriptor=d, name="layer")
     for targets, message in (
-        ([z], "layer:training_state: expected a result that MIL has"),
-        ([z + 1.0], "'addition_.*layer:training_state: expected a result that MIL has"),
+        ([z], "MIL has no layer:training_state: a package is for inference"),
+        ([z + 1.0], "'addition_.*: MIL has no layer:training_state"),
         (
             g.lstm_gradients(
                 x,
@@ -259,6 +262,23 @@ def test_other_refusals() -> None:
     half = g.placeholder(shape=(2,), dtype="float16", name="half")
     with pytest.raises(zs.DTypeError, match="node 'half' .placeholder.*float16"):
         coreml.mil_program(_compiled(g, [half], [half + half]))
+
+
+def test_a_graph_and_a_folder_that_is_missing(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(2,), name="x")
+    y = g.tanh(x)
+    with pytest.raises(zs.DTypeError, match=r"program: expected a program, from Graph\.compile"):
+        coreml.save(g, tmp_path / "M.mlpackage")  # type: ignore[arg-type]
+    path = tmp_path / "no" / "M.mlpackage"
+    with pytest.raises(zs.GraphError) as raised:
+        coreml.save(_compiled(g, [x], [y]), path)
+    assert str(raised.value) == f"[save] '{path}': cannot be written: No such file or directory"
+    lost = g.soft_max_cross_entropy(x, x, axis=0, name="loss")
+    with pytest.raises(zs.OptionError) as raised_by_node:
+        coreml.mil_program(_compiled(g, [x], [lost]))
+    where = "[coreml.save] node 'loss' (soft_max_cross_entropy)"
+    assert str(raised_by_node.value) == f"{where}: MIL has no soft_max_cross_entropy"
 
 
 def test_a_modulo_by_zero() -> None:
@@ -345,7 +365,7 @@ def test_a_saved_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     program.save(path)
     for more in (["--target", "logits"], ["--shape", "tokens=4,2"]):
         assert cli.main(["graph", str(path), "--coreml", str(out), *more]) == 2
-        assert "none with a saved program" in capsys.readouterr().err
+        assert "a saved program has its own targets and sizes" in capsys.readouterr().err
     assert cli.main(["graph", str(path), "--coreml", str(out)]) == 0
     assert out.is_dir()
 
@@ -361,3 +381,25 @@ def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
         error = capsys.readouterr().err
         assert re.search(message, error), error
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@given(st.lists(st.text(max_size=8), min_size=4, max_size=4))
+@example(["x y", "x_y", "x y", "«x»"])
+@example(["", "\ud800", "\n", "1"])
+@example(["func", "main", "true", "a" * 3000])
+@settings(max_examples=20)
+def test_names(names: list[str]) -> None:
+    """Whatever the names, feeds and targets keep their places and no two share one."""
+    g = zs.Graph()
+    x, y = (g.placeholder(shape=(2,), name=name) for name in names[:2])
+    weight = g.variable(np.float32([2, 3]), name=names[2])
+    targets = [g.tanh(x * weight, name=names[2]), g.sigmoid(y, name=names[3])]
+    feeds = [np.float32([0.1, -2]), np.float32([0.3, 4])]
+    program = _compiled(g, [x, y], targets)
+    made = coreml.mil_program(program)
+    inputs = list(made.functions["main"].inputs)
+    outputs = evaluate(made, dict(zip(inputs, feeds, strict=True)))
+    for array, expected in zip(outputs.values(), program.run(feeds), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-6)
+    found = [*inputs, *outputs]
+    assert len(set(found)) == 4 and all(re.fullmatch(r"[A-Za-z_]\w*", n, re.ASCII) for n in found)

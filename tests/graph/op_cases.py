@@ -106,6 +106,20 @@ CASES = [
         [normal(3, 4) * 5, -positive(4)],
         np.mod,
     ),
+    Case(
+        "integer_division",
+        lambda g, a, b: g.apply("integer_division", (a, b)),
+        [np.array([[-7], [7], [6]]), np.array([2, -2, 3, 2**62 + 1])],
+        lambda a, b: np.array([[-3, 3, -2, 0], [3, -3, 2, 0], [3, -3, 2, 0]]),
+        is_smooth=False,
+    ),
+    Case(
+        "expect_lengths",
+        lambda g, a, x: g.add_node_named("expect_lengths", (a, x), {"what": "test"}),
+        [np.array([0, 3]), normal(3, 2)],
+        lambda a, x: a,
+        is_smooth=False,
+    ),
     *(
         Case(
             row,

@@ -51,7 +51,7 @@ def test_recurrent_gradients_agree_with_central_differences(
     descriptor = type(case.descriptor)(**options)
     g = zs.Graph()
     tensors = {
-        name: g.placeholder(shape=array.shape, dtype="float64", name=name)
+        name: g.placeholder(shape=array.shape, dtype=array.dtype.name, name=name)
         for name, array in inputs.items()
         if not name.endswith("_gradient")
     }
@@ -63,7 +63,7 @@ def test_recurrent_gradients_agree_with_central_differences(
         loss = loss + g.reduction_sum(g.square(output) * weight)
     before = [node.attributes.get("descriptor") for node in g.nodes]
     inputs = {name: array for name, array in inputs.items() if name in tensors}
-    wrt = [tensor for name, tensor in tensors.items() if name != "mask"]
+    wrt = [tensor for name, tensor in tensors.items() if name not in ("mask", "resets")]
     gradients = g.gradients(of=loss, with_respect_to=wrt)
     assert [n.attributes.get("descriptor") for n in g.nodes[: len(before)]] == before
     feeds = {tensors[name]: array for name, array in inputs.items()}
@@ -328,3 +328,25 @@ def test_large_graphs_build_and_differentiate_in_linear_time() -> None:
         )
     assert built[1] < 2.1 * built[0]
     assert differentiated[1] < 2.1 * differentiated[0]
+
+
+def test_of_a_layer_of_constants():
+    """Compiling folds the layer and its twin with a training state; the gradients stay right."""
+    rng = np.random.default_rng(0)
+    x, R = rng.normal(size=(3, 2, 8)), rng.normal(size=(8, 2))
+    g = zs.Graph()
+    source, weight = g.constant(x), g.constant(R)
+    options = zs.LSTMDescriptor(produce_cell=True)
+    h, c = g.lstm(source, recurrent_weight=weight, descriptor=options)
+    loss = g.reduction_sum(h * c, axes=[0, 1, 2])
+    (dR,) = g.gradients(of=loss, with_respect_to=[weight]).values()
+    results = g.run(feeds={}, targets=[loss, dR])
+
+    def value(recurrent):
+        found = zs.lstm(x, recurrent, descriptor=options)
+        return (found.state * found.cell).sum()
+
+    assert results[loss].item() == pytest.approx(value(R), rel=1e-12)
+    way = rng.normal(size=R.shape)
+    slope = (value(R + 1e-6 * way) - value(R - 1e-6 * way)) / 2e-6
+    assert (results[dR] * way).sum() == pytest.approx(slope, rel=1e-7)

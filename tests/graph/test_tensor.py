@@ -96,6 +96,15 @@ def test_indices_are_those_of_numpy(key: Any, shape: tuple[int | None, ...]) -> 
     assert all(a in (None, b) for a, b in zip(taken.shape, found.shape, strict=True))
 
 
+def test_an_index_outside_an_axis_whose_size_a_run_tells() -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(None, 2), name="x")
+    for key in (3, -4):
+        y = x[key]
+        with pytest.raises(zs.ShapeError, match=r"an index tensor\[k\] that is outside its axis"):
+            g.run({x: np.ones((3, 2), np.float32)}, [y])
+
+
 def test_an_index_has_a_gradient() -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(4, 3), name="x")

@@ -135,7 +135,10 @@ def test_a_framework_with_another_reading(
     assert re.search(r"GRU +│ float32 +│ forward +│ 0 of 1 ", printed)
 
 
-@pytest.mark.parametrize("words", [[], ["--module", "no.such"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--module", "no.such"], ["--module", "no.such", "--module", "zstate.pyobjc"]],
+)
 def test_without_pyobjc(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,10 +157,11 @@ def test_without_pyobjc(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--json", "x.json"], "[check] --json: expected --mpsgraph beside it, got none"),
-        (["--module", "x"], "[check] --module: expected --mpsgraph beside it, got none"),
-        (["--mpsgraph", "--backend", "reference"], "no other backend, got --backend reference"),
-        (["--mpsgraph", "--through", "jax"], "no other backend, got --through jax"),
+        (["--json", "x.json"], "[check] --json needs --mpsgraph"),
+        (["--timeout", "3"], "[check] --timeout needs --mpsgraph"),
+        (["--module", "x"], "[check] --module needs --mpsgraph"),
+        (["--mpsgraph", "--backend", "reference"], "cannot be combined with --backend reference"),
+        (["--mpsgraph", "--through", "jax"], "cannot be combined with --through jax"),
         (["--mpsgraph", "--json", "no/such/x"], "[check] --json: expected a file in a folder"),
     ],
 )

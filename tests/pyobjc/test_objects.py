@@ -117,6 +117,12 @@ def test_there_is_no_option_that_mpsgraph_does_not_have() -> None:
         (lambda o: o["MPSNDArray"].readBytes_, "did you mean 'readBytes_strideBytes_'"),
         (lambda o: pyobjc.MPSGraphLSTMDescriptor.descripter(), "did you mean 'descriptor'"),
         (lambda o: pyobjc.MPSGraphDevice.deviceWithDevice_, "mean 'deviceWithMTLDevice_'"),
+        (
+            lambda o: o["MPSGraph"].LSTM,
+            "mean 'LSTMWithSourceTensor_.* or 'LSTMWithSourceTensor_recurrentWeight_inputWeight_",
+        ),
+        (lambda o: o["MPSGraph"].placeholder, "did you mean 'placeholderWithShape_dataType_name_'"),
+        (lambda o: o["MPSGraph"].soft_max, "did you mean 'softMaxWithTensor_axis_name_'"),
         (lambda o: o["MPSGraph"].zzz, r"\[MPSGraph\] unknown selector 'zzz'$"),
     ],
 )
@@ -162,11 +168,11 @@ def test_the_repr_of_a_descriptor_shows_what_was_set() -> None:
 GRAPH_REFUSALS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda g, x: np.asarray(x), r"\[np.array\] tensor: expected values, got <Tensor x"),
     (lambda g, x: np.sum(x), r"\[np.array\] tensor: expected values, got <Tensor x"),
-    (lambda g, x: g.placeholderWithShape_name_([2.5], None), "shape: expected a whole number, got"),
+    (lambda g, x: g.placeholderWithShape_name_([2.5], None), "shape: expected an integer, got"),
     (lambda g, x: g.placeholderWithShape_name_("ab", None), "shape: expected a list of sizes, got"),
-    (lambda g, x: g.reshapeTensor_withShape_name_(x, [2.0, 3], None), "shape: expected a whole nu"),
+    (lambda g, x: g.reshapeTensor_withShape_name_(x, [2.0, 3], None), "shape: expected an integer"),
     (lambda g, x: g.meanOfTensor_axes_name_(x, 1, None), "axes: expected a list of sizes, got int"),
-    (lambda g, x: g.squeezeTensor_axis_name_(x, "0", None), "axis: expected a whole number"),
+    (lambda g, x: g.squeezeTensor_axis_name_(x, "0", None), "axis: expected an integer"),
     (
         lambda g, x: g.constantWithData_shape_dataType_(None, [2], F32),
         "data: expected contiguous bytes, got None",

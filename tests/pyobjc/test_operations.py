@@ -509,7 +509,7 @@ REFUSALS: list[tuple[str, list[Any], str]] = [
     ("concatTensors:dimension:interleave:name:", [[X, Y], 1, True], "interleave: expected False, got True"),
     ("reLUGradientWithIncomingGradient:sourceTensor:name:", [Z, X], r"\[reLUGradient\] gradient: expected \[2,3\], got \[3,4\]"),
     ("normalizationGradientWithIncomingGradientTensor:sourceTensor:meanTensor:varianceTensor:gammaTensor:gammaGradientTensor:betaGradientTensor:reductionAxes:epsilon:name:", [Z, *BATCH, None, None, None, [0], 0.1], r"\[normalizationGradient\] gradient: expected a shape that broadcasts"),
-    ("reshapeTensor:withShapeTensor:name:", [X, I > 0], r"\[reshape\] shapeTensor: expected a constant \[rank\] of whole numbers, or the result of shapeOf"),
+    ("reshapeTensor:withShapeTensor:name:", [X, I > 0], r"\[reshape\] shapeTensor: expected a constant \[rank\] of integers, or the result of shapeOf"),
     ("broadcastTensor:toShapeTensor:name:", [X, [5, 2, 3]], r"\[broadcast\] shapeTensor: expected a Tensor of this graph, got"),
     ("flatten2DTensor:axis:name:", [None, 1], r"\[flatten2DTensor:axis:name:\] tensor: expected a Tensor of this graph, got None"),
     ("sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:", [X, [0], [1, 1], [1, 1], 0, 0, 0], r"\[sliceTensor\] starts: expected one number for each of 2 dimensions, got \[0\]"),

@@ -9,3 +9,7 @@ written. Core ML computes on Apple's machines only; building needs none.
 from .saving import mil_program, save
 
 __all__ = ["mil_program", "save"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,21 +1,23 @@
-"""A recurrent node as a loop of MIL: the equations of docs/equations.md, one step in the body."""
+"""A recurrent node as a loop of MIL: the cell's equations, one step in the body."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..convert.table import GRU, LSTM
-from ..descriptors import Activation
+from ..cells import Cell
+from ..cells.program import Leaf, program
+from ..errors import OptionError, refusal
 from ..graph.tensor import Node
-from ..layout import gate_order
+from ..layout import direction_part
+from ..operations import OPERATIONS
 from .rows import Var, broadcast_to
 
 
 def loop(mb: Any, node: Node, tensors: Mapping[str, Var]) -> list[Var]:
-    """The states, and of an LSTM the cells, [T,N,D·H]."""
+    """The cell's states, [T,N,D·H] each."""
     count = 2 if node.attributes["descriptor"].bidirectional else 1
     found = [_direction(mb, node, tensors, index, count) for index in range(count)]
     if count == 1:
@@ -26,13 +28,13 @@ def loop(mb: Any, node: Node, tensors: Mapping[str, Var]) -> list[Var]:
 def _direction(
     mb: Any, node: Node, tensors: Mapping[str, Var], index: int, count: int
 ) -> list[Var]:
-    """One direction's states, and cells, [T,N,H]."""
-    descriptor = node.attributes["descriptor"]
+    """One direction's states, [T,N,H] each."""
+    cell, descriptor = OPERATIONS[node.op.name].cell, node.attributes["descriptor"]
     hidden = tensors["recurrent_weight"].shape[-1]
-    rows = len(gate_order(descriptor)) * hidden
+    rows = len(cell.gates) * hidden
     steps, batch, _ = tensors["source"].shape
     parts = {
-        name: _part(mb, name, value, index, count, rows, hidden)
+        name: _part(mb, cell, name, value, index, count, hidden)
         for name, value in tensors.items()
         if name not in ("source", "mask")
     }
@@ -48,9 +50,9 @@ def _direction(
         read.append(_slice(mb, whole, index, hidden, 2))
     if index == 1 or (count == 1 and descriptor.reverse):
         read = [mb.reverse(x=value, axes=[0]) for value in read]
-    step = _step(mb, node.op.name, descriptor, parts)
+    step = _step(mb, cell, descriptor, parts, "mask" in tensors)
     zeros = np.zeros((batch, hidden), np.float32)
-    names = ("init_state", "init_cell") if node.op.name == LSTM else ("init_state",)
+    names = [state.initial for state in cell.states]
     start = [parts[name] if name in parts else mb.const(val=zeros) for name in names]
     lists = [
         mb.make_list(init_length=steps, dynamic_length=False, elem_shape=(batch, hidden))
@@ -60,7 +62,7 @@ def _direction(
     def body(t: Var, *values: Var) -> tuple[Var, ...]:
         states, kept = values[: len(start)], values[len(start) :]
         at = [mb.gather(x=value, indices=t, axis=0) for value in read]  # [N,G·H], and [N,H]
-        after = step(at[0], at[1] if len(at) == 2 else None, *states)
+        after = step(at[0], at[1] if len(at) == 2 else None, states)
         pairs = zip(kept, after, strict=True)
         written = [mb.list_write(ls=each, index=t, value=state) for each, state in pairs]
         return (mb.add(x=t, y=1), *after, *written)
@@ -76,15 +78,13 @@ def _direction(
     return [mb.reverse(x=each, axes=[0]) for each in outputs] if index == 1 else outputs
 
 
-def _part(mb: Any, name: str, value: Var, index: int, count: int, rows: int, hidden: int) -> Var:
+def _part(mb: Any, cell: Cell, name: str, value: Var, index: int, count: int, hidden: int) -> Var:
     """One direction's part of a weight or an initial state."""
-    if name in ("recurrent_weight", "peephole"):
-        shape = (rows, hidden) if name == "recurrent_weight" else (rows,)
-        stacked = mb.reshape(x=value, shape=(count, *shape))
-        return mb.squeeze(x=_slice(mb, stacked, index, 1, 0), axes=[0])
-    axis = 1 if name in ("init_state", "init_cell") else 0
-    length = rows if name in ("input_weight", "bias") else hidden
-    return _slice(mb, value, index, length, axis)
+    axis, shape = direction_part(cell, name, hidden)
+    if axis is not None:
+        return _slice(mb, value, index, value.shape[axis] // count, axis)
+    stacked = mb.reshape(x=value, shape=(count, *shape))
+    return mb.squeeze(x=_slice(mb, stacked, index, 1, 0), axes=[0])
 
 
 def _slice(mb: Any, value: Var, index: int, length: int, axis: int) -> Var:
@@ -94,63 +94,73 @@ def _slice(mb: Any, value: Var, index: int, length: int, axis: int) -> Var:
     return mb.slice_by_index(x=value, begin=begin, end=end)
 
 
+# The functions of equations in MIL, by their arguments.
+_WORDS: dict[str, tuple[str, ...]] = {
+    "add": ("add", "x", "y"),
+    "subtract": ("sub", "x", "y"),
+    "multiply": ("mul", "x", "y"),
+    "divide": ("real_div", "x", "y"),
+    "maximum": ("maximum", "x", "y"),
+    "minimum": ("minimum", "x", "y"),
+    "greater": ("greater", "x", "y"),
+    "at_least": ("greater_equal", "x", "y"),
+    "where": ("select", "cond", "a", "b"),
+    "softplus": ("softplus", "x"),
+    "relu": ("relu", "x"),
+    "tanh": ("tanh", "x"),
+    "sigmoid": ("sigmoid", "x"),
+    "exp": ("exp", "x"),
+    "sqrt": ("sqrt", "x"),
+    "abs": ("abs", "x"),
+}
+
+
+def _compute(mb: Any, op: str, detail: Any, given: Sequence[Var]) -> Var:
+    if op == "number":
+        return np.float32(detail)
+    if op == "negative":
+        return mb.mul(x=given[0], y=np.float32(-1))
+    if op == "hard_sigmoid":
+        return mb.sigmoid_hard(x=given[0], alpha=np.float32(0.2), beta=np.float32(0.5))
+    if op == "log":
+        return mb.log(x=given[0], epsilon=np.float32(0))
+    if op == "log_sigmoid":  # -softplus(-x)
+        minus = np.float32(-1)
+        return mb.mul(x=mb.softplus(x=mb.mul(x=given[0], y=minus)), y=minus)
+    if op not in _WORDS:
+        raise OptionError(refusal("coreml", "equations", "functions that MIL has", op))
+    word, *labels = _WORDS[op]
+    return getattr(mb, word)(**dict(zip(labels, given, strict=True)))
+
+
 def _step(
-    mb: Any, cell: str, descriptor: Any, parts: Mapping[str, Var]
-) -> Callable[..., list[Var]]:
+    mb: Any, cell: Cell, descriptor: Any, parts: Mapping[str, Var], has_mask: bool
+) -> Callable[[Var, Var | None, Sequence[Var]], list[Var]]:
     """(projected input [N,G·H], mask or None, states [N,H]) -> the states after the step."""
-    order = gate_order(descriptor)
-    kinds = dict(
-        zip([*gate_order(type(descriptor)()), "cell"], descriptor.activations, strict=False)
-    )
+    order = cell.gate_order(descriptor)
     hidden = parts["recurrent_weight"].shape[1]
+    own = frozenset(parameter.name for parameter in cell.own if parameter.name in parts)
+    trace = cell.forward(descriptor, own, has_mask)
+    text = program(trace.states)
 
-    def block(name: str, letter: str) -> Var:
-        return _slice(mb, parts[name], order.index(letter), hidden, 0)
+    def gate(value: Var, letter: str, axis: int = 0) -> Var:
+        return _slice(mb, value, order.index(letter), hidden, axis)
 
-    blocks = {letter: block("recurrent_weight", letter) for letter in order}
-    peepholes = {letter: block("peephole", letter) for letter in order if "peephole" in parts}
+    blocks = {letter: gate(parts["recurrent_weight"], letter) for letter in order}
 
-    def active(value: Var, kind: Activation) -> Var:
-        if kind is Activation.NONE:
-            return value
-        if kind is Activation.HARD_SIGMOID:
-            return mb.sigmoid_hard(x=value, alpha=np.float32(0.2), beta=np.float32(0.5))
-        return getattr(mb, kind.name.lower())(x=value)
+    def multiply(op: str, gates: tuple[str, ...], given: Sequence[Var]) -> list[Var]:
+        return [mb.matmul(x=given[0], y=blocks[letter], transpose_y=True) for letter in gates]
 
-    def product(state: Var, letter: str) -> Var:
-        return mb.matmul(x=state, y=blocks[letter], transpose_y=True)
+    def step(gates: Var, mask: Var | None, states: Sequence[Var]) -> list[Var]:
+        def read(leaf: Leaf) -> Var:
+            if leaf[0] == "x":
+                return gate(gates, leaf[1], 1)
+            if leaf[0] == "before":
+                return states[trace.names.index(leaf[1])]
+            if leaf[0] == "mask":
+                return mask
+            return gate(parts[leaf[1]], leaf[2]) if len(leaf) == 3 else parts[leaf[1]]
 
-    def looked(value: Var, letter: str, at: Var) -> Var:
-        if letter not in peepholes:
-            return value
-        return mb.add(x=value, y=mb.mul(x=at, y=peepholes[letter]))
-
-    def step(gates: Var, mask: Var | None, h: Var, c: Var = None) -> list[Var]:
-        x = {letter: _slice(mb, gates, k, hidden, 1) for k, letter in enumerate(order)}
-        masked = h if mask is None else mb.mul(x=h, y=mask)
-
-        def inner(letter: str) -> Var:
-            return mb.add(x=x[letter], y=product(masked, letter))
-
-        if cell == LSTM:
-            i, f, z = (active(looked(inner(k), k, c), kinds[k]) for k in "ifz")
-            new = mb.add(x=mb.mul(x=f, y=c), y=mb.mul(x=i, y=z))
-            at = new if getattr(descriptor, "peephole_on_new_cell", False) else c
-            o = active(looked(inner("o"), "o", at), kinds["o"])
-            return [mb.mul(x=o, y=active(new, kinds["cell"])), new]
-        if cell == GRU:
-            z, r = (active(inner(k), kinds[k]) for k in "zr")
-            if descriptor.reset_after:
-                within = product(masked, "o")
-                if "secondary_bias" in parts:
-                    within = mb.add(x=within, y=parts["secondary_bias"])
-                candidate = mb.add(x=x["o"], y=mb.mul(x=within, y=r))
-            else:
-                candidate = mb.add(x=x["o"], y=product(mb.mul(x=masked, y=r), "o"))
-            o = active(candidate, kinds["o"])
-            other = mb.sub(x=np.float32(1), y=z)
-            keep, take = (other, z) if descriptor.flip_z else (z, other)
-            return [mb.add(x=mb.mul(x=keep, y=h), y=mb.mul(x=take, y=o))]
-        return [active(inner("z"), kinds["z"])]
+        return text.run(read, lambda *each: _compute(mb, *each), multiply)
 
     return step

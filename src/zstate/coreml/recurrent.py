@@ -13,6 +13,7 @@ from ..convert.table import LSTM, RNN
 from ..errors import OptionError
 from ..graph import Tensor
 from ..graph.ops.like import windows
+from ..graph.ops.recurrent import refuse_extensions
 from ..graph.tensor import Node
 from .loop import loop
 from .rows import Var
@@ -23,6 +24,7 @@ _STATES = ("init_state", "init_cell")
 def recurrent(mb: Any, node: Node, tensors: Mapping[str, Var], readers: list[Node]) -> list[Var]:
     """The states [T,N,D·H], and of an LSTM the cells: all of them, or, where ``readers`` read no
     more, that of the last step, [1,N,H]."""
+    refuse_extensions(node, "Core ML")
     layer = _layer(node, tensors)
     if layer is None or not all(is_last_step(reader) for reader in readers):
         return loop(mb, node, tensors)

@@ -42,7 +42,7 @@ def _reduction(operation: str) -> Callable[..., Any]:
 
 
 def _of_bools(operation: str) -> Callable[..., Any]:
-    """A reduction of bools, which MIL reduces as whole numbers."""
+    """A reduction of bools, which MIL reduces as integers."""
 
     def row(mb: Any, node: Node, x: Var) -> Var:
         return mb.cast(x=_reduction(operation)(mb, node, mb.cast(x=x, dtype="int32")), dtype="bool")
@@ -192,6 +192,7 @@ ROWS: dict[str, Callable[..., Any]] = {
     ),
     "cumulative_sum": lambda mb, node, x: mb.cumsum(x=x, axis=_axis(node)),
     "soft_max": lambda mb, node, x: mb.softmax(x=x, axis=_axis(node)),
+    "expect_lengths": lambda mb, node, lengths, tensor: mb.identity(x=lengths),
     "one_hot": _one_hot,
     "gather": lambda mb, node, x, i: mb.gather(x=x, indices=i, axis=_axis(node)),
     "gather_along_axis": lambda mb, node, x, i: mb.gather_along_axis(

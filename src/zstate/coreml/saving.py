@@ -9,8 +9,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from ..errors import GraphError, OptionError, refusal
+from ..errors import DTypeError, GraphError, OptionError, refusal
 from ..graph import Executable
+from ..graph.storage import cannot_write
+from ..layout import describe
 from .package import REFUSALS, coremltools, quiet
 from .writer import LABEL, Writer, identifier
 
@@ -50,6 +52,8 @@ def save(program: Executable, path: str | PathLike[str]) -> None:
         folder.mkdir()
         model.save(fspath(folder / target.name))
         _replace(folder / target.name, target, folder / "old")
+    except OSError as error:
+        raise cannot_write(path, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -69,6 +73,9 @@ def _replace(new: Path, target: Path, old: Path) -> None:
 def mil_program(program: Executable) -> Any:
     """The program in MIL, as coremltools' ``Program``; its opset is that of iOS 16 and macOS 13."""
     ct = coremltools()
+    if not isinstance(program, Executable):
+        expected = "a program, from Graph.compile or Executable.load"
+        raise DTypeError(refusal(LABEL, "program", expected, describe(program)))
     if program.updates:
         name = program.updates[0][0].name
         expected = "a program for inference, without operations"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..errors import DTypeError, OptionError, ShapeError, ZStateError, refusal
+from ..errors import DTypeError, OptionError, ShapeError, ZStateError, refusal, within
 from ..graph import Executable, Tensor
 from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
-from ..graph.ops.recurrent import FORWARD
+from ..graph.ops.recurrent import FORWARD, MADE, title_of
 from ..graph.tensor import Node
 from ..types import Array
 from .package import REFUSALS
@@ -54,8 +54,7 @@ class Writer:
 
     def value(self, tensor: Tensor) -> Var:
         if tensor not in self.values:
-            expected = "a result that MIL has"
-            raise OptionError(refusal(tensor.node.op.name, tensor.name, expected, "none"))
+            raise OptionError(f"MIL has no {tensor.name}: a package is for inference")
         return self.values[tensor]
 
     def output(self, tensor: Tensor) -> Var:
@@ -70,14 +69,13 @@ class Writer:
         if node.op in (CONSTANT, VARIABLE):
             return [self.mb.const(val=_stored(node), name=identifier(node.name))]
         values = [self.value(tensor) for tensor in node.inputs]
-        if node.op.name in FORWARD:
+        if node.op.name in FORWARD and node.op.name != MADE:
             named = dict(zip(node.attributes["names"], values, strict=True))
             cells = [tensor for tensor in node.results if tensor.name.endswith(":cell")]
             readers = [reader for tensor in cells for reader in self._readers.get(tensor, ())]
             return recurrent(self.mb, node, named, readers)
         if node.op.name not in ROWS:
-            expected = "an operation that MIL has"
-            raise OptionError(refusal(node.op.name, "operation", expected, "one that it lacks"))
+            raise OptionError(f"MIL has no {title_of(node)}")
         if node.op.name == "slice" and values[0].shape != node.inputs[0].shape:
             assert is_last_step(node)  # of which MIL's lstm gives no others
             return [slice_of(self.mb, node, values[0], [(0, 1, 1)])]
@@ -99,7 +97,7 @@ def _stored(node: Node) -> Array:
     array = NUMPY.asarray(node.attributes["store"].value)
     narrow: Array = array.astype(TYPES[node.results[0].dtype][0])
     if not np.array_equal(narrow, array, equal_nan=array.dtype.kind == "f"):
-        expected = "whole numbers of int32, the widest of Core ML"
+        expected = "integers of int32, the widest of Core ML"
         raise OptionError(refusal(node.op.name, node.name, expected, "larger ones"))
     return narrow
 
@@ -116,7 +114,7 @@ def _naming(node: Node) -> Iterator[None]:
     try:
         yield
     except ZStateError as error:
-        raise type(error)(f"[{LABEL}] node {node.name!r} ({node.op.name}): {error}") from error
+        raise within(f"[{LABEL}] node {node.name!r} ({node.op.name})", error) from error
     except REFUSALS as error:
         raise OptionError(
             f"[{LABEL}] node {node.name!r} ({node.op.name}): coremltools refuses it: {error}"

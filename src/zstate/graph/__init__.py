@@ -5,3 +5,7 @@ from .graph import Graph
 from .tensor import Tensor
 
 __all__ = ["Executable", "Graph", "Memory", "Tensor"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

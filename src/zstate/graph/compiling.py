@@ -7,15 +7,15 @@ known, and which lowers, merges and folds whatever is added to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DTypeError, GraphError, ShapeError, refusal
 from ..layout import TensorInfo, brackets, describe
 from .executable import Executable
-from .methods.core import checked_dtype, checked_shape, listed
+from .methods.core import checked_dtype, checked_shape, label_of, listed
 from .ops import ASSIGN, PLACEHOLDER, READ
-from .ops.base import known
-from .ops.recurrent import FORWARD, normal, with_training
+from .ops.base import agree, known
+from .ops.recurrent import FORWARD, normal, operation_of, with_training
 from .tensor import Node, Tensor
 
 if TYPE_CHECKING:
@@ -71,9 +71,19 @@ def compile_graph(
             attributes = with_training(node.attributes) if is_twin else node.attributes
             found = simple.add_node(node.op, inputs, attributes, node.name)
             if is_twin:
-                by_name = {tensor.name.rpartition(":")[2]: tensor for tensor in found}
-                found = [by_name[result.name.rpartition(":")[2]] for result in node.results]
-            made.update(zip(node.results, found, strict=True))
+                # By the operation's names: a node that was folded has lost its own.
+                produced = operation_of(node.op.name, attributes).cell.produced
+                by_name = dict(zip(produced(attributes["descriptor"]), found, strict=True))
+                found = [by_name[name] for name in produced(node.attributes["descriptor"])]
+            for result, tensor in zip(node.results, found, strict=True):
+                # What was told of a size while another was unknown has to be true.
+                if not agree(tensor.shape, result.shape):
+                    expected, got = brackets(result.shape), brackets(tensor.shape)
+                    label = label_of(node.op.name, node.name)
+                    if node.op.name == "slice":
+                        got += "; an index tensor[k] that is outside its axis leaves it empty"
+                    raise ShapeError(refusal(label, "result", expected, got))
+                made[result] = tensor
     return Executable(
         simple,
         [made[tensor] for tensor in fed],
@@ -89,12 +99,16 @@ def _checked_feed(tensor: Tensor, feed: object) -> TensorInfo:
         got = f"the result of {tensor.node.op.name}"
         raise GraphError(refusal("compile", label, "a placeholder", got))
     if not isinstance(feed, tuple | list) or len(feed) != 2:
-        raise DTypeError(refusal("compile", label, "a pair (shape, dtype)", describe(feed)))
+        got = repr(feed)[:60] if isinstance(feed, tuple | list) else describe(feed)
+        raise DTypeError(refusal("compile", label, "a pair (shape, dtype)", got))
     shape = known(checked_shape("compile", feed[0]))
+    if shape is None:
+        expected = "a size for every dimension, since a program has fixed shapes"
+        raise ShapeError(refusal("compile", label, expected, brackets(feed[0])))
     dtype = checked_dtype("compile", feed[1])
     if dtype != tensor.dtype:
         raise DTypeError(refusal("compile", label, tensor.dtype, dtype))
-    if shape is None or not fits(shape, tensor.shape):
+    if not fits(shape, tensor.shape):
         raise ShapeError(refusal("compile", label, brackets(tensor.shape), brackets(feed[0])))
     return TensorInfo(shape, dtype)
 
@@ -109,15 +123,12 @@ def fits(shape: Sequence[int], pattern: Sequence[int | None]) -> bool:
 def trained_twins(nodes: Sequence[Node]) -> dict[Node, Node]:
     """The recurrent nodes without training beside which one with training has the same inputs,
     and that one."""
-    trained = {
-        (node.op, node.inputs, normal(node.attributes["descriptor"])): node
-        for node in nodes
-        if node.op.name in FORWARD and node.attributes["descriptor"].training
-    }
-    found = {}
-    for node in nodes:
-        if node.op.name in FORWARD and not node.attributes["descriptor"].training:
-            descriptor = normal(with_training(node.attributes)["descriptor"])
-            if (node.op, node.inputs, descriptor) in trained:
-                found[node] = trained[node.op, node.inputs, descriptor]
-    return found
+
+    def key(node: Node) -> Any:
+        attributes = normal(with_training(node.attributes))
+        return node.op, node.inputs, tuple(sorted(attributes.items()))
+
+    layers = [node for node in nodes if node.op.name in FORWARD]
+    trained = {key(node): node for node in layers if node.attributes["descriptor"].training}
+    others = (node for node in layers if not node.attributes["descriptor"].training)
+    return {node: trained[key(node)] for node in others if key(node) in trained}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arrays import NUMPY, Namespace, is_array, namespace_of
 from ..errors import DTypeError, GraphError, ShapeError, refusal
+from ..hints import is_public
 from ..layout import brackets, describe
 from ..types import Array, float_dtype
 from . import printing
@@ -18,6 +19,9 @@ from .tensor import Node, Tensor
 
 if TYPE_CHECKING:
     from .graph import Graph
+
+
+ARRAY = "a NumPy array (np.asarray makes one)"  # what a feed must be
 
 
 class Memory(NamedTuple):
@@ -129,6 +133,13 @@ class Executable:
             for node, array in kept:
                 node.attributes["store"].value = array
         return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bound": {}}
+
+    def __dir__(self) -> list[str]:
+        hidden = ("run_checked", "saved_nodes", "updates")
+        return [name for name in super().__dir__() if is_public(name) and name not in hidden]
 
     def __repr__(self) -> str:
         return (
@@ -252,14 +263,14 @@ class Executable:
     def _check(self, feeds: Sequence[Any]) -> Namespace:
         if not isinstance(feeds, list | tuple) or len(feeds) != len(self.feeds):
             names = ", ".join(tensor.name for tensor in self.feeds)
-            count = f"{len(feeds)} arrays" if isinstance(feeds, list | tuple) else describe(feeds)
-            expected = f"a list of {len(self.feeds)} arrays [{names}]"
+            count = _arrays(len(feeds)) if isinstance(feeds, list | tuple) else describe(feeds)
+            expected = f"a list of {_arrays(len(self.feeds))} [{names}]"
             raise GraphError(refusal("run", "feeds", expected, count + self._odd_one(feeds)))
         xp: Namespace | None = None
         for tensor, array in zip(self.feeds, feeds, strict=True):
             if not is_array(array):
                 label = f"feed {tensor.name!r}"
-                raise DTypeError(refusal("run", label, "a NumPy array", describe(array)))
+                raise DTypeError(refusal("run", label, ARRAY, describe(array)))
             found = namespace_of(array)
             shape, dtype = found.info(array)
             if dtype != tensor.dtype:
@@ -297,3 +308,7 @@ def _size(tensor: Tensor) -> int:
     shape = known(tensor.shape)
     assert shape is not None
     return math.prod(shape) * float_dtype(tensor.dtype).itemsize
+
+
+def _arrays(number: int) -> str:
+    return "1 array" if number == 1 else f"{number} arrays"

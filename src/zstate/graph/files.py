@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
+from ..cells.decorator import CellDescriptor, MadeCell
+from ..cells.text import read_cell, write_cell
 from ..descriptors import Activation, AnyDescriptor
 from ..errors import GraphError, ZStateError
 from ..layout import DESCRIPTORS, TensorInfo
@@ -30,7 +32,7 @@ from .ops.base import known
 from .tensor import Node, Store, Tensor
 
 VERSION = 1
-_DESCRIPTORS = {kind.__name__: kind for kind in DESCRIPTORS.values()}
+_DESCRIPTORS = {kind.__name__: kind for kind in (*DESCRIPTORS.values(), CellDescriptor)}
 _GIVEN = (PLACEHOLDER, CONSTANT, VARIABLE)
 
 
@@ -166,7 +168,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         options = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **options}
-    return value
+    return write_cell(value) if isinstance(value, MadeCell) else value
 
 
 # Reading
@@ -275,8 +277,12 @@ def _attribute(kind: str, value: Any) -> Any:
         return value
     if kind == "float" and type(value) in (int, float):
         return float(value)
+    if kind == "number" and type(value) in (int, float):
+        return value
     if kind == "str" and type(value) is str:
         return value
+    if kind == "cell" and type(value) is str:
+        return read_cell(value)
     if kind == "dtype" and type(value) is str:
         return checked_dtype("load", value)
     if kind in ("ints", "bounds", "names") and isinstance(value, list):
@@ -288,11 +294,10 @@ def _attribute(kind: str, value: Any) -> Any:
     raise ValueError(f"an attribute of kind {kind} is {value!r:.40}")
 
 
-def _descriptor(options: dict[str, Any]) -> AnyDescriptor:
+def _descriptor(options: dict[str, Any]) -> AnyDescriptor | CellDescriptor:
     kind = _DESCRIPTORS[options.pop("kind")]
     activations = kind.activation_fields
     chosen: dict[str, Any] = {
         name: Activation(value) if name in activations else value for name, value in options.items()
     }
-    made: AnyDescriptor = kind(**chosen)
-    return made
+    return kind(**chosen)

@@ -9,6 +9,7 @@ from ..errors import DTypeError, GraphError, refusal
 from ..types import FLOAT_NAMES
 from .ops.base import agree
 from .ops.like import ones_like, zeros_like
+from .ops.recurrent import title_of
 from .tensor import Node, Tensor
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ def _derive(
 def _advice(node: Node) -> str:
     """What to do instead, where there is something."""
     if "descriptor" in node.op.kinds:
-        forward = node.op.name.removesuffix("_gradients")
-        return f"; for second derivatives, use zstate.{forward} on torch tensors and torch.autograd"
+        forward = title_of(node).removesuffix("_gradients")
+        use = forward if "cell" in node.attributes else f"zstate.{forward}"
+        return f"; for second derivatives, use {use} on torch tensors and torch.autograd"
     if node.op.lower is not None:  # it stands for an unknown size
         return "; for second derivatives, give the placeholders sizes instead of None"
     return ""

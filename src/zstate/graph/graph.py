@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arrays import NUMPY, is_array, namespace_of
 from ..errors import DTypeError, GraphError, ShapeError, refusal
+from ..hints import is_public, missing
 from ..layout import brackets, describe
 from ..types import Array
 from . import gradients as reverse
 from . import printing
 from .compiling import compile_graph, fits
-from .executable import Executable
+from .executable import ARRAY, Executable
 from .methods import Recurrent, Statistics
 from .methods.core import checked_value, listed
 from .ops import ASSIGN, PLACEHOLDER, VARIABLE
 from .outputs import outputs_of
 from .tensor import Node, Tensor
 
+_FOR_METHODS = {  # what the methods, and programs that write graphs, build nodes with
+    *("add_node", "add_node_named", "apply", "apply_many", "check_fit", "needed", "note_assign"),
+    *("own", "training_twin"),
+}
 _MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
+
+
+class NoTargetError(GraphError, KeyError):
+    """A result that is not there."""
+
+    __str__ = GraphError.__str__  # KeyError's shows a message in quotes
+
+
+class Results(dict[Tensor, Array]):
+    """{tensor: array}: what a run returns. Its keys are the targets, not their names."""
+
+    def __missing__(self, key: object) -> NoTargetError:
+        expected = f"one of the targets: {printing.listed(list(self))}"
+        got = f"{key!r}, a name: results[tensor] takes the tensor" if isinstance(key, str) else key
+        raise NoTargetError(refusal("run", "results", expected, str(got)))
 
 
 class Graph(Statistics, Recurrent):
@@ -46,6 +68,24 @@ class Graph(Statistics, Recurrent):
     def __init__(self) -> None:
         super().__init__()
         self._programs: dict[Any, Executable] = {}
+
+    if not TYPE_CHECKING:  # a type checker would take any method to be there
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing("Graph", name, dir(type(self)))
+
+    def __copy__(self) -> Graph:
+        """A graph with nodes, tensors and variables of its own, as copy.deepcopy makes it."""
+        return copy.deepcopy(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_programs": {}, "_numbers": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _numbers=itertools.count(len(state["nodes"])))
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if is_public(name) and name not in _FOR_METHODS]
 
     def run(
         self,
@@ -84,7 +124,7 @@ class Graph(Statistics, Recurrent):
             program = self._programs.setdefault(key, compile_graph(self, shapes, wanted, effects))
             for oldest in list(self._programs)[:-_MOST_PROGRAMS]:
                 self._programs.pop(oldest, None)
-        return dict(zip(wanted, program.run(list(feeds.values())), strict=True))
+        return Results(zip(wanted, program.run(list(feeds.values())), strict=True))
 
     def compile(
         self,
@@ -137,6 +177,8 @@ class Graph(Statistics, Recurrent):
 
     def set_variables(self, values: Mapping[str, Array]) -> None:
         """Give variables these values, by name; nothing is changed if one does not fit."""
+        if not isinstance(values, Mapping):
+            raise DTypeError(refusal("set_variables", "values", "{name: array}", describe(values)))
         nodes = {node.name: node for node in self.nodes if node.op is VARIABLE}
         arrays = {}
         for name, value in values.items():
@@ -255,7 +297,7 @@ class Graph(Statistics, Recurrent):
             got = f"the result of {tensor.node.op.name}"
             raise GraphError(refusal("run", label, "a placeholder", got))
         if not is_array(value):
-            raise DTypeError(refusal("run", label, "a NumPy array", describe(value)))
+            raise DTypeError(refusal("run", label, ARRAY, describe(value)))
         shape, dtype = namespace_of(value).info(value)
         if dtype != tensor.dtype:
             raise DTypeError(refusal("run", label, tensor.dtype, dtype))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..operations import OPERATIONS
 from .compiling import trained_twins
 from .ops import ASSIGN, CONSTANT, PLACEHOLDER, VARIABLE
-from .tensor import Tensor
+from .ops.recurrent import BACKWARD
+from .tensor import Tensor, result_name
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -26,12 +26,11 @@ def outputs_of(graph: Graph) -> list[Tensor]:
     twins = set(trained_twins(graph.nodes).values())
     found = []
     for node in graph.nodes:
-        is_gradient = node.op.name in OPERATIONS and OPERATIONS[node.op.name].is_gradient
         if node.op in _GIVEN or node in twins:
             continue
-        if is_gradient and any(tensor in read for tensor in node.results):
+        if node.op.name in BACKWARD and any(tensor in read for tensor in node.results):
             continue
         for tensor in node.results:
-            if tensor not in read and tensor.name.rpartition(":")[2] not in _SAVED:
+            if tensor not in read and result_name(tensor) not in _SAVED:
                 found.append(tensor)
     return found

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..cells import MadeCell
 from ..descriptors import Activation, Descriptor
+from ..errors import visible
 from ..layout import brackets
 from .ops import CONSTANT, PLACEHOLDER, VARIABLE
 from .tensor import Node, Tensor
@@ -40,14 +42,19 @@ def to_text(graph: Graph) -> str:
             f"{names[k]}={tensor.name}" if names else tensor.name
             for k, tensor in enumerate(node.inputs)
         ]
-        lines.append(f"  {results} = {node.op.name}({', '.join(inputs + _settings(node))})")
+        line = f"  {results} = {node.op.name}({', '.join(inputs + _settings(node))})"
+        lines.append(visible(line))
+    for made in {
+        node.attributes["cell"]: None for node in graph.nodes if "cell" in node.attributes
+    }:
+        lines += [f"cell {made.__name__}", *(f"  {line}" for line in str(made).splitlines())]
     return "\n".join(lines)
 
 
 def listed(tensors: Sequence[Tensor], names: Sequence[str] | None = None) -> str:
     """Names, types and shapes in a line, the first few of many."""
     shown = [
-        f"{name} {_kind(tensor)}"
+        visible(f"{name} {_kind(tensor)}")
         for tensor, name in zip(tensors, names or [t.name for t in tensors], strict=True)
     ]
     more = [f"… {len(shown) - 4} more"] if len(shown) > 4 else []
@@ -139,9 +146,9 @@ def _boxes(graph: Graph, fold: bool | None) -> list[_Box]:
     drawn: dict[Node, _Box] = {}
     for node in graph.nodes:
         kinds = [_kind(tensor) for tensor in node.results]
-        hint = "\n".join([f"{node.op.name} {node.name}", " ".join(kinds)])
+        hint = "\n".join([_title(node), " ".join(kinds)])
         inputs = [(drawn[t.node], node.op.operand(node, k)) for k, t in enumerate(node.inputs)]
-        drawn[node] = _Box(node.name, kinds, _colour(node), hint, inputs)
+        drawn[node] = _Box(_label(node), kinds, _colour(node), hint, inputs)
     return list(drawn.values())
 
 
@@ -165,8 +172,8 @@ def _folded(graph: Graph) -> list[_Box]:
             lines.append(", ".join(f"{count} {name}" for name, count in counts.most_common(3)))
         sources = {parts[t.node]: None for node in members[head] for t in node.inputs}
         inputs = [(drawn[source], "") for source in sources if source is not head]
-        hint = "\n".join(f"{node.op.name} {node.name}" for node in members[head])
-        drawn[head] = _Box(head.name, lines, _colour(head), hint, inputs)
+        hint = "\n".join(map(_title, members[head]))
+        drawn[head] = _Box(_label(head), lines, _colour(head), hint, inputs)
     return list(drawn.values())
 
 
@@ -210,6 +217,15 @@ def _is_head(node: Node) -> bool:
     return is_named or "descriptor" in node.attributes or node.op.name in _HEADS
 
 
+def _title(node: Node) -> str:
+    return visible(f"{node.op.name} {_label(node)}")
+
+
+def _label(node: Node) -> str:
+    made = node.attributes.get("cell")
+    return visible(node.name if made is None else f"{node.name} ({made.__name__})")
+
+
 def _kind(tensor: Tensor) -> str:
     return f"{tensor.dtype}{brackets(tensor.shape)}"
 
@@ -226,6 +242,8 @@ def _settings(node: Node) -> list[str]:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, MadeCell):
+        return value.__name__
     if not isinstance(value, Descriptor):
         return str(value)
     changed: Mapping[str, Any] = {

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..arrays import NUMPY
 from ..layout import TensorInfo
 from .graph import Graph
@@ -41,7 +39,7 @@ class Simplified(Graph):
             if lowered is not None:
                 return lowered
         if op.name in FORWARD:
-            attributes = {**attributes, "descriptor": normal(attributes["descriptor"])}
+            attributes = normal(attributes)
         key = _key(op, inputs, attributes)
         if key is not None and key in self._known:
             return self._known[key]
@@ -57,12 +55,9 @@ class Simplified(Graph):
         inputs = [tensor.info for tensor in node.inputs]
         if _bytes([t.info for t in results]) > _bytes(inputs) + _FOLD_BYTES:
             return results
-        assert node.op.prepare is not None
-        function = node.op.prepare(NUMPY, inputs, node.attributes)
-        arrays = function(*[tensor.node.attributes["store"].value for tensor in node.inputs])
-        many = arrays if isinstance(arrays, tuple) else (arrays,)
+        arrays = node.evaluated([each.node.attributes["store"].value for each in node.inputs])
         self.nodes.pop()  # the node itself: nothing reads it
-        return [self.constant(np.asarray(array)) for array in many]
+        return [self.constant(array) for array in arrays]
 
 
 def _key(op: Op, inputs: tuple[Tensor, ...], attributes: Mapping[str, Any]) -> Any:

@@ -78,10 +78,15 @@ def replacing(path: str | PathLike[str]) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
             raise
     except (OSError, ValueError) as error:  # a ValueError: no path of this system
-        reason = getattr(error, "strerror", None) or str(error)
-        refused = SaveError(f"[save] {fspath(path)!r}: cannot be written: {reason}")
-        refused.errno = getattr(error, "errno", None)
-        raise refused from error
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: str | PathLike[str], error: Exception) -> SaveError:
+    """The refusal that names the file, and not a temporary one that zstate wrote beside it."""
+    reason = getattr(error, "strerror", None) or str(error)
+    refused = SaveError(f"[save] {fspath(path)!r}: cannot be written: {reason}")
+    refused.errno = getattr(error, "errno", None)
+    return refused
 
 
 def _write_to(file: BinaryIO, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError, refusal
+from ..arrays import NUMPY
+from ..errors import DTypeError, ShapeError, refusal, visible
+from ..hints import missing
 from ..layout import TensorInfo, brackets, describe
 from ..types import PartialShape
 
@@ -38,6 +40,13 @@ class Node:
     attributes: Mapping[str, Any]
     results: list[Tensor] = field(default_factory=list)
 
+    def evaluated(self, arrays: Sequence[Any]) -> list[Any]:
+        """The results from NumPy arrays of the inputs, whose shapes are all known."""
+        assert self.op.prepare is not None
+        infos = [tensor.info for tensor in self.inputs]
+        found = self.op.prepare(NUMPY, infos, self.attributes)(*arrays)
+        return [np.asarray(array) for array in (found if isinstance(found, tuple) else (found,))]
+
 
 class Tensor:
     """A result of a node: a shape (None: known at run time), a type, no data.
@@ -55,6 +64,13 @@ class Tensor:
         self.name = name
         self.shape: PartialShape = info.shape
         self.dtype = info.dtype
+
+    if not TYPE_CHECKING:  # a type checker would take any attribute to be there
+
+        def __getattr__(self, name: str) -> Any:
+            from .graph import Graph
+
+            raise missing("Tensor", name, dir(Graph), "graph.")
 
     @property
     def graph(self) -> Graph:
@@ -176,7 +192,12 @@ class Tensor:
         raise DTypeError(refusal(label, "tensor", "values", got))
 
     def __repr__(self) -> str:
-        return f"<Tensor {self.name} {self.dtype}{brackets(self.shape)}>"
+        return f"<Tensor {visible(self.name)} {self.dtype}{brackets(self.shape)}>"
+
+
+def result_name(tensor: Tensor) -> str:
+    """Which of its node's results a tensor is; "" for that of a node with one."""
+    return tensor.name[len(tensor.node.name) + 1 :]
 
 
 _RUN = "use the array that graph.run returns"

@@ -27,6 +27,7 @@ from ..verify import (
 )
 from .calling import Call, Outcome, Runner
 from .probes import Finding
+from .published import ACTIVATIONS
 
 # Relative error of a whole tensor. The arithmetic is the framework's own: in the 16-bit types it
 # may round every step.
@@ -125,10 +126,14 @@ def _call(cell: str, descriptor: AnyDescriptor, inputs: dict[str, Array]) -> Cal
 def mpsgraph_cases() -> dict[str, list[Case]]:
     """The cases that MPSGraph has options for."""
     return {
-        cell: [case for case in cases if not _extended(case.descriptor)]
+        cell: [case for case in cases if not (case.resets or _extended(case.descriptor))]
         for cell, cases in CASES.items()
     }
 
 
 def _extended(descriptor: AnyDescriptor) -> bool:
-    return any(getattr(descriptor, name) for name in descriptor.extensions)
+    own = any(
+        getattr(descriptor, name) != getattr(type(descriptor), name)
+        for name in descriptor.extensions
+    )
+    return own or not set(descriptor.activations) <= set(ACTIVATIONS)

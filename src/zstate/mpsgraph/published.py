@@ -20,6 +20,17 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 
+from ..descriptors import Activation
+
+# MPSGraphRNNActivation's cases as Swift has them. Their numbers are those of Activation.
+ACTIVATIONS = {
+    Activation.NONE: "none",
+    Activation.RELU: "relu",
+    Activation.TANH: "tanh",
+    Activation.SIGMOID: "sigmoid",
+    Activation.HARD_SIGMOID: "hardSigmoid",
+}
+
 _FRAMEWORKS = {
     "MPSGraph": "metalperformanceshadersgraph",
     "MPS": "metalperformanceshaders",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..errors import visible
 from .calling import APPLE
 from .checking import BOUNDS, CaseResult
 from .probes import BOUND, SHORT, Finding, Probe
@@ -148,9 +149,9 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     """Text that keeps to its cell and its characters: results have brackets, stars and bars."""
-    for mark in "\\|*_[<`":
+    for mark in "\\|*_[<`&~$":
         text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
+    return visible(" ".join(text.split()))
 
 
 def decisions_table(probes: Iterable[Probe]) -> str:

@@ -217,3 +217,7 @@ __all__ = [
     "operation_selectors",
     "selectors",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

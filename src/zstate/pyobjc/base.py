@@ -31,10 +31,13 @@ def _unknown(kind: type, name: str) -> SelectorError:
                 reason = f"not available in zstate, {_CORE_ML if package else _CONTROL_FLOW}"
             return SelectorError(f"[{kind.__name__}] {name}: {reason}")
     known = [other for other in dir(kind) if not other.startswith("_")]
+    start = name.replace("_", "").lower() + "with"  # Swift's name, or zs.Graph's: LSTM, soft_max
+    forms = [repr(other) for other in known if other.lower().startswith(start)]
     close = difflib.get_close_matches(name, known, n=1) or [
         other for other in known if other.startswith(name.rstrip("_") + "_")
     ]
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    meant = " or ".join(forms or map(repr, close[:1]))
+    hint = f"; did you mean {meant}?" if meant else ""
     return SelectorError(f"[{kind.__name__}] unknown selector {name!r}{hint}")
 
 
@@ -97,6 +100,11 @@ class NSObject(metaclass=Class):
 
     def init(self) -> Any:
         return self
+
+
+def shown(value: object) -> str:
+    """A constant that is none, for a message: a value that has a short text, or its type."""
+    return repr(value) if isinstance(value, bool | int | float | str) else describe(value)
 
 
 def one_of(label: str, name: str, kind: Any, value: object, nil: bool = False) -> Any:

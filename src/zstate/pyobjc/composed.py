@@ -15,9 +15,9 @@ from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.methods.core import whole_number, whole_numbers
 from ..graph.ops import CONSTANT
-from ..graph.ops.base import agree
+from ..graph.ops.base import agree, check_size
 from ..graph.ops.random import first_state
-from ..layout import brackets
+from ..layout import TensorInfo, brackets
 from .base import one_of
 from .constants import DISTRIBUTIONS, type_name
 from .descriptors import MPSGraphRandomOpDescriptor
@@ -80,7 +80,7 @@ def _to_sizes(g: Graph, op: str, tensor: Tensor, shape: Tensor) -> Tensor:
         return g.reshape(tensor, sizes) if op == "reshape" else g.broadcast(tensor, sizes)
     if source.op.name == "sizes":  # shapeOf, of what is not known yet
         return g.add_node_named(f"{op}_to", (tensor, *source.inputs), source.attributes)
-    expected = "a constant [rank] of whole numbers, or the result of shapeOf"
+    expected = "a constant [rank] of integers, or the result of shapeOf"
     raise OptionError(refusal(op, "shapeTensor", expected, repr(shape)))
 
 
@@ -102,7 +102,10 @@ def coordinate(g: Graph, axis: int, shape: Sequence[int], name: str | None) -> T
     if not 0 <= place < len(shape) or any(size < 0 for size in shape):
         expected = "an axis of a shape of known sizes"
         raise ShapeError(refusal("coordinate", "axis", expected, f"{axis} of {brackets(shape)}"))
-    return g.identity(g.constant(np.indices(tuple(shape), np.int32)[place]), name=name)
+    check_size("coordinate", TensorInfo(tuple(shape), "int32"))
+    along = np.arange(shape[place], dtype=np.int32)
+    along = along.reshape([-1 if each == place else 1 for each in range(len(shape))])
+    return g.identity(g.constant(np.broadcast_to(along, tuple(shape))), name=name)
 
 
 def gather(
@@ -198,7 +201,7 @@ def random_anew(
 def dropout(g: Graph, tensor: Tensor, rate: Tensor | float, name: str | None) -> Tensor:
     if not isinstance(rate, Tensor):
         return g.dropout(tensor, rate, _state(g, None), name=name)[0]
-    g.fit("dropout", {"tensor": tensor, "rate": rate})
+    g.check_fit("dropout", {"tensor": tensor, "rate": rate})
     sizes = whole_numbers("dropout", "tensor with a known shape", tensor.shape)
     drawn, _ = g.random_uniform(sizes, _state(g, None), dtype=tensor.dtype)
     kept = g.cast(g.greater_than_or_equal_to(drawn, rate), tensor.dtype)
@@ -239,7 +242,7 @@ def gamma_gradient(
     epsilon: float,
     name: str | None,
 ) -> Tensor:
-    g.fit("normalizationGammaGradient", {"source": source, "gradient": gradient})
+    g.check_fit("normalizationGammaGradient", {"source": source, "gradient": gradient})
     normal = g.normalization(source, mean, variance, epsilon=epsilon)
     return g.reduction_sum(gradient * normal, axes=axes, name=name)
 
@@ -247,7 +250,7 @@ def gamma_gradient(
 def beta_gradient(
     g: Graph, gradient: Tensor, source: Tensor, axes: Sequence[int], name: str | None
 ) -> Tensor:
-    g.fit("normalizationBetaGradient", {"source": source, "gradient": gradient})
+    g.check_fit("normalizationBetaGradient", {"source": source, "gradient": gradient})
     return g.reduction_sum(gradient, axes=axes, name=name)
 
 
@@ -270,7 +273,7 @@ def normalization_gradient(
     along the axes: they are not used.
     """
     given = {"source": source, "gradient": gradient}
-    g.fit("normalizationGradient", given | ({} if gamma is None else {"gamma": gamma}))
+    g.check_fit("normalizationGradient", given | ({} if gamma is None else {"gamma": gamma}))
     normal = g.normalization(source, mean, variance, epsilon=epsilon)
     if gamma is not None:
         gradient = gradient * gamma

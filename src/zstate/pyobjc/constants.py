@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..descriptors import Activation
 from ..errors import DTypeError, OptionError, refusal
+from .base import shown
 
 # MPSDataType: bit patterns as Apple's headers publish them
 _FLOAT, _SIGNED, _ALTERNATE = 0x10000000, 0x20000000, 0x80000000
@@ -99,7 +100,7 @@ MTLCommandBufferStatusError = 5
 
 def type_name(label: str, number: object) -> str:
     if not isinstance(number, int) or number not in _DATA_TYPES:
-        raise DTypeError(refusal(label, "dataType", "an MPSDataType constant", repr(number)))
+        raise DTypeError(refusal(label, "dataType", "an MPSDataType constant", shown(number)))
     return _DATA_TYPES[number]
 
 
@@ -107,5 +108,5 @@ def chosen(label: str, name: str, names: Mapping[int, str], number: object) -> s
     """What a constant of an enumeration stands for; some of Apple's are not served here."""
     if not isinstance(number, int) or number not in names:
         served = ", ".join(f"{value} ({word})" for value, word in names.items())
-        raise OptionError(refusal(label, name, f"one of {served}", repr(number)))
+        raise OptionError(refusal(label, name, f"one of {served}", shown(number)))
     return names[number]

@@ -17,7 +17,8 @@ from ..descriptors import (
 from ..errors import DescriptorError, refusal
 from ..graph.methods.core import real_number
 from ..layout import describe
-from .base import Class, NSObject
+from ..mpsgraph.published import ACTIVATIONS
+from .base import Class, NSObject, shown
 from .constants import (
     DISTRIBUTIONS,
     MPSGraphDeploymentPlatformMacOS,
@@ -70,15 +71,16 @@ def _accessors(
     def write(self: ObjCDescriptor, value: object) -> None:
         label = f"{type(self).__name__}] {_camel(name)}"
         if isinstance(default, Activation):
-            if not isinstance(value, int) or value not in set(Activation):
+            if not isinstance(value, int) or value not in set(ACTIVATIONS):
                 raise DescriptorError(
-                    f"[{label}: expected an MPSGraphRNNActivation constant, 0 to 4, got {value!r}"
+                    f"[{label}: expected an MPSGraphRNNActivation constant, 0 to "
+                    f"{len(ACTIVATIONS) - 1}, got {shown(value)}"
                 )
             self._values[name] = Activation(value)
         elif isinstance(value, bool | int) and value in (0, 1):
             self._values[name] = bool(value)
         else:
-            raise DescriptorError(f"[{label}: expected True or False, got {value!r}")
+            raise DescriptorError(f"[{label}: expected True or False, got {shown(value)}")
 
     return read, write
 
@@ -186,7 +188,7 @@ def _setting(name: str, default: object) -> tuple[Callable[..., Any], Callable[.
         label = type(self).__name__
         if isinstance(default, bool):
             if not isinstance(value, bool | int) or value not in (0, 1):
-                raise DescriptorError(refusal(label, name, "True or False", repr(value)))
+                raise DescriptorError(refusal(label, name, "True or False", shown(value)))
             value = bool(value)
         elif name.endswith("Handler") and value is not None and not callable(value):
             raise DescriptorError(refusal(label, name, "a function or None", describe(value)))
@@ -203,7 +205,7 @@ def _settings(kind: str, doc: str, defaults: dict[str, Any], **more: Any) -> Any
 
 
 def _nothing(self: _Settings) -> None:
-    """Nothing follows: types are known when nodes are made."""
+    """No effect: types are known when nodes are made."""
 
 
 MPSGraphCompilationDescriptor: Any = _settings(

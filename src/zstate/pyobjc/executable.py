@@ -70,7 +70,7 @@ class MPSGraphExecutable(NSObject):
         return self._options
 
     def setOptions_(self, options: int) -> None:
-        """Nothing follows: results are always those of a run that is over."""
+        """No effect: results are always those of a run that is over."""
         self._options = whole_number("MPSGraphExecutable", "options", options)
 
     def feedTensors(self) -> list[MPSGraphTensor] | None:
@@ -129,10 +129,11 @@ class MPSGraphExecutable(NSObject):
         executionDescriptor: Any,
     ) -> _Data:
         """Run when the command buffer is committed; the results have their values then."""
-        descriptor, inputs = _descriptor(executionDescriptor), list(inputsArray)
+        descriptor = _descriptor(executionDescriptor)
+        inputs = listed("encode", "inputsArray", inputsArray)
         results = [data_of(None) for _ in self._program.targets]
         if resultsArray is not None:
-            results = list(resultsArray)
+            results = listed("encode", "resultsArray", resultsArray)
 
         def work() -> None:
             arrays = self._values(inputs)
@@ -153,12 +154,13 @@ class MPSGraphExecutable(NSObject):
     def _finished(self, results: Sequence[Any] | None, arrays: list[Array]) -> _Data:
         if results is None:
             return [data_of(array) for array in arrays]
+        results = listed("run", "resultsArray", results)
         if len(results) != len(arrays):
             expected = f"{len(arrays)} results"
             raise GraphError(refusal("run", "resultsArray", expected, str(len(results))))
         for data, array in zip(results, arrays, strict=True):
             store("run", "resultsArray", data, array)
-        return list(results)
+        return results
 
     def _check_types(self, label: str, types: Sequence[Any]) -> None:
         feeds, given = self._program.feeds, listed(label, "inputTypes", types)

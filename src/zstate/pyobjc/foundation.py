@@ -4,11 +4,13 @@ gives them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import DTypeError, ShapeError, refusal
-from ..graph.methods.core import whole_number
+from ..graph.methods.core import has_members, real_number, truth, whole_number
 from ..layout import describe
 from .base import NSObject
 
@@ -21,6 +23,8 @@ def bytes_of(label: str, name: str, buffer: Any) -> memoryview:
     if dtype is not None and getattr(buffer, "flags", None) is not None:
         if not buffer.flags.c_contiguous:
             raise ShapeError(refusal(label, name, "a contiguous buffer", "a strided array"))
+        if dtype.hasobject:
+            raise DTypeError(refusal(label, name, "contiguous bytes", "an array of objects"))
         # As bytes, since not every element type has a buffer format.
         buffer = buffer.reshape(-1).view("u1")
     try:
@@ -35,6 +39,39 @@ def _within(label: str, view: memoryview, length: object) -> int:
     if not 0 <= (count := whole_number(label, "length", length)) <= view.nbytes:
         raise ShapeError(refusal(label, "length", f"0 to {view.nbytes}", str(length)))
     return count
+
+
+def equal(label: str, one: Any, other: Any) -> bool:
+    """Whether two values are equal: of arrays, all of it."""
+    try:
+        return _equal(one, other)
+    except (RecursionError, ValueError):
+        expected = "values that can be compared"
+        raise DTypeError(refusal(label, "object", expected, describe(other))) from None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return type(one) is type(other) and bool(np.array_equal(one, other))
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+def _members(label: str, name: str, items: Any) -> list[Any]:
+    if isinstance(items, str | bytes_type) or not has_members(items):
+        raise DTypeError(refusal(label, name, "a sequence", describe(items)))
+    return list(items)
+
+
+def _key(key: Any) -> Any:
+    if not isinstance(key, Hashable):
+        raise DTypeError(refusal("NSDictionary", "key", "a value that can be one", describe(key)))
+    return key
 
 
 class NSData(NSObject):
@@ -113,7 +150,11 @@ class NSMutableData(NSData):
         count = whole_number("NSMutableData", "length", length)
         if count < 0:
             raise ShapeError(refusal("NSMutableData", "length", "at least 0", str(count)))
-        self._bytes = self._bytes[:count] + bytearray(max(0, count - len(self._bytes)))
+        try:
+            self._bytes = self._bytes[:count] + bytearray(max(0, count - len(self._bytes)))
+        except (MemoryError, OverflowError):
+            expected, got = "what memory holds", str(count)
+            raise ShapeError(refusal("NSMutableData", "length", expected, got)) from None
 
     def appendData_(self, data: Any) -> None:
         self._bytes = self._bytes + bytes_of("NSMutableData", "data", data)
@@ -172,15 +213,15 @@ class NSNumber(NSObject):
 
     @classmethod
     def numberWithFloat_(cls, value: float) -> Any:
-        return _Real(value)
+        return _Real(real_number("NSNumber", "value", value))
 
     @classmethod
     def numberWithDouble_(cls, value: float) -> Any:
-        return _Real(value)
+        return cls.numberWithFloat_(value)
 
     @classmethod
     def numberWithBool_(cls, value: bool) -> Any:
-        return bool(value)
+        return truth("NSNumber", "value", value)
 
 
 class _Whole(NSNumber, int):
@@ -216,7 +257,7 @@ class NSArray(NSObject):
     @classmethod
     def arrayWithArray_(cls, items: Sequence[Any]) -> Any:
         made = cls()
-        made._items = list(items)
+        made._items = _members("NSArray", "array", items)
         return made
 
     @classmethod
@@ -236,7 +277,7 @@ class NSArray(NSObject):
         return self._items[-1] if self._items else None
 
     def containsObject_(self, item: Any) -> bool:
-        return item in self._items
+        return any(equal("NSArray", each, item) for each in self._items)
 
     def arrayByAddingObject_(self, item: Any) -> Any:
         return NSArray.arrayWithArray_([*self._items, item])
@@ -258,10 +299,12 @@ class NSArray(NSObject):
         return iter(self._items)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._items
+        return self.containsObject_(item)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, list | tuple | NSArray) and self._items == list(other)
+        return isinstance(other, list | tuple | NSArray) and equal(
+            "NSArray", self._items, list(other)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -280,8 +323,8 @@ class NSMutableArray(NSArray):
         self._items.append(item)
 
     def insertObject_atIndex_(self, item: Any, index: int) -> None:
-        place = index if index == len(self._items) else self._place(index)
-        self._items.insert(place, item)
+        place = whole_number("NSArray", "index", index)
+        self._items.insert(place if place == len(self._items) else self._place(place), item)
 
     def removeObjectAtIndex_(self, index: int) -> None:
         del self._items[self._place(index)]
@@ -318,16 +361,20 @@ class NSDictionary(NSObject):
 
     @classmethod
     def dictionaryWithDictionary_(cls, items: Mapping[Any, Any]) -> Any:
+        if not isinstance(items, Mapping):
+            raise DTypeError(refusal("NSDictionary", "dictionary", "one", describe(items)))
         made = cls()
         made._items = dict(items.items())
         return made
 
     @classmethod
     def dictionaryWithObject_forKey_(cls, value: Any, key: Any) -> Any:
-        return cls.dictionaryWithDictionary_({key: value})
+        return cls.dictionaryWithObjects_forKeys_([value], [key])
 
     @classmethod
     def dictionaryWithObjects_forKeys_(cls, values: Sequence[Any], keys: Sequence[Any]) -> Any:
+        values = _members("NSDictionary", "objects", values)
+        keys = [_key(key) for key in _members("NSDictionary", "keys", keys)]
         if len(values) != len(keys):
             raise ShapeError(
                 refusal("NSDictionary", "objects", f"{len(keys)} for the keys", str(len(values)))
@@ -338,7 +385,7 @@ class NSDictionary(NSObject):
         return len(self._items)
 
     def objectForKey_(self, key: Any) -> Any:
-        return self._items.get(key)
+        return self._items.get(_key(key))
 
     def allKeys(self) -> list[Any]:
         return list(self._items)
@@ -371,7 +418,9 @@ class NSDictionary(NSObject):
         return key in self._items
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mapping) and self._items == dict(other.items())
+        return isinstance(other, Mapping) and equal(
+            "NSDictionary", self._items, dict(other.items())
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -387,10 +436,10 @@ class NSMutableDictionary(NSDictionary):
         return cls()
 
     def setObject_forKey_(self, value: Any, key: Any) -> None:
-        self._items[key] = value
+        self._items[_key(key)] = value
 
     def removeObjectForKey_(self, key: Any) -> None:
-        self._items.pop(key, None)
+        self._items.pop(_key(key), None)
 
     def removeAllObjects(self) -> None:
         self._items.clear()

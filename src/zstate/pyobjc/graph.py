@@ -23,6 +23,7 @@ from .descriptors import (
     tell,
 )
 from .executable import MPSGraphExecutable
+from .foundation import NSArray
 from .metal import MPSCommandBuffer, MPSGraphDevice
 from .ndarrays import MPSGraphTensorData, array_of, data_of, fed, sizes_of, store
 from .objects import (
@@ -208,6 +209,7 @@ class MPSGraph(NSObject):
     ) -> _Results:
         """Run when the command buffer is committed; the results have their values then."""
         targets = listed("encode", "targetTensors", targetTensors)
+        _tensors("encode", "targetTensors", targets)
         results = {tensor: data_of(None) for tensor in targets}
 
         def fill(found: dict[MPSGraphTensor, Array]) -> None:
@@ -393,11 +395,9 @@ def _add_operation(selector: str, target: str | Build, words: tuple[str, ...]) -
 
 def _inner(value: Any) -> Any:
     """The graph's tensors behind wrappers, also in a list; anything else as it is."""
-    if isinstance(value, MPSGraphTensor):
-        return value._tensor
-    if isinstance(value, list | tuple):
-        return [_inner(item) for item in value]
-    return value
+    if isinstance(value, list | tuple | NSArray):
+        return [each._tensor if isinstance(each, MPSGraphTensor) else each for each in value]
+    return value._tensor if isinstance(value, MPSGraphTensor) else value
 
 
 for _recurrent in selectors():

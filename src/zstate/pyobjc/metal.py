@@ -6,13 +6,14 @@ encoded, before ``commit`` returns; what a handler would be told later it is tol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import GraphError, OptionError, ShapeError, refusal
 from ..graph.methods.core import whole_number
+from ..layout import brackets
 from ..types import Array
 from .base import NSObject, one_of
 from .constants import (
@@ -56,7 +57,7 @@ class MTLDevice(NSObject):
         if count < 1:
             raise ShapeError(refusal("newBuffer", "length", "at least 1", str(count)))
         made = MTLBuffer()
-        made._memory = np.zeros(count, np.uint8)
+        made._memory = zeros("newBuffer", "length", [count], np.uint8)
         made._options, made._device = _options(options), self
         return made
 
@@ -68,6 +69,14 @@ class MTLDevice(NSObject):
             raise ShapeError(refusal("newBuffer", "bytes", expected, got))
         made._memory[:] = np.frombuffer(view, np.uint8)[: made.length()]
         return made
+
+
+def zeros(label: str, name: str, shape: Sequence[int], dtype: Any) -> Array:
+    """Memory of its own, if there is so much."""
+    try:
+        return np.zeros(tuple(shape), dtype)
+    except (MemoryError, OverflowError, ValueError):  # the last two: beyond what has an address
+        raise ShapeError(refusal(label, name, "what memory holds", brackets(shape))) from None
 
 
 _DEVICE = MTLDevice()

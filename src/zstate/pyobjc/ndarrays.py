@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, OptionError, ShapeError, refusal
-from ..graph.methods.core import whole_number
+from ..graph.methods.core import real_number, truth, whole_number
 from ..layout import brackets, describe
 from ..types import Array, float_dtype
 from .base import NSObject, one_of
@@ -26,12 +26,14 @@ from .metal import (
     MTLCreateSystemDefaultDevice,
     MTLDevice,
     _Labelled,
+    zeros,
 )
 
 
 def sizes_of(label: str, shape: Any, name: str = "shape") -> list[int]:
     """Whole numbers in a list, a tuple or an array; -1 may be among them."""
-    if not isinstance(shape, list | tuple | range | np.ndarray | NSArray):
+    is_number = isinstance(shape, np.ndarray) and shape.ndim == 0
+    if is_number or not isinstance(shape, list | tuple | range | np.ndarray | NSArray):
         raise DTypeError(refusal(label, name, "a list of sizes", describe(shape)))
     return [whole_number(label, name, size) for size in shape]
 
@@ -101,10 +103,13 @@ class MPSNDArrayDescriptor(NSObject):
         cls, dataType: int, dimensionCount: int, dimensionSizes: Sequence[int]
     ) -> MPSNDArrayDescriptor:
         """The sizes go from the fastest dimension to the slowest."""
-        if len(dimensionSizes) != dimensionCount:
-            expected, got = f"{dimensionCount} sizes", str(len(dimensionSizes))
-            raise ShapeError(refusal("MPSNDArrayDescriptor", "dimensionSizes", expected, got))
-        return cls.descriptorWithDataType_shape_(dataType, list(dimensionSizes)[::-1])
+        label = "MPSNDArrayDescriptor"
+        count = whole_number(label, "dimensionCount", dimensionCount)
+        sizes = sizes_of(label, dimensionSizes, "dimensionSizes")
+        if len(sizes) != count:
+            got = str(len(sizes))
+            raise ShapeError(refusal(label, "dimensionSizes", f"{count} sizes", got))
+        return cls.descriptorWithDataType_shape_(dataType, sizes[::-1])
 
     def dataType(self) -> int:
         return self._type
@@ -135,7 +140,7 @@ class MPSNDArrayDescriptor(NSObject):
 
     def setPreferPackedRows_(self, value: bool) -> None:
         """Nothing follows: rows are packed in any case."""
-        self._packed_rows = bool(value)
+        self._packed_rows = truth("MPSNDArrayDescriptor", "preferPackedRows", value)
 
     def __repr__(self) -> str:
         dtype = type_name("MPSNDArrayDescriptor", self._type)
@@ -162,13 +167,13 @@ class MPSNDArray(_Labelled):
     ) -> MPSNDArray:
         shape, dtype = _described(descriptor)
         self._device = one_of("MPSNDArray", "device", MTLDevice, device)
-        self._array = np.zeros(shape, dtype)
+        self._array = zeros("MPSNDArray", "descriptor", shape, dtype)
         return self
 
     def initWithDevice_scalar_(self, device: MTLDevice, scalar: float) -> MPSNDArray:
         """One float32."""
         self._device = one_of("MPSNDArray", "device", MTLDevice, device)
-        self._array = np.full(1, scalar, np.float32)
+        self._array = np.full(1, real_number("MPSNDArray", "scalar", scalar), np.float32)
         return self
 
     def initWithBuffer_offset_descriptor_(
@@ -300,6 +305,10 @@ def _in_buffer(
     elif whole_number(label, "rowBytes", row) < least or row % dtype.itemsize:
         expected = f"at least {least} and a multiple of {dtype.itemsize}"
         raise ShapeError(refusal(label, "rowBytes", expected, str(row)))
+    least = math.prod(shape) * dtype.itemsize
+    if least > buffer.length():
+        expected = f"at least {least} bytes for {dtype}{brackets(shape)}"
+        raise ShapeError(refusal(label, "buffer", expected, f"{buffer.length()} bytes"))
     like = np.broadcast_to(np.zeros((), dtype), tuple(shape))
     strides = _packed(shape, row, dtype.itemsize)
     return _strided(label, "buffer", buffer._memory, start, like, strides)

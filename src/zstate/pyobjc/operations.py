@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ..graph import Graph
-from ..graph.methods.core import whole_number
+from ..graph.methods.core import truth, whole_number
 from .composed import (
     Build,
     adam_at_rate,
@@ -40,6 +40,11 @@ from .composed import (
 from .constants import PADDING_MODES, REDUCTIONS, SCATTER_MODES, chosen, type_name
 from .ndarrays import sizes_of
 
+
+def _in_order(check: Callable[[str, str, object], Any], word: str, label: str, value: Any) -> Any:
+    return check(label, word, value)
+
+
 # An argument of another form than the graph's: the keyword, and how its value is made.
 _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "dataType": ("dtype", type_name),
@@ -51,6 +56,14 @@ _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
         lambda label, v: chosen(label, "paddingMode", PADDING_MODES, v),
     ),
     "shape_tensor": ("shape", lambda label, value: value),
+    **{
+        word: (word, partial(_in_order, truth, word))
+        for word in ("descending", "interleave", "exclusive", "reverse")
+    },
+    **{
+        word: (word, partial(_in_order, whole_number, word))
+        for word in ("axis", "start_mask", "end_mask", "squeeze_mask", "batch_dimensions")
+    },
     "mode": ("", lambda label, v: chosen(label, "mode", SCATTER_MODES, v)),
     **{
         word: (word, partial(sizes_of, name=word))
@@ -60,6 +73,8 @@ _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
         )
     },
 }
+
+_NIL = frozenset({"axes", "shape_tensor"})  # what may be nil of these
 
 _UNARY = (
     *("absolute", "exponent", "logarithm", "squareRoot", "reciprocal", "square", "negative"),
@@ -303,4 +318,6 @@ def operation_selectors() -> Iterator[tuple[str, str | Build, tuple[str, ...]]]:
 def keyword_of(label: str, word: str, value: Any) -> tuple[str, Any]:
     """An argument as the graph's method takes it; an empty keyword is only checked."""
     keyword, form = _FORMS.get(word, (word, None))
-    return keyword, value if form is None or value is None else form(label, value)
+    if form is None or (value is None and word in _NIL):
+        return keyword, value
+    return keyword, form(label, value)

@@ -42,7 +42,7 @@ class Arithmetic(Core):
     def power(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """primary to the power of secondary; of whole numbers, a power of at least 0."""
+        """primary to the power of secondary, which must be at least 0 for integers."""
         result = self.apply("power", (primary, secondary), name=name)
         exponent = result.node.inputs[1].node
         if exponent.op is CONSTANT and result.dtype.startswith("int"):
@@ -153,6 +153,6 @@ class Arithmetic(Core):
         return self.apply("relu", (tensor,), name=name)
 
     def cast(self, tensor: Tensor, dtype: str, *, name: str | None = None) -> Tensor:
-        """The tensor as another type; a gradient is cast back, and ends at whole numbers."""
+        """The tensor as another type; a gradient is cast back, and ends at integers."""
         attributes = {"dtype": checked_dtype("cast", dtype)}
         return self.apply("cast", (tensor,), attributes, name)

@@ -30,6 +30,8 @@ class Core:
         self._numbers = count()
         self._assigned: dict[Node, Tensor] = {}  # a variable's node, and its latest assign
         self._twins: dict[Node, Node] = {}
+        # Names that a model from elsewhere gives sizes which are not known yet, axis by axis.
+        self.axis_names: dict[Tensor, tuple[str, ...]] = {}
 
     def placeholder(
         self, *, shape: Sequence[int | None], dtype: str = "float32", name: str | None = None
@@ -172,9 +174,9 @@ class Core:
         return self.add_node(op, (), {"info": info, "store": Store(array)}, name)[0]
 
 
-def label_of(kind: str, name: str | None) -> str:
+def label_of(kind: str, name: object) -> str:
     """How messages name a node."""
-    return f"{kind} {name!r}" if name else kind
+    return f"{kind} {name!r}" if isinstance(name, str) and name else kind
 
 
 def is_number(value: object) -> bool:
@@ -183,20 +185,32 @@ def is_number(value: object) -> bool:
 
 def listed(label: str, name: str, values: Iterable[Any]) -> list[Any]:
     """The tensors that a caller passed as a list; a single one is refused, as it has no members."""
-    if isinstance(values, Tensor | str) or not isinstance(values, Iterable):
+    if isinstance(values, Tensor | str) or not has_members(values):
         raise DTypeError(refusal(label, name, "a list of tensors", describe(values)))
     return list(values)
 
 
+def has_members(value: object) -> bool:
+    """Whether a value can be iterated; an array without dimensions only looks so."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
+
+
 def whole_number(label: str, name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise DTypeError(refusal(label, name, "a whole number", describe(value)))
+        raise DTypeError(refusal(label, name, "an integer", describe(value)))
     return int(value)
+
+
+def truth(label: str, name: str, value: object) -> bool:
+    """True or False, also as NumPy's or as 0 and 1; an array has no one truth."""
+    if isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1):
+        return bool(value)
+    raise DTypeError(refusal(label, name, "True or False", describe(value)))
 
 
 def whole_numbers(label: str, name: str, values: object) -> tuple[int, ...]:
     if not isinstance(values, list | tuple | range):
-        raise DTypeError(refusal(label, name, "a sequence of whole numbers", describe(values)))
+        raise DTypeError(refusal(label, name, "a sequence of integers", describe(values)))
     return tuple(whole_number(label, name, value) for value in values)
 
 
@@ -207,6 +221,13 @@ def real_number(label: str, name: str, value: object) -> float:
         return float(cast(float, value))
     except OverflowError:
         raise OptionError(refusal(label, name, "a number of float64", "a larger one")) from None
+
+
+def exact_number(label: str, name: str, value: object) -> float:
+    """A number that becomes an element: an integer stays one, as float64 does not hold them all."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    return real_number(label, name, value)
 
 
 def checked_shape(label: str, shape: object) -> PartialShape:
@@ -232,9 +253,9 @@ def checked_dtype(label: str, dtype: object) -> str:
         name = dtype_name(np.dtype(dtype))  # type: ignore[call-overload]
     except (TypeError, ValueError, SyntaxError):
         got = f"{dtype!r:.60}"
-        raise DTypeError(refusal(label, "dtype", "the name of a type", got)) from None
+        raise DTypeError(refusal(label, "dtype", f"one of {', '.join(DTYPES)}", got)) from None
     if name not in DTYPES:
-        raise DTypeError(refusal(label, "dtype", "a real number type", name))
+        raise DTypeError(refusal(label, "dtype", f"one of {', '.join(DTYPES)}", name))
     return name
 
 
@@ -245,7 +266,8 @@ def checked_value(
     if is_plain_array(value):
         if shape is not None or dtype is not None:
             raise OptionError(
-                refusal(label, "shape and dtype", "none beside an array", "one of them")
+                f"[{label}] shape and dtype are for a number; an array has its own: "
+                "array.astype changes its type, array.reshape its shape"
             )
         assert isinstance(value, np.ndarray)
         checked_dtype(label, value.dtype)

@@ -18,11 +18,11 @@ class Functions(Arithmetic):
         return self.apply("identity", (tensor,), name=name)
 
     def floor(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The largest whole number of at most x."""
+        """The largest integer of at most x."""
         return self.apply("floor", (tensor,), name=name)
 
     def ceil(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The smallest whole number of at least x."""
+        """The smallest integer of at least x."""
         return self.apply("ceil", (tensor,), name=name)
 
     def truncate(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
@@ -30,11 +30,11 @@ class Functions(Arithmetic):
         return self.apply("truncate", (tensor,), name=name)
 
     def rint(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The nearest whole number; of two, the even one."""
+        """The nearest integer; of two, the even one."""
         return self.apply("rint", (tensor,), name=name)
 
     def round(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The nearest whole number; of two, the one farther from 0."""
+        """The nearest integer; of two, the one farther from 0."""
         whole = self.truncate(tensor)
         up = self.greater_than_or_equal_to(self.absolute(tensor - whole), 0.5)
         step = self.select(up, self.sign(tensor), 0.0)
@@ -181,18 +181,18 @@ class Functions(Arithmetic):
         """x between minimum and maximum; where they cross, maximum. At a bound the gradient is
         x's."""
         label = label_of("clamp", name)
-        self.fit(label, {"tensor": tensor, "minimum": minimum, "maximum": maximum})
+        self.check_fit(label, {"tensor": tensor, "minimum": minimum, "maximum": maximum})
         return self.minimum(self.maximum(tensor, minimum), maximum, name=name)
 
     def leaky_relu(
         self, tensor: Tensor, alpha: Tensor | float, *, name: str | None = None
     ) -> Tensor:
         """x where it is positive, else alpha · x."""
-        self.fit(label_of("leaky_relu", name), {"tensor": tensor, "alpha": alpha})
+        self.check_fit(label_of("leaky_relu", name), {"tensor": tensor, "alpha": alpha})
         positive = self.greater_than(tensor, 0.0)
         return self.select(positive, tensor, self.multiplication(tensor, alpha), name=name)
 
-    def fit(self, label: str, operands: Mapping[str, Tensor | float]) -> None:
+    def check_fit(self, label: str, operands: Mapping[str, Tensor | float]) -> None:
         """Of one type, and broadcast: said of the whole operation, before its nodes are made."""
         given = {key: t for key, t in operands.items() if not is_number(t)}
         infos = [self.own(label, key, tensor).info for key, tensor in given.items()]

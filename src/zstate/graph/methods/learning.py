@@ -10,7 +10,7 @@ from ..ops import VARIABLE
 from ..ops.random import first_state
 from ..tensor import Node, Tensor
 from .arithmetic import Arithmetic
-from .core import checked_dtype, real_number, whole_number, whole_numbers
+from .core import checked_dtype, exact_number, real_number, whole_number, whole_numbers
 
 
 class Learning(Arithmetic):
@@ -62,8 +62,8 @@ class Learning(Arithmetic):
             "depth": whole_number("one_hot", "depth", depth),
             "axis": whole_number("one_hot", "axis", axis),
             "dtype": checked_dtype("one_hot", dtype),
-            "on_value": real_number("one_hot", "on_value", on_value),
-            "off_value": real_number("one_hot", "off_value", off_value),
+            "on_value": exact_number("one_hot", "on_value", on_value),
+            "off_value": exact_number("one_hot", "off_value", off_value),
         }
         return self.apply("one_hot", (indices,), attributes, name)
 

@@ -1,14 +1,18 @@
-"""The six recurrent families as methods."""
+"""The recurrent operations as methods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ...cells import CELLS, Cell, MadeCell
 from ...descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from ...layout import check_descriptor
-from ...operations import OPERATIONS, check_saved
+from ...errors import DTypeError, OptionError, refusal
+from ...extensions import with_heads
+from ...layout import describe
+from ...operations import OPERATIONS, Operation, check_saved
 from ..ops import RECURRENT
-from ..ops.recurrent import with_training
+from ..ops.recurrent import MADE, operation_of, with_training
 from ..tensor import Node, Tensor
 from .core import Core, label_of
 
@@ -25,12 +29,14 @@ class Recurrent(Core):
         bias: Tensor | None = None,
         init_state: Tensor | None = None,
         mask: Tensor | None = None,
+        resets: Tensor | None = None,
+        heads: int = 1,
         descriptor: SingleGateRNNDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
         """[h], with training [h, z]. Shapes as in :func:`zstate.single_gate_rnn`."""
-        tensors = (source, recurrent_weight, input_weight, bias, init_state, mask)
-        return self._recurrent("single_gate_rnn", tensors, descriptor, name)
+        tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, resets)
+        return self._recurrent("single_gate_rnn", tensors, descriptor, name, heads)
 
     def single_gate_rnn_gradients(
         self,
@@ -44,6 +50,8 @@ class Recurrent(Core):
         bias: Tensor | None = None,
         init_state: Tensor | None = None,
         mask: Tensor | None = None,
+        resets: Tensor | None = None,
+        heads: int = 1,
         descriptor: SingleGateRNNDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
@@ -51,9 +59,9 @@ class Recurrent(Core):
         init_state."""
         tensors = (
             *(source, recurrent_weight, source_gradient, z_state, state_gradient),
-            *(input_weight, bias, init_state, mask),
+            *(input_weight, bias, init_state, mask, resets),
         )
-        return self._recurrent("single_gate_rnn_gradients", tensors, descriptor, name)
+        return self._recurrent("single_gate_rnn_gradients", tensors, descriptor, name, heads)
 
     def lstm(
         self,
@@ -66,15 +74,17 @@ class Recurrent(Core):
         init_cell: Tensor | None = None,
         mask: Tensor | None = None,
         peephole: Tensor | None = None,
+        resets: Tensor | None = None,
+        heads: int = 1,
         descriptor: LSTMDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
         """[h], with produce_cell [h, c], with training [h, c, z]; see :func:`zstate.lstm`."""
         tensors = (
             *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
-            *(mask, peephole),
+            *(mask, peephole, resets),
         )
-        return self._recurrent("lstm", tensors, descriptor, name)
+        return self._recurrent("lstm", tensors, descriptor, name, heads)
 
     def lstm_gradients(
         self,
@@ -92,6 +102,8 @@ class Recurrent(Core):
         init_cell: Tensor | None = None,
         mask: Tensor | None = None,
         peephole: Tensor | None = None,
+        resets: Tensor | None = None,
+        heads: int = 1,
         descriptor: LSTMDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
@@ -100,9 +112,9 @@ class Recurrent(Core):
         tensors = (
             *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
             *(state_gradient, cell_gradient, input_weight, bias, init_state, init_cell),
-            *(mask, peephole),
+            *(mask, peephole, resets),
         )
-        return self._recurrent("lstm_gradients", tensors, descriptor, name)
+        return self._recurrent("lstm_gradients", tensors, descriptor, name, heads)
 
     def gru(
         self,
@@ -114,12 +126,17 @@ class Recurrent(Core):
         init_state: Tensor | None = None,
         mask: Tensor | None = None,
         secondary_bias: Tensor | None = None,
+        resets: Tensor | None = None,
+        heads: int = 1,
         descriptor: GRUDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
         """[h], with training [h, z]. Shapes as in :func:`zstate.gru`."""
-        tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias)
-        return self._recurrent("gru", tensors, descriptor, name)
+        tensors = (
+            *(source, recurrent_weight, input_weight, bias, init_state, mask),
+            *(secondary_bias, resets),
+        )
+        return self._recurrent("gru", tensors, descriptor, name, heads)
 
     def gru_gradients(
         self,
@@ -135,6 +152,8 @@ class Recurrent(Core):
         init_state: Tensor | None = None,
         mask: Tensor | None = None,
         secondary_bias: Tensor | None = None,
+        resets: Tensor | None = None,
+        heads: int = 1,
         descriptor: GRUDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
@@ -142,9 +161,103 @@ class Recurrent(Core):
         init_state, secondary_bias."""
         tensors = (
             *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
-            *(input_weight, bias, init_state, mask, secondary_bias),
+            *(input_weight, bias, init_state, mask, secondary_bias, resets),
         )
-        return self._recurrent("gru_gradients", tensors, descriptor, name)
+        return self._recurrent("gru_gradients", tensors, descriptor, name, heads)
+
+    def recurrent(
+        self,
+        cell: MadeCell | Cell | str,
+        source: Tensor,
+        *,
+        recurrent_weight: Tensor,
+        input_weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        resets: Tensor | None = None,
+        heads: int = 1,
+        reverse: bool = False,
+        bidirectional: bool = False,
+        training: bool = False,
+        name: str | None = None,
+        **tensors: Tensor | None,
+    ) -> list[Tensor]:
+        """Every state [T,N,D·H], and the training state with training.
+
+        ``cell`` is one from equations (:func:`zstate.cells.cell`), or a built-in one or its name,
+        which gives what its own method gives. ``tensors`` are initial states, init_<state>
+        [N,D·H], and the cell's own parameters by their names. Shapes as in a call of the cell.
+
+        Example:
+            >>> import numpy as np
+            >>> import zstate as zs
+            >>> from zstate import cells
+            >>> g = zs.Graph()
+            >>> x = g.placeholder(shape=(None, 2, 12))
+            >>> R = g.variable(np.ones((12, 3), np.float32))
+            >>> h, c, n, m = g.recurrent(cells.slstm, x, recurrent_weight=R)
+            >>> c
+            <Tensor recurrent_2:c float32[?,2,3]>
+        """
+        tensors |= {"source": source, "recurrent_weight": recurrent_weight, "resets": resets}
+        tensors |= {"input_weight": input_weight, "bias": bias, "mask": mask}
+        options = {"reverse": reverse, "bidirectional": bidirectional, "training": training}
+        return self._of_cell("", cell, tensors, options, heads, name)
+
+    def recurrent_gradients(
+        self,
+        cell: MadeCell | Cell | str,
+        source: Tensor,
+        *,
+        recurrent_weight: Tensor,
+        source_gradient: Tensor,
+        z_state: Tensor,
+        heads: int = 1,
+        reverse: bool = False,
+        bidirectional: bool = False,
+        name: str | None = None,
+        **tensors: Tensor | None,
+    ) -> list[Tensor]:
+        """Gradients for source, recurrent_weight, and those passed of input_weight, bias, the
+        cell's own parameters, the initial states. :meth:`gradients` makes these nodes by itself.
+
+        source_gradient is the gradient of the first state [T,N,D·H], <state>_gradient that of
+        another, or of the last step alone [N,D·H]; z_state is the training state, and
+        <state>_output_fwd a state as :meth:`recurrent` gave it. The other tensors as there.
+        """
+        tensors |= {"source": source, "recurrent_weight": recurrent_weight}
+        tensors |= {"source_gradient": source_gradient, "z_state": z_state}
+        options = {"reverse": reverse, "bidirectional": bidirectional}
+        return self._of_cell("_gradients", cell, tensors, options, heads, name)
+
+    def _of_cell(
+        self,
+        suffix: str,
+        cell: object,
+        tensors: Mapping[str, Tensor | None],
+        options: Mapping[str, Any],
+        heads: int,
+        name: str | None,
+    ) -> list[Tensor]:
+        built_in = _BUILT_IN.get(cell) if isinstance(cell, Cell | str) else None
+        kind = (MADE if built_in is None else built_in.name) + suffix
+        label = label_of(kind, name)
+        if built_in is None and not isinstance(cell, MadeCell):
+            one_of = ", ".join(each.name for each in CELLS)
+            expected = f"a cell from zstate.cells.cell, or one of {one_of}"
+            raise DTypeError(refusal(label, "cell", expected, describe(cell)))
+        more: dict[str, Any] = {} if built_in else {"cell": cell}
+        operation = operation_of(kind, more)
+        if isinstance(cell, MadeCell) and cell.steps:
+            expected = "a cell without values per step"
+            raise OptionError(refusal(label, "cell", expected, f"{cell.__name__} with some"))
+        for each, tensor in tensors.items():
+            if each not in operation.inputs and tensor is not None:
+                one_of = f"one of {', '.join(operation.inputs)}"
+                raise OptionError(refusal(label, each, one_of, "another name"))
+        given = [tensors.get(each) for each in operation.inputs]
+        descriptor: Any = operation.cell.descriptor(**options)
+        return self._recurrent(kind, given, descriptor, name, heads, more)
 
     def training_twin(self, node: Node) -> Node:
         """The recurrent node itself if it keeps its training state, else its twin that does."""
@@ -161,8 +274,11 @@ class Recurrent(Core):
         tensors: Sequence[Tensor | None],
         descriptor: AnyDescriptor | None,
         name: str | None,
+        heads: int = 1,
+        more: Mapping[str, Any] | None = None,
     ) -> list[Tensor]:
-        operation = OPERATIONS[kind]
+        more = more or {}
+        operation = operation_of(kind, more)
         label = label_of(kind, name)
         passed = {}
         for tensor_name, tensor in zip(operation.inputs, tensors, strict=True):
@@ -171,6 +287,39 @@ class Recurrent(Core):
                 passed[tensor_name] = self.own(label, tensor_name, tensor)
         attributes = {
             "names": tuple(passed),
-            "descriptor": check_descriptor(operation, descriptor, label),
+            "descriptor": with_heads(operation, descriptor, heads, label),
+            **more,
         }
         return self.add_node(RECURRENT[kind], tuple(passed.values()), attributes, name)
+
+
+_BUILT_IN: dict[object, Cell] = {key: each for each in CELLS for key in (each, each.name)}
+
+
+def _method_of(operation: Operation) -> Callable[..., list[Tensor]]:
+    """The method of an operation that is not written out above: a further cell's."""
+
+    def method(
+        self: Recurrent,
+        source: Tensor,
+        *,
+        heads: int = 1,
+        descriptor: AnyDescriptor | None = None,
+        name: str | None = None,
+        **tensors: Tensor | None,
+    ) -> list[Tensor]:
+        unknown = ", ".join(sorted(set(tensors) - set(operation.inputs[1:])))
+        if unknown:
+            expected = f"tensors among {', '.join(operation.inputs[1:])}"
+            raise OptionError(refusal(label_of(operation.name, name), "inputs", expected, unknown))
+        given = (source, *(tensors.get(each) for each in operation.inputs[1:]))
+        return self._recurrent(operation.name, given, descriptor, name, heads)
+
+    method.__name__ = operation.name
+    method.__doc__ = f"{operation.name}: {', '.join(operation.result._fields)}."
+    return method
+
+
+for _operation in OPERATIONS.values():
+    if not hasattr(Recurrent, _operation.name):
+        setattr(Recurrent, _operation.name, _method_of(_operation))

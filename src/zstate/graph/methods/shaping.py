@@ -8,7 +8,7 @@ from ...errors import DTypeError, ShapeError, refusal
 from ...layout import brackets, describe
 from ..ops.base import axis_of
 from ..tensor import Tensor
-from .core import Core, label_of, listed, real_number, whole_number, whole_numbers
+from .core import Core, exact_number, label_of, listed, whole_number, whole_numbers
 
 
 class Shaping(Core):
@@ -130,7 +130,7 @@ class Shaping(Core):
         label = label_of("strided_slice", name)
         first = whole_numbers(label, "starts", starts)
         if not isinstance(ends, list | tuple):
-            raise DTypeError(refusal(label, "ends", "a sequence of whole numbers", describe(ends)))
+            raise DTypeError(refusal(label, "ends", "a sequence of integers", describe(ends)))
         last = (None if end is None else whole_number(label, "ends", end) for end in ends)
         steps = [1] * len(first) if strides is None else strides
         attributes = {
@@ -194,7 +194,7 @@ class Shaping(Core):
         }
         if padding_mode in ("constant", "zero"):
             value = constant_value if padding_mode == "constant" else 0.0
-            number = real_number(label, "constant_value", value)
+            number = exact_number(label, "constant_value", value)
             return self.apply("pad_tensor", (tensor,), {**attributes, "value": number}, name)
         return self.apply("pad_around", (tensor,), {**attributes, "mode": padding_mode}, name)
 

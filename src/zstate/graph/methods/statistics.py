@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import ShapeError, refusal
-from ...layout import brackets
-from ..ops.base import axis_of, require_float
+from ...layout import TensorInfo, brackets
+from ..ops.base import axis_of, check_size, require_float
 from ..tensor import Tensor
-from .core import label_of, real_number, whole_number, whole_numbers
+from .core import label_of, real_number, truth, whole_number, whole_numbers
 from .functions import Functions
 from .learning import Learning
 from .shaping import Shaping
@@ -64,7 +64,7 @@ class Statistics(Functions, Learning, Shaping):
         require_float(label, "tensor", self.own(label, "tensor", tensor).info)
         if mean is None:
             mean = self.mean(tensor, axes=axes)
-        self.fit(label, {"tensor": tensor, "mean": mean})
+        self.check_fit(label, {"tensor": tensor, "mean": mean})
         return self.mean(self.square(tensor - mean), axes=axes, name=name)
 
     def normalization(
@@ -86,8 +86,8 @@ class Statistics(Functions, Learning, Shaping):
         label = label_of("normalization", name)
         given = {"tensor": tensor, "mean": mean, "variance": variance}
         given |= {k: t for k, t in {"gamma": gamma, "beta": beta}.items() if t is not None}
-        self.fit(label, given)
-        require_float(label, "tensor", tensor.info)
+        self.check_fit(label, given)
+        require_float(label, "tensor", self.own(label, "tensor", tensor).info)
         root = self.square_root(variance + real_number(label, "epsilon", epsilon))
         result = (tensor - mean) / root
         if gamma is not None:
@@ -103,7 +103,7 @@ class Statistics(Functions, Learning, Shaping):
         """
         attributes = {
             "axis": whole_number("arg_sort", "axis", axis),
-            "descending": bool(descending),
+            "descending": truth("arg_sort", "descending", descending),
         }
         return self.apply("arg_sort", (tensor,), attributes, name)
 
@@ -169,6 +169,10 @@ class Statistics(Functions, Learning, Shaping):
         if len(times) != len(shape) or any(time < 1 for time in times):
             expected = f"{len(shape)} numbers of at least 1"
             raise ShapeError(refusal(label, "multiplier", expected, brackets(times)))
+        sizes = [
+            time if size is None else time * size for size, time in zip(shape, times, strict=True)
+        ]
+        check_size(label, TensorInfo(tuple(sizes), tensor.dtype))
         for axis, time in enumerate(times):
             if time > 1:
                 tensor = self.concat_tensors([tensor] * time, axis=axis)

@@ -34,4 +34,10 @@ _FAMILIES = (
 )
 OPS: dict[str, Op] = {op.name: op for family in _FAMILIES for op in family.ROWS}
 
+
+def row_named(name: str) -> Op:
+    """The row of this name."""
+    return OPS[name]
+
+
 __all__ = ["ASSIGN", "CONSTANT", "OPS", "PLACEHOLDER", "READ", "RECURRENT", "VARIABLE", "Op"]

@@ -59,6 +59,12 @@ class Op:
     view: bool = False
     passive: tuple[int, ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name: rows are told apart by identity, also in a graph that was copied or pickled."""
+        from . import row_named
+
+        return row_named, (self.name,)
+
     def operand(self, node: Node, index: int) -> str:
         """The name of one input of a node, for messages."""
         names: tuple[str, ...] = node.attributes.get("names", self.operands)
@@ -78,7 +84,7 @@ def require_float(label: str, name: str, info: TensorInfo) -> None:
 
 def require_integer(label: str, name: str, info: TensorInfo) -> None:
     if not info.dtype.startswith(("int", "uint")):
-        raise DTypeError(refusal(label, name, "whole numbers", info.dtype))
+        raise DTypeError(refusal(label, name, "integers", info.dtype))
 
 
 def require_same_type(label: str, names: Sequence[str], infos: Infos) -> None:
@@ -158,7 +164,7 @@ def broadcast_shapes(
     label: str, names: Sequence[str], shapes: Sequence[PartialShape]
 ) -> PartialShape:
     """The shape that all broadcast to; an unknown size is taken to fit."""
-    result = shapes[0]
+    result = shapes[0] if shapes else ()
     for name, shape in zip(names[1:], shapes[1:], strict=True):
         rank = max(len(result), len(shape))
         left = (1,) * (rank - len(result)) + result

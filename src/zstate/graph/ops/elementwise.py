@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...errors import DTypeError, OptionError, refusal
 from ...layout import TensorInfo
 from .base import (
@@ -17,6 +19,7 @@ from .base import (
     broadcast_shapes,
     only,
     require_float,
+    require_integer,
     require_number,
     require_same_type,
 )
@@ -137,7 +140,7 @@ _BINARY = ("primary", "secondary")
 def check_exponent(label: str, exponent: Any) -> None:
     """Whole numbers have no reciprocals among them."""
     if 0 not in exponent.shape and int(exponent.min()) < 0:
-        expected = "exponents of at least 0 for whole numbers (graph.cast makes floats of them)"
+        expected = "exponents of at least 0 for integers (graph.cast makes floats of them)"
         raise OptionError(refusal(label, "secondary", expected, str(int(exponent.min()))))
 
 
@@ -151,6 +154,36 @@ def _power_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
         return power(base, exponent)
 
     return checked
+
+
+def _integer_division_infer(
+    inputs: Infos, attributes: Attributes, label: str
+) -> dict[str, TensorInfo]:
+    require_same_type(label, _BINARY, inputs)
+    require_integer(label, "primary", inputs[0])
+    shape = broadcast_shapes(label, _BINARY, [info.shape for info in inputs])
+    return only(TensorInfo(shape, inputs[0].dtype))
+
+
+def _integer_division_prepare(
+    xp: Namespace, inputs: Infos, attributes: Attributes
+) -> Callable[..., Any]:
+    """Rounded towards 0. The one quotient that does not fit, of the least number and -1, wraps."""
+    floor_divide, where = xp.floor_divide, xp.where
+    is_signed = inputs[0].dtype.startswith("int")
+
+    def divide(primary: Any, secondary: Any) -> Any:
+        if (secondary == 0).any():
+            expected = "integers other than 0"
+            raise OptionError(refusal("integer_division", "secondary", expected, "0"))
+        with np.errstate(over="ignore"):
+            found = floor_divide(primary, secondary)
+        if not is_signed:
+            return found
+        is_below = ((primary < 0) != (secondary < 0)) & (found * secondary != primary)
+        return where(is_below, found + 1, found)
+
+    return divide
 
 
 def _floor_modulo_prepare(
@@ -222,6 +255,12 @@ ROWS = (
         lambda i, y, d: d / i[1],
         lambda i, y, d: -(d * y / i[1]),
         integers=False,
+    ),
+    Op(
+        "integer_division",
+        _integer_division_infer,
+        _integer_division_prepare,
+        operands=_BINARY,
     ),
     replace(
         _binary(

@@ -29,14 +29,27 @@ if TYPE_CHECKING:
     from ..tensor import Node, Tensor
 
 
-def _checked(label: str, indices: Any, size: int) -> Any:
+def _checked(label: str, indices: Any, size: int, name: str = "indices") -> Any:
     """The indices, if all of them are in range(size)."""
     if 0 not in indices.shape:
         low, high = int(indices.min()), int(indices.max())
         if low < 0 or high >= size:
             got = f"{low if low < 0 else high}"
-            raise OptionError(refusal(label, "indices", f"0 to {size - 1}", got))
+            raise OptionError(refusal(label, name, f"0 to {size - 1}", got))
     return indices
+
+
+def _lengths_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+    lengths, tensor = inputs
+    require_integer(label, "lengths", lengths)
+    axis_of(label, "tensor", 0, len(tensor.shape))
+    return only(lengths)
+
+
+def _lengths_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+    size, what = inputs[1].shape[0], attributes["what"]
+    assert size is not None
+    return lambda lengths, tensor: _checked(what, lengths, size + 1, "sequence_lens")
 
 
 def _one_hot_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -271,6 +284,16 @@ def _scatter_along_derivative(
 _UPDATES = ("updates", "indices")
 _AXIS = {"axis": "int"}
 ROWS = (
+    # The lengths, if all are within the first axis of the tensor [T,…].
+    Op(
+        "expect_lengths",
+        _lengths_infer,
+        _lengths_prepare,
+        operands=("lengths", "tensor"),
+        kinds={"what": "str"},
+        view=True,
+        passive=(1,),
+    ),
     Op(
         "one_hot",
         _one_hot_infer,
@@ -280,8 +303,8 @@ ROWS = (
             "depth": "int",
             "axis": "int",
             "dtype": "dtype",
-            "on_value": "float",
-            "off_value": "float",
+            "on_value": "number",
+            "off_value": "number",
         },
     ),
     Op(

@@ -199,7 +199,7 @@ ROWS = (
         _pad_infer,
         _pad_prepare,
         _pad_derivative,
-        kinds={"left": "ints", "right": "ints", "value": "float"},
+        kinds={"left": "ints", "right": "ints", "value": "number"},
     ),
     _AROUND,
     _GRADIENT,

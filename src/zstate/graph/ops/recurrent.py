@@ -1,5 +1,6 @@
 """The recurrent rows, from the table of operations; the engines compute them.
 
+Cells from equations share the rows "recurrent" and "recurrent_gradients": a node holds its cell.
 The derivative of a forward row is its gradient operation. It needs the training state, so a node
 without ``training`` gets a twin that has it; compiling makes one node of both.
 """
@@ -11,9 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ... import functional
-from ...errors import GraphError
-from ...layout import TensorInfo, check
-from ...operations import OPERATIONS, Operation
+from ...cells.decorator import CellDescriptor, MadeCell
+from ...errors import DTypeError, GraphError, OptionError, refusal
+from ...extensions import resets_info
+from ...layout import TensorInfo, cell_of, check, check_descriptor
+from ...operations import OPERATIONS, Operation, operations_of
+from ..tensor import result_name
 from .base import Attributes, Derivative, Infos, Op
 from .like import zeros_like
 
@@ -23,12 +27,49 @@ if TYPE_CHECKING:
     from ..tensor import Node, Tensor
 
 
-def _row(operation: Operation) -> Op:
-    """A row; its attributes are the descriptor, and the names of the inputs passed."""
+MADE = "recurrent"  # the row of every cell from equations
+
+
+def operation_of(op: str, attributes: Attributes) -> Operation:
+    """The operation of a node of these rows."""
+    if op in OPERATIONS:
+        return OPERATIONS[op]
+    forward, backward = operations_of(attributes["cell"].definition)
+    return forward if op == MADE else backward
+
+
+def title_of(node: Node) -> str:
+    """What a node computes, by the name that a reader knows: for a cell from equations, its own."""
+    made = "cell" in node.attributes
+    return operation_of(node.op.name, node.attributes).name if made else node.op.name
+
+
+def refuse_extensions(node: Node, where: str) -> None:
+    """Refuse a node with resets or heads, for a format whose layers have neither."""
+    if "resets" in node.attributes["names"]:
+        raise OptionError(refusal(title_of(node), "resets", f"none, as {where} has none", "some"))
+    heads = node.attributes["descriptor"].heads
+    if heads != 1:
+        raise OptionError(
+            refusal(title_of(node), "heads", f"1, as {where} has no more", str(heads))
+        )
+
+
+def _row(row: str, operands: tuple[str, ...], **kinds: str) -> Op:
+    """A row; its attributes are the descriptor, the names of the inputs passed, a cell."""
 
     def infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+        operation = operation_of(row, attributes)
         named = dict(zip(attributes["names"], inputs, strict=True))
-        layout = check(operation, named, attributes["descriptor"], label)
+        descriptor = check_descriptor(operation, attributes["descriptor"], label)
+        for parameter in operation.cell.own:
+            if parameter.required and parameter.name not in named:
+                expected = f"a parameter of {operation.cell.name}, [D·H]"
+                raise DTypeError(refusal(label, parameter.name, expected, "None"))
+        behind = dict(named)
+        if "resets" in named:
+            behind["resets"] = resets_info(label, named["resets"], named["source"], descriptor)
+        layout = check(operation, behind, descriptor, label)
         results = {}
         for name in layout.result_names():
             # A gradient has the shape of its input, whichever of the accepted forms that had.
@@ -37,28 +78,43 @@ def _row(operation: Operation) -> Op:
         return results
 
     def prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
+        operation = operation_of(row, attributes)
         names, descriptor = attributes["names"], attributes["descriptor"]
-        places = [names.index(name) if name in names else None for name in operation.inputs]
+        places = [names.index(each) if each in names else None for each in operation.inputs]
 
         def evaluate(*arrays: Any) -> tuple[Any, ...]:
             tensors = tuple([None if place is None else arrays[place] for place in places])
             result = functional.run(operation, tensors, descriptor, None)
             return tuple([array for array in result if array is not None])
 
-        return evaluate
+        made: MadeCell | None = attributes.get("cell")
+        if made is None or all(f"init_{state}" in names for state in made.initial):
+            return evaluate
+
+        def evaluate_filled(*arrays: Any) -> tuple[Any, ...]:
+            """With the cell's own initial values; nobody asked for their gradients."""
+            given = dict(zip(names, arrays, strict=True))
+            filled = made.initial_values(given, descriptor.bidirectional, descriptor.heads)
+            tensors = tuple(map((given | filled).get, operation.inputs))
+            result = functional.run(operation, tensors, descriptor, None)
+            left_out = filled if operation.is_gradient else ()
+            kept = zip(result._fields, result, strict=True)
+            return tuple([a for each, a in kept if a is not None and each not in left_out])
+
+        return evaluate_filled
 
     return Op(
-        operation.name,
+        row,
         infer,
         prepare,
-        None if operation.is_gradient else _derivative(operation),
-        operands=operation.inputs,
-        kinds={"names": "names", "descriptor": "descriptor"},
+        None if row.endswith("_gradients") else _derivative(f"{row}_gradients"),
+        operands=operands,
+        kinds={"names": "names", "descriptor": "descriptor", **kinds},
     )
 
 
-def _derivative(operation: Operation) -> Derivative:
-    backward = OPERATIONS[f"{operation.name}_gradients"]
+def _derivative(row: str) -> Derivative:
+    """The derivative of a forward row: a node of its gradient row."""
 
     def derivative(
         g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
@@ -72,31 +128,31 @@ def _derivative(operation: Operation) -> Derivative:
         trained = g.training_twin(node)
         results = dict(zip(_result_names(trained), trained.results, strict=True))
         inputs = dict(zip(node.attributes["names"], node.inputs, strict=True))
-        if incoming["state"] is None:
-            incoming["state"] = zeros_like(g, node.results[0])
-        for name, result in operation.cell.fed_back.items():
+        backward = operation_of(row, node.attributes)
+        first = backward.cell.states[0].name
+        if incoming[first] is None:
+            incoming[first] = zeros_like(g, node.results[0])
+        for name, result in backward.cell.fed_back.items():
             inputs[name] = results[result]
         if "input_weight" not in inputs:
             # Of a projected source only the shape is needed, which zState has as well: so its
             # buffer, as large as zState, is free behind the forward operation.
             inputs["source"] = results["training_state"]
-        for name, result in operation.cell.incoming.items():
+        for name, result in backward.cell.incoming.items():
             gradient = incoming.get(result)
             if gradient is not None:
                 inputs[name] = gradient
         names = tuple(name for name in backward.inputs if name in inputs)
-        attributes = {"names": names, "descriptor": trained.attributes["descriptor"]}
-        found = g.add_node(
-            RECURRENT[backward.name], tuple(inputs[name] for name in names), attributes, None
-        )
-        by_name = {tensor.name.rpartition(":")[2]: tensor for tensor in found}
+        attributes = {**trained.attributes, "names": names}
+        found = g.add_node(RECURRENT[row], tuple(inputs[name] for name in names), attributes, None)
+        by_name = {result_name(tensor): tensor for tensor in found}
         return [by_name.get(name) for name in node.attributes["names"]]
 
     return derivative
 
 
 def _result_names(node: Node) -> list[str]:
-    return [tensor.name.rpartition(":")[2] for tensor in node.results]
+    return [result_name(tensor) for tensor in node.results]
 
 
 def with_training(attributes: Attributes) -> dict[str, Any]:
@@ -104,13 +160,19 @@ def with_training(attributes: Attributes) -> dict[str, Any]:
     return {**attributes, "descriptor": replace(attributes["descriptor"], training=True)}
 
 
-def normal(descriptor: Any) -> Any:
-    """With training the cell always comes, so produce_cell makes no difference."""
-    if descriptor.training and hasattr(descriptor, "produce_cell"):
-        return replace(descriptor, produce_cell=False)
-    return descriptor
+def normal(attributes: Attributes) -> dict[str, Any]:
+    """With training every state comes, so the option that asks for them makes no difference."""
+    descriptor = attributes["descriptor"]
+    if not descriptor.training or isinstance(descriptor, CellDescriptor):  # gives every one anyway
+        return dict(attributes)
+    option = cell_of(descriptor).keeps_states
+    changes = {option: False} if option else {}
+    return {**attributes, "descriptor": replace(descriptor, **changes)}
 
 
-RECURRENT = {name: _row(operation) for name, operation in OPERATIONS.items()}
-FORWARD = {name for name, operation in OPERATIONS.items() if not operation.is_gradient}
+RECURRENT = {name: _row(name, operation.inputs) for name, operation in OPERATIONS.items()}
+for _name in (MADE, f"{MADE}_gradients"):
+    RECURRENT[_name] = _row(_name, ("source", "recurrent_weight"), cell="cell")
+BACKWARD = {name for name in RECURRENT if name.endswith("_gradients")}
+FORWARD = set(RECURRENT) - BACKWARD
 ROWS = tuple(RECURRENT.values())

@@ -7,6 +7,7 @@ without dimensions is written with the shape [1].
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from ...errors import GraphError, OptionError, refusal
@@ -85,8 +86,7 @@ def _file(
     step = "Runs the graph"
     if writer.updates:
         step += " and stores what it assigns to its variables: one step of training"
-    text = _TEMPLATE
-    for word, value in {
+    parts = {
         "NAME": name,
         "SINCE": ".".join(map(str, writer.since)),
         "FILE": string_text(weights),
@@ -96,9 +96,9 @@ def _file(
         "UPDATES": "\n".join(updates),
         "STEP": step,
         "FEEDS": "\n".join(feeds) if feeds else "    :",
-    }.items():
-        text = text.replace(f"«{word}»", value)
-    return text
+    }
+    # In one pass: names from the graph stand in the parts, and may look like a word to fill in.
+    return re.sub("«([A-Z]+)»", lambda word: parts[word[1]], _TEMPLATE)
 
 
 _TEMPLATE = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import OptionError, ShapeError, refusal
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # One row per op whose call is not its tensors in order: (writer, node, name) -> expression.
 
 Row = Callable[["Writer", Node, str], Call]
+_FAR = 2**31 - 1  # an end beyond any axis
 
 
 def _known_shape(tensor: Tensor) -> str:
@@ -108,11 +109,27 @@ def _split(w: Writer, node: Node, name: str) -> Call:
 
 
 def _slice(w: Writer, node: Node, name: str) -> Call:
+    return _sliced(w, node.inputs[0], windows(node.attributes), name)
+
+
+def _slice_to(w: Writer, node: Node, name: str) -> Call:
+    """A slice of an unknown size whose bounds are numbers."""
+    a, count = node.attributes, len(node.attributes["axes"])
+    if len(node.inputs) > 1 or min(a["strides"]) < 1:
+        expected = "known bounds, and strides of at least 1 of an unknown size"
+        raise OptionError(refusal("slice", "bounds", expected, f"{a['sizes']}, {a['strides']}"))
+    places = [slice(0, None, 1)] * len(node.inputs[0].shape)
+    for k, axis in enumerate(a["axes"]):
+        start, stop = int(a["sizes"][k]), int(a["sizes"][k + count])
+        places[axis] = slice(start, None if stop >= _FAR else stop, a["strides"][k])
+    return _sliced(w, node.inputs[0], places, name)
+
+
+def _sliced(w: Writer, source: Tensor, places: Sequence[slice], name: str) -> Call:
     """Bounds counted from the front where a size is known; open ends are masked elsewhere."""
-    (source,) = node.inputs
     all_bounds: list[tuple[int | None, ...]] = []
     mask = 0
-    for axis, (window, size) in enumerate(zip(windows(node.attributes), source.shape, strict=True)):
+    for axis, (window, size) in enumerate(zip(places, source.shape, strict=True)):
         if size is not None:
             all_bounds.append(window.indices(size))
         else:
@@ -260,7 +277,14 @@ def _random(w: Writer, node: Node, name: str) -> Call:
     raise OptionError(refusal(node.op.name, "state", expected, node.inputs[0].name))
 
 
+def _first(w: Writer, node: Node, name: str) -> Call:
+    """A check of the first operand, which MPSGraph has not."""
+    return call("identity(with:name:)", w.value(node.inputs[0]), name)
+
+
 ROWS: dict[str, Row] = {
+    "expect_lengths": _first,
+    "expect_sizes": _first,
     "reshape": _reshaped,
     "transpose": _arguments("transpose(_:permutation:name:)", "permutation"),
     "broadcast": _broadcast,
@@ -270,6 +294,7 @@ ROWS: dict[str, Row] = {
     "stack": _on_axis("stack(_:axis:name:)", 1),
     "split": _split,
     "slice": _slice,
+    "slice_to": _slice_to,
     "put_slice": _put_slice,
     "reverse": _reverse,
     "pad_tensor": _pad,

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...errors import DTypeError, refusal
+from ...errors import DTypeError, OptionError, refusal
 from ...mpsgraph.published import Method, methods_of
 from ..ops.base import axes_of
-from ..tensor import Node, Tensor
+from ..tensor import Node
 
 LABEL = "to_swift"
 _WIDTH = 110
@@ -79,11 +79,6 @@ def camel(snake: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def result_name(tensor: Tensor) -> str:
-    """The name of a result of a node."""
-    return tensor.name.rpartition(":")[2]
-
-
 def snake(camel: str) -> str:
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", camel)
 
@@ -94,6 +89,10 @@ def name_text(name: str, op: str) -> str:
 
 
 def string_text(name: str) -> str:
+    """A literal; Swift's strings hold no lone surrogates."""
+    if re.search("[\ud800-\udfff]", name):
+        expected = "names without lone surrogates, as Swift's strings have none"
+        raise OptionError(refusal(LABEL, "name", expected, ascii(name)))
     escaped = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     letters = (escaped.get(c) or (c if c.isprintable() else f"\\u{{{ord(c):x}}}") for c in name)
     return f'"{"".join(letters)}"'

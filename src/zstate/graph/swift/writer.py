@@ -7,13 +7,13 @@ from dataclasses import fields
 
 from ...arrays import NUMPY
 from ...descriptors import Activation, AnyDescriptor
-from ...errors import OptionError, ShapeError, ZStateError, refusal
+from ...errors import OptionError, ShapeError, ZStateError, refusal, within
 from ...layout import brackets
-from ...mpsgraph.published import Method, methods_for_op
+from ...mpsgraph.published import ACTIVATIONS, Method, methods_for_op
 from ...operations import OPERATIONS
 from ..ops import ASSIGN, CONSTANT, PLACEHOLDER, READ, VARIABLE
-from ..ops.recurrent import FORWARD
-from ..tensor import Node, Tensor
+from ..ops.recurrent import FORWARD, refuse_extensions, title_of
+from ..tensor import Node, Tensor, result_name
 from .rows import ROWS
 from .words import (
     INDENT,
@@ -28,13 +28,10 @@ from .words import (
     identifier,
     name_text,
     number_text,
-    result_name,
     shape_text,
     snake,
     wrapped,
 )
-
-_METHOD = "an operation that MPSGraph has a method for"
 
 
 class Writer:
@@ -69,7 +66,7 @@ class Writer:
             else:
                 self._row(node)
         except ZStateError as error:
-            raise type(error)(f"[{LABEL}] node {node.name!r} ({node.op.name}): {error}") from error
+            raise within(f"[{LABEL}] node {node.name!r} ({node.op.name})", error) from error
 
     def assign(self, name: str, variable: Node, tensor: Tensor) -> None:
         values = (self.names[variable.results[0]], self.value(tensor))
@@ -150,9 +147,9 @@ class Writer:
                 return call_of(method, *tensors, *(text(node) for _, text in said), name)
         advice = ""
         if node.op.lower is not None:
-            advice = "; it stands for unknown sizes: give the placeholders sizes, or compile the "
-            advice += "graph and write the program"
-        raise OptionError(refusal(node.op.name, "operation", _METHOD, "another") + advice)
+            advice = "; it stands for unknown sizes: give the placeholders sizes (`zstate graph "
+            advice += "--shape`), or compile the graph and write the program"
+        raise OptionError(f"MPSGraph has no {title_of(node)}{advice}")
 
     def _recurrent(self, node: Node) -> None:
         twin = self._twins.get(node, node)
@@ -164,9 +161,15 @@ class Writer:
     def _write_recurrent(self, node: Node, twin: Node) -> None:
         operation, descriptor = OPERATIONS[node.op.name], twin.attributes["descriptor"]
         tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
+        refuse_extensions(node, "MPSGraph")
         if getattr(descriptor, "peephole_on_new_cell", False):
             expected = "peepholes that look at c[t-1], as MPSGraph's do"
             raise OptionError(refusal(node.op.name, "peephole_on_new_cell", expected, "True"))
+        for name in descriptor.activation_fields:
+            kind = getattr(descriptor, name)
+            if kind not in ACTIVATIONS:
+                expected = f"one of MPSGraph's activations, {', '.join(ACTIVATIONS.values())}"
+                raise OptionError(refusal(node.op.name, name, expected, kind.name.lower()))
         if operation.is_gradient:
             _check_last_gradient(node, tensors)
             tensors["source"] = _source(tensors["source"])
@@ -201,7 +204,7 @@ class Writer:
 
 def _property(value: Activation | bool) -> str:
     if isinstance(value, Activation):
-        return f".{camel(value.name.lower())}"
+        return f".{ACTIVATIONS[value]}"
     return "true" if value else "false"
 
 
@@ -213,7 +216,7 @@ def _overload(op: str, said: Mapping[str, str]) -> Method:
 
     fitting = [method for method in methods_for_op(op) if set(said) <= labels(method)]
     if not fitting:  # a cell of zstate's own: the longest method of Apple's has every tensor
-        raise OptionError(refusal(op, "operation", _METHOD, "another"))
+        raise OptionError(f"MPSGraph has no {op}")
     return min(fitting, key=lambda method: len(method.parameters))
 
 
