@@ -233,3 +233,45 @@ def test_models_of_the_newer_exporter(name: str, rng: np.random.Generator, tmp_p
     program.save(str(path))
     feeds = {key: tensor.numpy() for key, tensor in tensors.items()}
     close(zo.load(path).run(feeds), runtime(path, feeds))
+
+
+def test_lists_and_numbers_are_arrays_of_the_declared_type() -> None:
+    model = zo.load(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]>
+            m (float[N] x, int64 k, bool[N] b) => (float[N] y, int64 i)
+            { f = Cast <to = 1> (k) z = Neg(x) s = Where(b, x, z) y = Mul(s, f) i = Add(k, k) }"""
+        )
+    )
+    for x, k, b in (
+        ([1.5, 2], 3, [True, False]),
+        ((np.float64(1.5), 2), np.int32(3), [1, 0]),
+        (np.array([1.5, 2], np.float32), np.array(3), np.array([True, False])),
+        ([1.5, 2], 3.0, (True, False)),
+    ):
+        found = model.run({"x": x, "k": k, "b": b})
+        np.testing.assert_array_equal(found["y"], np.array([4.5, -6], np.float32))
+        assert found["y"].dtype == np.float32 and found["i"].dtype == np.int64 and found["i"] == 6
+    assert len(model._programs) == 1
+    for name, value in (("k", 1.5), ("k", np.nan), ("k", 2**70), ("x", "ab"), ("x", [[1], [2, 3]])):
+        with pytest.raises(zs.DTypeError, match=rf"onnx.Model.run\] {name}: expected an array"):
+            model.run({"x": [1.0, 2.0], "k": 3, "b": [True, True], name: value})
+    with pytest.raises(zs.GraphError, match="feeds: expected"):
+        model.run([1, 2])  # type: ignore[arg-type]
+
+
+def test_a_wrong_feed_is_refused_in_the_name_of_the_call() -> None:
+    model = zo.load(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]>
+            m (float[2] x, float[2] y) => (float[2] z) { z = Add(x, y) }"""
+        )
+    )
+    ones = np.ones(2, np.float32)
+    for feeds, wrong in (
+        ({"x": ones}, r"feed 'y': expected an array float32\[2\], got nothing"),
+        ({"x": ones, "y": np.ones(2)}, "feed 'y': expected float32, got float64"),
+        ({"x": ones, "y": [1.0]}, r"feed 'y': expected \[2\], got \[1\]"),
+    ):
+        with pytest.raises(zs.ZStateError, match=rf"^\[onnx.Model.run\] {wrong}$"):
+            model.run(feeds)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import zstate as zs
@@ -255,6 +256,15 @@ def test_refusals(tmp_path: Path) -> None:
     assert not (tmp_path / "no.onnx").exists()
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(2,), name="x\ud83d")
+    for outputs in ({"y": g.tanh(x)}, {"y\udc80": g.constant(np.ones(2, np.float32))}):
+        with pytest.raises(zs.OptionError, match="name: expected names without lone surrogates"):
+            zo.save(g, outputs, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_outputs_may_share_a_tensor_or_be_an_input(tmp_path: Path) -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(2,), name="x")
@@ -269,3 +279,67 @@ def test_outputs_may_share_a_tensor_or_be_an_input(tmp_path: Path) -> None:
         "fixed": [3],
         "x2": [4, 6],
     }
+
+
+def recurrent_model(rng: np.random.Generator, kind: str, direction: str) -> Any:
+    """A layer with initial states, its steps normalised and projected, and its last states."""
+    count = 2 if direction == "bidirectional" else 1
+    rows = {"RNN": 1, "LSTM": 4, "GRU": 3}[kind] * H
+    lists = {"LSTM": ("c0", ", c")}
+    state, last = lists.get(kind, ("", ""))
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        m (float[time, batch, {I}] x, float[{count}, batch, {H}] h0, float[{count}, batch, {H}] c0)
+        => (float[time, batch, 2] scores,
+            float[{count}, batch, {H}] h, float[{count}, batch, {H}] c)
+        <int64[3] shape = {{0, 0, {count * H}}}>
+        {{
+            y, h{last} = {kind} <hidden_size = {H}, direction = "{direction}">
+                (x, W, R, B, , h0{", " + state if state else ""})
+            {"" if last else "c = Identity(c0)"}
+            turned = Transpose <perm = [0, 2, 1, 3]> (y)
+            steps = Reshape(turned, shape)
+            normal = LayerNormalization <axis = -1, epsilon = 0.001> (steps, gamma, beta)
+            weight = Transpose <perm = [1, 0]> (out)
+            scores = MatMul(normal, weight)
+        }}"""
+    )
+    shapes = {
+        "W": (count, rows, I),
+        "R": (count, rows, H),
+        "B": (count, 2 * rows),
+        "gamma": (count * H,),
+        "beta": (count * H,),
+        "out": (2, count * H),
+    }
+    for name, shape in shapes.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(normal(rng, *shape), name))
+    return proto
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_a_model_that_only_passes_through_stays_as_it_was(
+    rng: np.random.Generator, kind: str, direction: str, tmp_path: Path
+) -> None:
+    """The same nodes but those that rearrange weights, and the names of its dimensions."""
+    proto = recurrent_model(rng, kind, direction)
+    loaded = zo.load(proto)
+    zo.save(loaded.graph, loaded.outputs, tmp_path / "m.onnx")
+    saved = onnx.load(tmp_path / "m.onnx")
+    onnx.checker.check_model(saved, full_check=True)
+    kinds = sorted(node.op_type for node in saved.graph.node)
+    assert kinds == sorted(
+        ["LayerNormalization", "MatMul", "Reshape", "Transpose", kind]
+        + (["Identity"] if kind != "LSTM" else [])
+    )
+    for old, new in zip(
+        [*proto.graph.input, *proto.graph.output],
+        [*saved.graph.input, *saved.graph.output],
+        strict=True,
+    ):
+        assert old.type.tensor_type.shape == new.type.tensor_type.shape
+    count = 2 if direction == "bidirectional" else 1
+    feeds = {name: normal(rng, count, N, H) for name in ("h0", "c0")}
+    feeds = {"x": normal(rng, T, N, I), **feeds}
+    close(runtime(saved, feeds), runtime(proto, feeds))

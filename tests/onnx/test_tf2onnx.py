@@ -44,11 +44,17 @@ def classifier() -> Any:
 def speech_encoder() -> Any:
     x = Input((9, 12), name="x")
     h = layers.Conv1D(8, 3, padding="same", activation="relu")(x)
-    once = layers.LSTM(
-        6, return_sequences=True, activation="relu", recurrent_activation="hard_sigmoid"
-    )
+    once = layers.LSTM(6, return_sequences=True)
     h = layers.Bidirectional(layers.GRU(5, return_sequences=True))(layers.Bidirectional(once)(h))
     return tf.keras.Model(x, layers.Dense(3)(layers.BatchNormalization()(h)))
+
+
+def loops() -> Any:
+    """Keras 3's GRU and SimpleRNN, which tf2onnx writes as Loops."""
+    x = Input((None, 4), name="x")
+    h = layers.Bidirectional(layers.GRU(6, return_sequences=True))(x)
+    h = layers.GRU(5, return_sequences=True, reset_after=False)(h)
+    return tf.keras.Model(x, layers.Dense(3)(layers.SimpleRNN(6, go_backwards=True)(h)))
 
 
 def masked() -> Any:
@@ -79,6 +85,14 @@ def test_exported_models(build: Callable[[], Any]) -> None:
     loaded = zo.load(proto)
     found = [n for n in loaded.graph.nodes if n.op.name in ("lstm", "gru")]
     assert len(found) >= len(kinds)
+    close(loaded.run(feeds), runtime(proto, feeds))
+
+
+def test_layers_that_are_loops() -> None:
+    proto, feeds = exported(loops, np.random.default_rng(6))
+    loaded = zo.load(proto)
+    found = [n.op.name for n in loaded.graph.nodes if n.op.name in ("gru", "single_gate_rnn")]
+    assert sorted(found) == ["gru", "gru", "gru", "single_gate_rnn"]
     close(loaded.run(feeds), runtime(proto, feeds))
 
 

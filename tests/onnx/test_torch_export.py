@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -33,49 +34,147 @@ class Model(torch.nn.Module):
         return (self.out(y), states) if self.with_states else self.out(y)
 
 
-def check(model: Model, feeds: dict[str, Any], dynamic: Any, path: Path) -> set[str]:
-    """The kinds of nodes in the exported file, whose outputs are the model's."""
+def check(
+    model: torch.nn.Module, feeds: dict[str, Any], dynamic: Any, path: Path, has_table: bool = True
+) -> set[str]:
+    """The kinds of nodes in the exported file, whose outputs are the model's: onnxruntime's, and
+    those of the file as zstate loads it."""
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
+    more = {"custom_translation_table": zo.torch_translations()} if has_table else {}
     program = torch.onnx.export(
         model.eval(),
         tuple(feeds.values()),
         dynamo=True,
         dynamic_shapes=dynamic,
-        custom_translation_table=zo.torch_translations(),
         verbose=False,
+        **more,
     )
     program.save(str(path))
     with torch.no_grad():
         wanted = torch.utils._pytree.tree_leaves(model(*feeds.values()))
-    found = runtime(path, {name: tensor.numpy() for name, tensor in feeds.items()})
-    for array, tensor in zip(found.values(), wanted, strict=True):
-        np.testing.assert_allclose(array, tensor.numpy(), rtol=0, atol=2e-6)
+    arrays = {name: tensor.numpy() for name, tensor in feeds.items()}
+    for found in (runtime(path, arrays), zo.load(path).run(arrays)):
+        for array, tensor in zip(found.values(), wanted, strict=True):
+            np.testing.assert_allclose(array, tensor.numpy(), rtol=0, atol=2e-6)
     return {node.op_type for node in onnx.load(path).graph.node}
 
 
-@pytest.mark.parametrize("with_lengths", [False, True])
-@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-def test_layers(kind: str, bidirectional: bool, with_lengths: bool, tmp_path: Path) -> None:
-    layer = getattr(zt, kind)(I, H, num_layers=2, bidirectional=bidirectional)
-    model = Model(layer, H * (1 + bidirectional), False)
-    feeds = {"x": torch.randn(T, N, I)}
-    dynamic: dict[str, Any] | None = {"x": {0: torch.export.Dim("T"), 1: torch.export.Dim("N")}}
-    if with_lengths:
-        feeds["lengths"] = LENGTHS
-        dynamic = None
-    kinds = check(model, feeds, dynamic, tmp_path / "m.onnx")
+def test_layers_with_a_table(kind: str, tmp_path: Path) -> None:
+    """A table changes nothing where ONNX has a node."""
+    dynamic = {"x": {0: torch.export.Dim("T"), 1: torch.export.Dim("N")}}
+    model = Model(getattr(zt, kind)(I, H, bidirectional=True), 2 * H, True)
+    kinds = check(model, {"x": torch.randn(T, N, I)}, dynamic, tmp_path / "m.onnx")
     assert kind in kinds and "Scan" not in kinds
 
 
+class Parts(torch.nn.Module):
+    """What a table of translations gets: one operation, its states and, of an LSTM, its cells."""
+
+    def __init__(self, kind: str, options: dict[str, Any], bidirectional: bool) -> None:
+        super().__init__()
+        self.function = {"RNN": zs.single_gate_rnn, "LSTM": zs.lstm, "GRU": zs.gru}[kind]
+        fields = {"bidirectional": bidirectional, **options}
+        fields |= {"produce_cell": True} if kind == "LSTM" else {}
+        names = {"RNN": zs.SingleGateRNNDescriptor, "LSTM": zs.LSTMDescriptor}
+        self.descriptor = names.get(kind, zs.GRUDescriptor)(**fields)
+        count, rows = 1 + bidirectional, {"RNN": 1, "LSTM": 4, "GRU": 3}[kind] * H
+        shapes: dict[str, tuple[int, ...]] = {
+            "recurrent_weight": (2, rows, H) if bidirectional else (rows, H),
+            "input_weight": (count * rows, I),
+            "bias": (count * rows,),
+            "init_state": (N, count * H),
+        }
+        if options.get("reset_after"):
+            shapes["secondary_bias"] = (count * H,)
+        if "peephole_on_new_cell" in options:
+            shapes["peephole"] = (2, rows) if bidirectional else (rows,)
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape)))
+
+    def forward(self, x: Any) -> Any:
+        found = self.function(x, **dict(self.named_parameters()), descriptor=self.descriptor)
+        return [each for each in found if each is not None]
+
+
+HARD = zs.Activation.HARD_SIGMOID
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("RNN", {"activation": zs.Activation.TANH}),
+    ("RNN", {"activation": HARD}),
+    ("LSTM", {}),
+    ("LSTM", {"forget_gate_last": True, "input_gate_activation": HARD}),
+    ("LSTM", {"peephole_on_new_cell": False}),
+    ("LSTM", {"peephole_on_new_cell": True}),
+    ("GRU", {"reset_after": True, "reset_gate_first": True}),
+    ("GRU", {"flip_z": True, "reset_after": True}),
+    ("GRU", {"update_gate_activation": HARD}),
+]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("kind", "options"), VARIANTS)
+def test_operations_by_the_table(
+    kind: str, options: dict[str, Any], bidirectional: bool, tmp_path: Path
+) -> None:
+    """Every cell and option; the Scan that holds what ONNX has no node for is read back."""
+    model = Parts(kind, options, bidirectional)
+    kinds = check(model, {"x": torch.randn(T, N, I)}, None, tmp_path / "m.onnx")
+    loaded = zo.load(tmp_path / "m.onnx")
+    names = {"RNN": "single_gate_rnn", "LSTM": "lstm", "GRU": "gru"}
+    assert names[kind] in [node.op.name for node in loaded.graph.nodes]
+    assert (
+        kind in kinds
+        or [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node].count("Scan")
+        == 1 + bidirectional
+    )
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-def test_last_states(kind: str, tmp_path: Path) -> None:
-    """An LSTM's last cell comes from a Scan beside the node; the others need none."""
-    for lengths in ({}, {"lengths": LENGTHS}):
-        model = Model(getattr(zt, kind)(I, H, bidirectional=True), 2 * H, True)
-        kinds = check(model, {"x": torch.randn(T, N, I), **lengths}, None, tmp_path / "m.onnx")
-        assert kind in kinds and ("Scan" in kinds) == (kind == "LSTM")
+def test_the_default_exporter(kind: str, bidirectional: bool, tmp_path: Path) -> None:
+    """Without a table a layer is a node of ONNX's own, lengths and last states and all."""
+    layer = getattr(zt, kind)(I, H, num_layers=2, bidirectional=bidirectional)
+    model = Model(layer, H * (1 + bidirectional), True)
+    feeds = {"x": torch.randn(T, N, I), "lengths": LENGTHS}
+    steps, batch = torch.export.Dim("T"), torch.export.Dim("N")
+    dynamic = {"x": {0: steps, 1: batch}, "lengths": {0: batch}}
+    kinds = check(model, feeds, dynamic, tmp_path / "m.onnx", has_table=False)
+    assert kind in kinds and not kinds & {"Scan", "Gather", "Slice", "Split", "Pad", "Where"}
+    nodes = onnx.load(tmp_path / "m.onnx").graph.node
+    assert [node.op_type for node in nodes].count(kind) == 2 and len(nodes) < 16
+
+
+class WithState(torch.nn.Module):
+    """A layer from given states, on sequences some of which are empty, and a cell behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.cell = (
+            zt.GRU(I, H, batch_first=True, dtype=torch.float32),
+            zt.LSTMCell(H, 3),
+        )
+
+    def forward(self, x: Any, lengths: Any, h: Any) -> Any:
+        y, last = self.layer(x, h, lengths=lengths)
+        return y, last, self.cell(last[0])
+
+
+def test_empty_sequences_keep_their_state_and_cells_are_nodes(tmp_path: Path) -> None:
+    feeds = {
+        "x": torch.randn(N, T, I),
+        "lengths": torch.tensor([0, 7, 3]),
+        "h": torch.randn(1, N, H),
+    }
+    kinds = check(WithState(), feeds, None, tmp_path / "m.onnx", has_table=False)
+    assert {"GRU", "LSTM"} <= kinds
+
+
+def test_without_a_table_the_error_says_where_to_get_one() -> None:
+    model = Model(zt.LSTM(I, H, peephole=True), H, False).eval()
+    gc.collect()
+    with pytest.raises(RuntimeError, match=r"zstate.onnx.torch_translations\(\)"):
+        torch.onnx.export(model, (torch.randn(T, N, I),), dynamo=True, verbose=False)
 
 
 def test_what_onnx_has_no_node_for(tmp_path: Path) -> None:
@@ -91,12 +190,3 @@ def test_peepholes(on_new_cell: bool, tmp_path: Path) -> None:
     layer = zt.LSTM(I, H, peephole=True, peephole_on_new_cell=on_new_cell)
     kinds = check(Model(layer, H, False), {"x": torch.randn(T, N, I)}, None, tmp_path / "m.onnx")
     assert "Scan" in kinds and "LSTM" not in kinds  # ONNX has no peephole on the cell gate
-
-
-def test_zstate_loads_what_was_exported(tmp_path: Path) -> None:
-    model = Model(zt.LSTM(I, H, num_layers=2, bidirectional=True), 2 * H, False)
-    feeds = {"x": torch.randn(T, N, I)}
-    check(model, feeds, None, tmp_path / "m.onnx")
-    loaded = zo.load(tmp_path / "m.onnx")
-    (found,) = loaded.run({"x": feeds["x"].numpy()}).values()
-    np.testing.assert_allclose(found, model(feeds["x"]).detach().numpy(), rtol=0, atol=2e-6)

@@ -13,3 +13,7 @@ from .loading import Model, NeedsValueError, load
 from .saving import save
 
 __all__ = ["Model", "NeedsValueError", "load", "save", "torch_translations"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

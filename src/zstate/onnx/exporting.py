@@ -4,8 +4,8 @@
                       custom_translation_table=zstate.onnx.torch_translations())
 
 An operator of zstate becomes what ``save`` makes of the graph's node: RNN, LSTM, GRU or a Scan.
-The cells of all steps, which an LSTM node does not give, come from a Scan beside it; the exporter
-drops that one where nobody reads them.
+Further states of all steps, which an LSTM node does not give, come from a Scan beside it; the
+exporter drops that one where nobody reads them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from ..operations import OPERATIONS
 from .package import onnx_package
 from .saving import Exporter
 from .scan import scan
-from .writing import recurrent
+from .writing import native_words, recurrent
 
 
 def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -33,7 +34,18 @@ def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     from .. import torch as _  # noqa: F401, which registers the operators
 
-    return {getattr(torch.ops.zstate, cell).default: _translation(cell) for cell in DESCRIPTORS}
+    table = {getattr(torch.ops.zstate, cell).default: _translation(cell) for cell in DESCRIPTORS}
+    _IN_USE.update(table.values())
+    return table
+
+
+# The translations of the tables that somebody holds, as torch does while it exports with one.
+_IN_USE: WeakSet[Callable[..., Any]] = WeakSet()
+
+
+def has_table() -> bool:
+    """Whether there is a table of translations, for an export that needs one."""
+    return len(_IN_USE) > 0
 
 
 def _translation(cell: str) -> Callable[..., Any]:
@@ -41,22 +53,27 @@ def _translation(cell: str) -> Callable[..., Any]:
     from ..torch.descriptor_text import decode
 
     operation = OPERATIONS[cell]
+    states = tuple(state.name for state in operation.cell.states)
+    keeps_states = operation.cell.keeps_states
 
     def translate(*arguments: Any) -> Any:
         values = dict(zip(operation.inputs, arguments, strict=False))
         text = arguments[len(operation.inputs)]
         # What gradients need is no part of a model that only runs.
-        descriptor: Any = replace(decode(operation, text), training=False)
-        if cell == "lstm":
-            descriptor = replace(descriptor, produce_cell=False)
+        options: dict[str, Any] = {"training": False}
+        if keeps_states is not None:
+            options[keeps_states] = False
+        descriptor: Any = replace(decode(operation, text), **options)
         present = {name: value for name, value in values.items() if value is not None}
         writer = _Writer(present["source"])
-        state, *_ = recurrent(writer, _node(cell, descriptor, present))
         empty = writer.constant(np.zeros(0, _dtype(present["source"])))
-        if cell != "lstm":
-            return state, empty
-        _, cells = scan(writer, _node(cell, replace(descriptor, produce_cell=True), present))
-        return state, cells, empty
+        node = _node(cell, descriptor, present, states[:1])
+        if len(states) == 1:
+            return recurrent(writer, node)[0], empty
+        found = scan(writer, _node(cell, descriptor, present, states))
+        if native_words(writer, node) is not None:
+            found = [recurrent(writer, node)[0], *found[1:]]
+        return *found, empty
 
     return _with_signature(translate, [*operation.inputs])
 
@@ -97,16 +114,14 @@ def _dtype(value: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _node(cell: str, descriptor: Any, present: dict[str, Any]) -> Any:
+def _node(cell: str, descriptor: Any, present: dict[str, Any], states: tuple[str, ...]) -> Any:
     inputs = []
     for name, value in present.items():
         if value.shape is None:
             raise OptionError(refusal("onnx.torch_translations", name, "a known rank", "none"))
         sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
         inputs.append(_Input(value, name, sizes, _dtype(value).name))
-    results = [SimpleNamespace(name="state")]
-    if getattr(descriptor, "produce_cell", False):
-        results.append(SimpleNamespace(name="cells"))
+    results = [SimpleNamespace(name=name) for name in states]
     attributes = {"names": tuple(present), "descriptor": descriptor}
     return SimpleNamespace(
         op=SimpleNamespace(name=cell), attributes=attributes, inputs=inputs, results=results
@@ -123,7 +138,8 @@ class _Writer(Exporter):
         self.onnx, self._ir = onnx_package(), onnx_ir
         self._recorder: Any = evaluator.default()  # the exporter's, which lists the nodes
         self._kind = type(like)  # of its values
-        self.readers, self.outputs, self.nodes, self._used = {}, {}, [], set()
+        self.readers, self.outputs, self.nodes, self._used = {}, {}, [], {}
+        self._known: dict[Any, Any] = {}
         self._in_body = False
         self._captured: dict[int, tuple[str, Any]] = {}
 

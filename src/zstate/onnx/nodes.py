@@ -10,19 +10,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import OptionError, refusal
-from . import shapes
+from . import loop_reading, shapes
 from .loading import Node, Row
-from .operators import contractions, elementwise, indexing, reductions, shaping, values
+from .operators import contractions, einsum, elementwise, indexing, reductions, shaping, values
 from .recurrent import CELLS, recurrent
 from .scan_reading import scan
 
 ROWS: dict[str, Row] = {
     **elementwise.ROWS,
     **contractions.ROWS,
+    **einsum.ROWS,
     **reductions.ROWS,
     **indexing.ROWS,
     **shaping.ROWS,
     **values.ROWS,
+    **loop_reading.ROWS,
     **dict.fromkeys(CELLS, recurrent),
     "Scan": scan,
     "Shape": shapes.shape,

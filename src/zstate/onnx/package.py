@@ -12,5 +12,5 @@ def onnx_package() -> Any:
         import onnx.helper
         import onnx.numpy_helper
     except ImportError as error:
-        raise ImportError("zstate.onnx needs the package onnx: pip install zstate[onnx]") from error
+        raise ImportError("zstate.onnx needs onnx: pip install 'zstate[onnx]'") from error
     return onnx

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError, refusal
-from ..layout import brackets
+from ..graph.ops.base import check_size
+from ..layout import TensorInfo, brackets
 from ..types import Array
 from .package import onnx_package
 
@@ -37,7 +38,9 @@ def read_model(source: Any) -> tuple[Any, Path | None]:
         try:
             model.ParseFromString(path.read_bytes())
         except OSError as error:
-            raise GraphError(refusal(LABEL, what, "a file", str(error))) from error
+            raise GraphError(
+                refusal(LABEL, what, "a file", error.strerror or str(error))
+            ) from error
         except Exception as error:  # protobuf's own, which differs from version to version
             raise GraphError(refusal(LABEL, what, "a whole ONNX file", str(error))) from error
     else:
@@ -70,6 +73,7 @@ def array_of(tensor: Any, folder: Path | None) -> Array:
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise ShapeError(refusal(LABEL, what, "sizes of at least 0", brackets(shape)))
+    check_size(f"{LABEL}: {what}", TensorInfo(shape, dtype.name))
     count = math.prod(shape)
     if tensor.HasField("segment"):
         raise GraphError(refusal(LABEL, what, "a whole tensor", "a segment"))

@@ -17,14 +17,15 @@ from ..convert import FRAMEWORKS
 from ..convert.blocks import peephole_options
 from ..convert.options import TAKES_ALPHA, TAKES_BETA, options
 from ..convert.table import LSTM, RNN
-from ..descriptors import AnyDescriptor
+from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops.like import broadcast_like
 from ..layout import DESCRIPTORS, brackets, gate_order
 from ..types import Array
 from .loading import Node
-from .operators.indexing import steps_at, within_lengths
+from .operators.indexing import steps_at, within_lengths, within_steps
+from .sizes import expect_sizes
 
 ROW = FRAMEWORKS["onnx"]
 CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": "gru"}
@@ -32,6 +33,15 @@ CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": "gru"}
 W, R, B, LENGTHS, H0, C0, P = range(1, 8)
 _WEIGHTS = (W, R, B, P)
 _NO_CLIP = float(np.finfo(np.float32).max)
+_WORDS = {kind: word for word, kind in ROW.words.items()}
+
+
+def activation_word(cell: str, kind: Activation) -> str:
+    """ONNX's word for an activation."""
+    if kind not in _WORDS:
+        expected = f"one that ONNX is written with: {', '.join(_WORDS.values())}"
+        raise OptionError(refusal(cell, "activation", expected, kind.name.lower()))
+    return _WORDS[kind]
 
 
 def gate_rows(theirs: Sequence[str], ours: Sequence[str], hidden: int) -> Array:
@@ -61,10 +71,11 @@ def recurrent(node: Node) -> list[Tensor | None]:
     if len(source.shape) != 3:
         raise ShapeError(refusal(node.kind, "X", "[T,N,I]", brackets(source.shape)))
     source = g.transpose(source, [1, 0, 2]) if layout else source
-    hidden, size = _hidden(node, cell, count, attributes.get("hidden_size"))
-    if source.shape[2] not in (None, size):
+    hidden, shapes = _shapes(node, cell, count, attributes.get("hidden_size"))
+    size = shapes[W][2]
+    if size != -1 and source.shape[2] not in (None, size):
         raise ShapeError(refusal(node.kind, "X", f"[T,N,{size}]", brackets(source.shape)))
-    tensors = _weights(node, cell, descriptors[0], count, hidden)
+    tensors = _weights(node, cell, descriptors[0], count, hidden, shapes)
     tensors |= _states(node, layout, count)
     lengths = _lengths(node, source)
     if count == 2 and descriptors[0] == descriptors[1] and lengths is None:
@@ -132,27 +143,23 @@ def _by_direction(cell: str, facts: dict[str, Any], count: int) -> list[dict[str
     return found
 
 
-def _hidden(node: Node, cell: str, count: int, told: Any) -> tuple[int, int]:
-    """H and I, from the weights' shapes, which are checked."""
-    gates = len(ROW.gates[cell])
-    recurrent_weight, weight = (_shape(node, k) for k in (R, W))
-    if len(recurrent_weight) != 3 or len(weight) != 3 or None in recurrent_weight + weight:
-        raise ShapeError(refusal(node.kind, "W and R", "known [D,G·H,…]", brackets(weight)))
-    hidden = recurrent_weight[2]
-    if told is not None and told != hidden:
+def _shapes(node: Node, cell: str, count: int, told: Any) -> tuple[int, dict[int, tuple[int, ...]]]:
+    """H, and the shapes that the weights are to have; -1 is a size that is not known yet."""
+    sizes = [_shape(node, index)[2:3] for index in (R, W)]
+    hidden, size = (each[0] if each and each[0] is not None else -1 for each in sizes)
+    if hidden == -1 and (told is None or told < 0):
+        got = brackets(_shape(node, R))
+        raise ShapeError(refusal(node.kind, "R", "[D,G·H,H] whose H is known", got))
+    if hidden != -1 and told not in (None, hidden):
         raise ShapeError(refusal(node.kind, "R", f"hidden_size = {told}", str(hidden)))
-    rows = gates * hidden
-    expected = {
-        W: (count, rows, weight[2]),
+    hidden = int(told) if hidden == -1 else hidden
+    rows = len(ROW.gates[cell]) * hidden
+    return hidden, {
+        W: (count, rows, size),
         R: (count, rows, hidden),
         B: (count, 2 * rows),
         P: (count, 3 * hidden),
     }
-    for index, shape in expected.items():
-        if node.has(index) and (index != P or cell == LSTM) and _shape(node, index) != shape:
-            got = brackets(_shape(node, index))
-            raise ShapeError(refusal(node.kind, _NAMES[index], brackets(shape), got))
-    return hidden, weight[2]
 
 
 _NAMES = {W: "W", R: "R", B: "B", P: "P"}
@@ -166,7 +173,12 @@ def _shape(node: Node, index: int) -> tuple[Any, ...]:
 
 
 def _weights(
-    node: Node, cell: str, descriptor: AnyDescriptor, count: int, hidden: int
+    node: Node,
+    cell: str,
+    descriptor: AnyDescriptor,
+    count: int,
+    hidden: int,
+    shapes: Mapping[int, Sequence[int]],
 ) -> dict[str, Tensor]:
     """The weights of all directions in zstate's layout.
 
@@ -179,11 +191,15 @@ def _weights(
     key = (node.kind, count, *names.values(), getattr(descriptor, "reset_after", None))
     if key in owner.shared:
         return dict(owner.shared[key])
+
+    def checked(tensor: Tensor, index: int) -> Tensor:
+        return expect_sizes(tensor, shapes[index], f"{node.kind} {_NAMES[index]}")
+
     if not all(owner.is_own(name, node.proto, index) for index, name in names.items()):
-        tensors = {index: node.tensor(index) for index in places}
+        tensors = {index: checked(node.tensor(index), index) for index in places}
         return _turned(node.graph, tensors, cell, descriptor, count, hidden)
     scratch = Graph()
-    arrays = {index: scratch.constant(owner.arrays[name]) for index, name in names.items()}
+    arrays = {k: checked(scratch.constant(owner.arrays[name]), k) for k, name in names.items()}
     turned = _turned(scratch, arrays, cell, descriptor, count, hidden)
     values = scratch.run({}, turned.values())
     made = {}
@@ -214,9 +230,8 @@ def _turned(
     """ONNX's W, R, B, P [D,…] as the tensors of the functional call, by nodes of a graph."""
     theirs, ours = tuple(ROW.gates[cell]), gate_order(descriptor)
     rows = len(ours) * hidden
-    order = g.constant(gate_rows(theirs, ours, hidden))
-    weight = g.gather(tensors[W], order, axis=1)
-    matrix = g.gather(tensors[R], order, axis=1)
+    weight = _ordered(g, tensors[W], theirs, ours)
+    matrix = _ordered(g, tensors[R], theirs, ours)
     found = {
         "input_weight": g.reshape(weight, (count * rows, -1)),
         "recurrent_weight": matrix if count == 2 else g.reshape(matrix, (rows, hidden)),
@@ -230,16 +245,22 @@ def _turned(
             )
             found["secondary_bias"] = g.reshape(inner, (count * hidden,))
             second = g.concat_tensors([before, inner * 0.0, after], axis=1)
-        bias = g.gather(own + second, order, axis=1)
+        bias = _ordered(g, own + second, theirs, ours)
         found["bias"] = g.reshape(bias, (count * rows,))
     if P in tensors:
         zeros = g.constant(0.0, shape=(count, hidden), dtype=tensors[P].dtype)
         whole = g.concat_tensors([tensors[P], zeros], axis=1)
-        peephole = g.gather(
-            whole, g.constant(gate_rows((*ROW.peephole, "z"), ours, hidden)), axis=1
-        )
+        peephole = _ordered(g, whole, (*ROW.peephole, "z"), ours)
         found["peephole"] = peephole if count == 2 else g.reshape(peephole, (rows,))
     return found
+
+
+def _ordered(g: Graph, tensor: Tensor, theirs: Sequence[str], ours: Sequence[str]) -> Tensor:
+    """[D,G·H,…] with the gates in another order."""
+    if tuple(theirs) == tuple(ours):
+        return tensor
+    blocks = dict(zip(theirs, g.split(tensor, len(theirs), axis=1), strict=True))
+    return g.concat_tensors([blocks[gate] for gate in ours], axis=1)
 
 
 def _states(node: Node, layout: int, count: int) -> dict[str, Tensor]:
@@ -275,8 +296,9 @@ def _lengths(node: Node, source: Tensor) -> Tensor | None:
     tensor = node.tensor(LENGTHS)
     if len(tensor.shape) != 1 or not tensor.dtype.startswith("int"):
         got = f"{tensor.dtype}{brackets(tensor.shape)}"
-        raise ShapeError(refusal(node.kind, "sequence_lens", "whole numbers [N]", got))
-    return node.graph.cast(tensor, "int64")
+        raise ShapeError(refusal(node.kind, "sequence_lens", "integers [N]", got))
+    tensor = expect_sizes(tensor, [node.size(source, 1)], f"{node.kind} sequence_lens")
+    return within_steps(node, tensor, source)
 
 
 def _part(

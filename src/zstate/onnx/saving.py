@@ -13,8 +13,8 @@ from ..arrays import NUMPY
 from ..errors import GraphError, OptionError, ZStateError, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
-from ..graph.ops.base import axes_of
-from ..graph.ops.recurrent import FORWARD
+from ..graph.ops.base import axes_of, known
+from ..graph.ops.recurrent import FORWARD, title_of
 from ..graph.tensor import Node
 from ..types import Array
 from .package import onnx_package
@@ -56,15 +56,22 @@ class Exporter:
                 raise GraphError(refusal(LABEL, "outputs", "names", repr(name)))
         self.outputs = dict(outputs)
         self.graph_nodes = graph.needed(outputs.values())
+        for name in (*outputs, *(node.name for node in self.graph_nodes)):
+            if name != name.encode(errors="replace").decode():
+                expected = "names without lone surrogates, as UTF-8 has none"
+                raise OptionError(refusal(LABEL, "name", expected, ascii(name)))
         self.readers: dict[Tensor, list[Node]] = {}
         for node in self.graph_nodes:
             for tensor in node.inputs:
                 self.readers.setdefault(tensor, []).append(node)
         self.names: dict[Tensor, Any] = {}
+        self.arrays: dict[Tensor, Array] = {}  # of what depends on constants and variables alone
+        self.axis_names = graph.axis_names
         self.nodes: list[Any] = []
         self.initialisers: dict[str, Any] = {}
-        self._used: set[str] = set(outputs)
-        self._outside: list[Any] = []
+        self._used: dict[str, int] = dict.fromkeys(outputs, 1)  # and how many were made of it
+        self._known: dict[Any, Any] = {}  # the result of a node by what it computes
+        self._outside: tuple[list[Any], dict[Any, Any]] = ([], {})
 
     def model(self) -> Any:
         """The ModelProto."""
@@ -76,6 +83,8 @@ class Exporter:
                 self.names[node.results[0]] = inputs[-1].name
         for node in self.graph_nodes:
             if node.op in (PLACEHOLDER, CONSTANT, VARIABLE) or node.results[0] in self.names:
+                continue
+            if self._folded(node):
                 continue
             try:
                 found = self._written(node)
@@ -89,9 +98,10 @@ class Exporter:
         for name, tensor in self.outputs.items():
             self.nodes.append(helper.make_node("Identity", [self.name(tensor)], [name]))
         outputs = [self._declared(tensor, name) for name, tensor in self.outputs.items()]
-        graph = helper.make_graph(
-            self._without_copies(), "zstate", inputs, outputs, [*self.initialisers.values()]
-        )
+        nodes = self._without_unread(self._without_copies())
+        read = {name for node in nodes for name in _names_read(node)}
+        kept = [tensor for name, tensor in self.initialisers.items() if name in read]
+        graph = helper.make_graph(nodes, "zstate", inputs, outputs, kept)
         opset = helper.make_opsetid("", OPSET)
         return helper.make_model(
             graph, ir_version=IR_VERSION, opset_imports=[opset], producer_name="zstate"
@@ -100,8 +110,7 @@ class Exporter:
     def name(self, tensor: Tensor) -> Any:
         """The name of a tensor's value; a constant or a variable becomes an initialiser."""
         if tensor not in self.names:
-            if tensor.node.op in (CONSTANT, VARIABLE):
-                array = NUMPY.asarray(tensor.node.attributes["store"].value)
+            if (array := self._array(tensor)) is not None:
                 self.names[tensor] = self.constant(array, tensor.name)
             else:
                 expected = "a result that ONNX has"
@@ -109,36 +118,64 @@ class Exporter:
         return self.names[tensor]
 
     def value(self, tensor: Tensor) -> Value:
-        """The array of a constant or a variable, else the name."""
+        """The array of what depends on constants and variables alone, else the name."""
+        array = self._array(tensor)
+        return self.name(tensor) if array is None else array
+
+    def _array(self, tensor: Tensor) -> Array | None:
         if tensor.node.op in (CONSTANT, VARIABLE):
             array: Array = NUMPY.asarray(tensor.node.attributes["store"].value)
             return array
-        return self.name(tensor)
+        return self.arrays.get(tensor)
+
+    def _folded(self, node: Node) -> bool:
+        """Whether a node only rearranges weights, which are then written as it leaves them."""
+        arrays = [self._array(tensor) for tensor in node.inputs]
+        if not arrays or node.op.prepare is None or node.op.name in FORWARD:
+            return False
+        given = [array for array in arrays if array is not None]
+        shapes = [known(tensor.shape) for tensor in node.results]
+        if len(given) < len(arrays) or None in shapes:
+            return False
+        count = sum(math.prod(shape) for shape in shapes if shape is not None)
+        if count > sum(array.size for array in given):  # the file would grow
+            return False
+        self.arrays.update(zip(node.results, node.evaluated(given), strict=True))
+        return True
 
     def named(self, value: Value, hint: str = "constant") -> Any:
         return self.constant(value, hint) if isinstance(value, np.ndarray) else value
 
     def constant(self, array: Any, hint: str = "constant") -> Any:
-        """The name of a new initialiser."""
+        """The name of a new initialiser; small ones without a name of their own are shared."""
+        array = np.ascontiguousarray(array).reshape(np.shape(array))
+        is_shared = hint == "constant" and array.size < 64
+        key = (array.dtype.name, array.shape, array.tobytes() if is_shared else hint)
+        if is_shared and key in self._known:
+            return self._known[key]
         name = self._name(hint)
-        found = self.onnx.numpy_helper.from_array(
-            np.ascontiguousarray(array).reshape(np.shape(array))
-        )
+        found = self.onnx.numpy_helper.from_array(array)
         found.name = name
         self.initialisers[name] = found
+        if is_shared:
+            self._known[key] = name
         return name
 
     def ints(self, *values: int) -> Any:
         return self.constant(np.array(values, np.int64))
 
     def emit(self, kind: str, *inputs: Value, count: int = 1, **attributes: Any) -> Any:
-        """The name of the result of a new node, or the names of several."""
-        names = [self._name(f"{kind}_{len(self.nodes)}") for _ in range(count)]
+        """The name of the result of a node, or the names of several; equal nodes are one."""
         values = [self.named(value) for value in inputs]
+        key = (kind, *values, repr(attributes))
+        if kind != "Identity" and key in self._known:  # which gives a value a second name
+            return self._known[key]
+        names = [self._name(f"{kind}_{len(self.nodes)}") for _ in range(count)]
         self.nodes.append(
             self.onnx.helper.make_node(kind, values, names, name=names[0], **attributes)
         )
-        return names[0] if count == 1 else names
+        self._known[key] = names[0] if count == 1 else names
+        return self._known[key]
 
     # Of arrays at once, of values by nodes.
 
@@ -182,11 +219,13 @@ class Exporter:
     # The body of a Scan: what is emitted between the two calls is in it.
 
     def begin_body(self) -> None:
-        self._outside, self.nodes = self.nodes, []
+        self._outside = self.nodes, self._known
+        self.nodes, self._known = [], {}
 
     def end_body(self) -> tuple[list[Any], list[tuple[str, Any]]]:
         """The body's nodes, and the values from outside that it cannot read by their names."""
-        nodes, self.nodes = self.nodes, self._outside
+        nodes = self.nodes
+        self.nodes, self._known = self._outside
         return nodes, []
 
     def new_name(self, hint: str) -> str:
@@ -202,20 +241,23 @@ class Exporter:
             return recurrent(self, node)
         if node.op.name not in ROWS:
             expected = "an operation that ONNX has"
-            raise OptionError(refusal(LABEL, "operation", expected, node.op.name))
+            raise OptionError(refusal(LABEL, "operation", expected, title_of(node)))
         found: Any = ROWS[node.op.name](self, node, *[self.name(t) for t in node.inputs])
         return list(found) if isinstance(found, list) else [found]
 
     def _name(self, hint: str) -> str:
-        name, number = hint, 1
+        name = hint
         while name in self._used:
-            name, number = f"{hint}_{number}", number + 1
-        self._used.add(name)
+            name = f"{hint}_{self._used[hint]}"
+            self._used[hint] += 1
+        self._used[name] = 1
         return name
 
     def _declared(self, tensor: Tensor, name: str) -> Any:
+        names = self.axis_names.get(tensor, ())
+        names += ("",) * (len(tensor.shape) - len(names))
         sizes = [
-            f"{tensor.name}_{axis}" if size is None else size
+            names[axis] or f"{tensor.name}_{axis}" if size is None else size
             for axis, size in enumerate(tensor.shape)
         ]
         number = self.type_number(tensor.dtype)
@@ -240,6 +282,28 @@ class Exporter:
                         names[place] = renamed[name]
         return kept
 
+    def _without_unread(self, nodes: list[Any]) -> list[Any]:
+        """The nodes that an output depends on, recurrent ones without the results at their end that
+        nothing reads."""
+        read = set(self.outputs)
+        kept = []
+        for node in reversed(nodes):
+            if read.isdisjoint(node.output):
+                continue
+            read.update(_names_read(node))
+            if node.op_type in ("RNN", "LSTM", "GRU"):
+                while node.output[-1] not in read:
+                    node.output.pop()
+            kept.append(node)
+        return kept[::-1]
+
+
+def _names_read(node: Any) -> set[str]:
+    """What a node reads, its body included."""
+    bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    inner = (name for body in bodies for each in body.node for name in _names_read(each))
+    return {*node.input, *inner}
+
 
 def _named(kind: str) -> Callable[..., Any]:
     return lambda e, node, *inputs: e.emit(kind, *inputs)
@@ -247,6 +311,53 @@ def _named(kind: str) -> Callable[..., Any]:
 
 def _axes(node: Node) -> list[int]:
     return list(axes_of(LABEL, node.attributes["axes"], len(node.inputs[0].shape)))
+
+
+def _arithmetic(kind: str) -> Callable[..., Any]:
+    """Two operands; the end of a layer normalisation is one node with all that leads to it."""
+
+    def row(e: Exporter, node: Node, a: str, b: str) -> Any:
+        source, last = node.inputs[0].node, node.inputs[1]
+        found = _normalised(node) if kind == "Mul" else _normalised(source)
+        if found is None or last.shape != (known(node.inputs[0].shape[found[1] :]) or None):
+            return e.emit(kind, a, b)
+        x, axis, epsilon = found
+        weights = [b] if kind == "Mul" else [e.name(source.inputs[1]), b]
+        name = e.name(x)
+        return e.emit("LayerNormalization", name, *weights, axis=axis, epsilon=epsilon)
+
+    return row
+
+
+def _normalised(node: Node) -> tuple[Tensor, int, float] | None:
+    """x, the first axis and epsilon if a node is (x - mean) · 1/√(variance + epsilon) · weight."""
+
+    def made(tensor: Tensor, *kinds: str) -> Tensor | None:
+        """The first input behind these nodes, from the last to the first."""
+        for kind in kinds:
+            if tensor.node.op.name != kind:
+                return None
+            found.append(tensor.node)
+            tensor = tensor.node.inputs[0]
+        return tensor
+
+    found: list[Node] = []
+    if node.op.name != "multiplication":
+        return None
+    inner = node.inputs[0].node
+    if inner.op.name != "multiplication" or inner.inputs[0].node.op.name != "subtraction":
+        return None
+    away, scale = inner.inputs
+    x, mean = away.node.inputs
+    root = ("reciprocal", "square_root", "addition", "mean", "square")
+    if made(scale, *root) is not away or made(mean, "mean") is not x:
+        return None
+    epsilon, rank = found[2].inputs[1].node, len(x.shape)
+    axes = [axes_of(LABEL, each.attributes["axes"], rank) for each in (found[3], found[5])]
+    last = tuple(range(axes[0][0], rank)) if axes[0] else ()
+    if axes != [last, last] or not last or epsilon.op is not CONSTANT:
+        return None
+    return x, last[0], float(epsilon.attributes["store"].value)
 
 
 def _reduction(kind: str) -> Callable[..., Any]:
@@ -360,12 +471,14 @@ def _arg_sort(e: Exporter, node: Node, x: str) -> Any:
 def _size(e: Exporter, text: str, likes: Sequence[str]) -> str:
     """[1]: a size that a row of sized.py computes from shapes."""
     total: Any = None
-    for term in text.split("+"):
+    for term in text.partition("|")[0].split("+"):
         product: Any = None
         for factor in term.split("*"):
             if "." in factor:
                 place, axis = map(int, factor.split("."))
                 value = e.size(likes[place], axis)
+            elif factor == "1" and term != "1":
+                continue
             else:
                 value = e.ints(int(factor))
             product = value if product is None else e.emit("Mul", product, value)
@@ -378,16 +491,49 @@ def _sizes(e: Exporter, node: Node, likes: Sequence[str]) -> Value:
     return e.emit("Concat", *sizes, axis=0) if sizes else e.ints()
 
 
+def _reshape_to(e: Exporter, node: Node, x: str, *likes: str) -> Any:
+    texts = node.attributes["sizes"]
+    own = [f"1*{k}.{{}}" for k, like in enumerate(node.inputs[1:]) if like is node.inputs[0]]
+    sizes = [  # 0 keeps an axis as it is
+        "0" if text in [each.format(axis) for each in own] else text
+        for axis, text in enumerate(texts)
+    ]
+    if "0" in texts or any("." in text for text in sizes):
+        # "a|b": where a is 0, b is the size of x's own axis, as ONNX has it without allowzero
+        allows = {} if any("|" in text for text in texts) else {"allowzero": 1}
+        return e.emit("Reshape", x, _sizes(e, node, likes), **allows)
+    return e.emit("Reshape", x, e.ints(*map(int, sizes)))
+
+
 def _range_to(e: Exporter, node: Node, *likes: str) -> Any:
     bounds = [_size(e, text, likes) for text in node.attributes["sizes"]]
     return e.emit("Range", *[e.emit("Squeeze", bound, e.ints(0)) for bound in bounds])
 
 
+def _slice_to(e: Exporter, node: Node, x: str, *likes: str) -> Any:
+    texts, axes = node.attributes["sizes"], node.attributes["axes"]
+    bounds = [
+        e.emit("Concat", *[_size(e, text, likes) for text in part], axis=0)
+        for part in (texts[: len(axes)], texts[len(axes) :])
+    ]
+    return e.emit("Slice", x, *bounds, e.ints(*axes), e.ints(*node.attributes["strides"]))
+
+
+def _split_evenly(e: Exporter, node: Node, x: str) -> Any:
+    if not node.attributes["even"]:
+        expected = "equal parts, as opset 17 has no others of an unknown size"
+        raise OptionError(refusal("split_evenly", "count", expected, "unequal ones"))
+    count, axis = node.attributes["count"], node.attributes["axis"]
+    found = e.emit("Split", x, count=count, axis=axis)
+    return [found] if isinstance(found, str) else found
+
+
 ROWS: dict[str, Callable[..., Any]] = {
-    "addition": _named("Add"),
+    "addition": _arithmetic("Add"),
     "subtraction": _named("Sub"),
-    "multiplication": _named("Mul"),
+    "multiplication": _arithmetic("Mul"),
     "division": _named("Div"),
+    "integer_division": _named("Div"),
     "power": _named("Pow"),
     "maximum": _named("Max"),
     "minimum": _named("Min"),
@@ -475,8 +621,12 @@ ROWS: dict[str, Callable[..., Any]] = {
     "reshape_like": lambda e, node, x, like: e.emit(
         "Reshape", x, e.emit("Shape", like), allowzero=1
     ),
-    "reshape_to": lambda e, node, x, *likes: e.emit("Reshape", x, _sizes(e, node, likes)),
+    "reshape_to": _reshape_to,
     "broadcast_to": lambda e, node, x, *likes: e.emit("Expand", x, _sizes(e, node, likes)),
+    "slice_to": _slice_to,
+    "split_evenly": _split_evenly,
+    "expect_sizes": lambda e, node, x, *likes: x,
+    "expect_lengths": lambda e, node, lengths, tensor: lengths,
     "sizes": lambda e, node, *likes: _sizes(e, node, likes),
     "range_to": _range_to,
 }

@@ -1,32 +1,56 @@
-"""A recurrent node as ONNX's Scan: the equations of docs/equations.md, one step in the body."""
+"""A recurrent node as ONNX's Scan: the cell's equations, one step in the body."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..arrays import NUMPY
+from ..cells import Cell
+from ..cells.program import Leaf, program
 from ..convert.options import ONNX_VALUES
-from ..convert.table import GRU, LSTM
-from ..descriptors import Activation
+from ..errors import OptionError, refusal
 from ..graph import Tensor
+from ..graph.ops.recurrent import operation_of, refuse_extensions
 from ..graph.tensor import Node
-from ..layout import gate_order
-from .recurrent import ROW
+from ..layout import direction_part
 from .saving import Exporter, Value
 
-_WORDS = {kind: word for word, kind in ROW.words.items()}
+# The functions of equations in ONNX.
+_WORDS = {
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "divide": "Div",
+    "negative": "Neg",
+    "greater": "Greater",
+    "at_least": "GreaterOrEqual",
+    "where": "Where",
+    "maximum": "Max",
+    "minimum": "Min",
+    "relu": "Relu",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "softplus": "Softplus",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "abs": "Abs",
+}
 
 
 def scan(e: Exporter, node: Node) -> Sequence[Value | None]:
-    """The state, and of an LSTM the cell, [T,N,D·H]."""
+    """The cell's states, [T,N,D·H] each."""
+    refuse_extensions(node, "an export to ONNX")
     descriptor = node.attributes["descriptor"]
     tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
+    cell = operation_of(node.op.name, node.attributes).cell
+    initial = node.attributes["cell"].initial if "cell" in node.attributes else {}
     count = 2 if descriptor.bidirectional else 1
     directions = [
-        _direction(e, node.op.name, descriptor, tensors, index, count) for index in range(count)
+        _direction(e, cell, initial, descriptor, tensors, index, count) for index in range(count)
     ]
     found = [
         e.emit("Concat", *each, axis=2) if count == 2 else each[0]
@@ -36,15 +60,21 @@ def scan(e: Exporter, node: Node) -> Sequence[Value | None]:
 
 
 def _direction(
-    e: Exporter, cell: str, descriptor: Any, tensors: dict[str, Tensor], index: int, count: int
+    e: Exporter,
+    cell: Cell,
+    initial: Mapping[str, float],
+    descriptor: Any,
+    tensors: dict[str, Tensor],
+    index: int,
+    count: int,
 ) -> list[str]:
-    """One direction's states, and cells, [T,N,H]."""
-    order = gate_order(descriptor)
+    """One direction's states, [T,N,H] each; ``initial`` has those that do not begin with 0."""
+    order = cell.gate_order(descriptor)
     hidden = tensors["recurrent_weight"].shape[-1]
     assert hidden is not None
     rows = len(order) * hidden
     dtype = tensors["source"].dtype
-    parts = _parts(e, tensors, index, count, rows, hidden)
+    parts = _parts(e, cell, tensors, index, count, hidden)
     source = e.name(tensors["source"])
     if "input_weight" in parts:
         gates = e.emit("MatMul", source, e.transpose(parts["input_weight"], 1, 0))
@@ -57,19 +87,17 @@ def _direction(
         gate: e.named(e.part(matrix, k * hidden, (k + 1) * hidden, 1))
         for k, gate in enumerate(order)
     }
-    rest: dict[str, Value] = {
-        name: e.named(parts[name]) for name in ("peephole", "secondary_bias") if name in parts
-    }
+    own = {each.name: e.named(parts[each.name]) for each in cell.own if each.name in parts}
     batch = e.size(source, 1)
     start = [
-        e.named(parts[name])
-        if name in parts
+        e.named(parts[state.initial])
+        if state.initial in parts
         else e.emit(
             "Expand",
-            np.zeros((), NUMPY.dtype(dtype)),
+            np.asarray(initial.get(state.name, 0.0), NUMPY.dtype(dtype)),
             e.emit("Concat", batch, e.ints(hidden), axis=0),
         )
-        for name in (("init_state", "init_cell") if cell == LSTM else ("init_state",))
+        for state in cell.states
     ]
     inputs = [gates]
     if "mask" in tensors:
@@ -77,7 +105,7 @@ def _direction(
         shape = e.emit("Concat", steps, batch, e.ints(count * hidden), axis=0)
         whole = e.emit("Expand", e.name(tensors["mask"]), shape)
         inputs.append(e.part(whole, index * hidden, (index + 1) * hidden, 2))
-    body, captured = _body(e, cell, descriptor, blocks, rest, hidden, dtype, "mask" in tensors)
+    body, captured = _body(e, cell, descriptor, blocks, own, hidden, dtype, "mask" in tensors)
     backward = index == 1 or (count == 1 and descriptor.reverse)
     found = e.emit(
         "Scan",
@@ -95,31 +123,46 @@ def _direction(
 
 
 def _parts(
-    e: Exporter, tensors: dict[str, Tensor], index: int, count: int, rows: int, hidden: int
+    e: Exporter, cell: Cell, tensors: dict[str, Tensor], index: int, count: int, hidden: int
 ) -> dict[str, Value]:
     """One direction's weights and initial states."""
-    whole = {
-        name: e.value(tensor) for name, tensor in tensors.items() if name not in ("source", "mask")
-    }
     found: dict[str, Value] = {}
-    for name, value in whole.items():
-        if name in ("recurrent_weight", "peephole"):
-            shape = (rows, hidden) if name == "recurrent_weight" else (rows,)
+    for name, tensor in tensors.items():
+        if name in ("source", "mask"):
+            continue
+        axis, shape = direction_part(cell, name, hidden)
+        value = e.value(tensor)
+        if axis is None:
             value = e.part(e.reshape(value, count, *shape), index, index + 1, 0)
             found[name] = e.reshape(value, *shape)
         else:
-            length = rows if name in ("input_weight", "bias") else hidden
-            axis = 1 if name in ("init_state", "init_cell") else 0
+            length = hidden * (len(cell.gates) if name in ("input_weight", "bias") else 1)
             found[name] = e.part(value, index * length, (index + 1) * length, axis)
     return found
 
 
+def _compute(
+    e: Exporter, cell: str, dtype: str, op: str, detail: Any, given: Sequence[Value]
+) -> Value:
+    """One operation of the equations as a node."""
+    if op == "number":
+        return np.asarray(detail, NUMPY.dtype(dtype))
+    if op == "hard_sigmoid":
+        alpha, beta = ONNX_VALUES["hardsigmoid"]
+        return e.emit("HardSigmoid", *given, alpha=alpha, beta=beta)
+    if op == "log_sigmoid":
+        return e.emit("Neg", e.emit("Softplus", e.emit("Neg", *given)))
+    if op not in _WORDS:
+        raise OptionError(refusal(cell, "equations", "functions that ONNX has", op))
+    return e.emit(_WORDS[op], *given)
+
+
 def _body(
     e: Exporter,
-    cell: str,
+    cell: Cell,
     descriptor: Any,
     blocks: dict[str, Value],
-    rest: dict[str, Value],
+    own: dict[str, Value],
     hidden: int,
     dtype: str,
     has_mask: bool,
@@ -127,61 +170,31 @@ def _body(
     """One step: the states and the projected input, and a mask, to the states and the outputs."""
     helper = e.onnx.helper
     e.begin_body()
-    order = gate_order(descriptor)
-    kinds = dict(
-        zip([*gate_order(type(descriptor)()), "cell"], descriptor.activations, strict=False)
-    )
-    names = {name: e.new_name(name) for name in ("h_before", "c_before", "gates", "mask")}
-    h, c = names["h_before"], names["c_before"]
-    split = e.emit(
-        "Split", names["gates"], e.ints(*[hidden] * len(order)), count=len(order), axis=1
-    )
+    order = cell.gate_order(descriptor)
+    trace = cell.forward(descriptor, frozenset(own), has_mask)
+    gates, mask = e.new_name("gates"), e.new_name("mask")
+    states = [e.new_name(f"{name}_before") for name in trace.names]
+    split = e.emit("Split", gates, e.ints(*[hidden] * len(order)), count=len(order), axis=1)
     projected = dict(zip(order, [split] if isinstance(split, str) else split, strict=True))
-    masked = e.emit("Mul", h, names["mask"]) if has_mask else h
 
-    def gate(letter: str, state: Value = None) -> Value:
-        product = e.emit("MatMul", masked if state is None else state, blocks[letter])
-        return e.emit("Add", projected[letter], product)
+    def read(leaf: Leaf) -> Value:
+        if leaf[0] == "x":
+            return projected[leaf[1]]
+        if leaf[0] == "before":
+            return states[trace.names.index(leaf[1])]
+        if leaf[0] == "mask":
+            return mask
+        k = order.index(leaf[2]) if len(leaf) == 3 else None
+        whole = own[leaf[1]]
+        return whole if k is None else e.part(whole, k * hidden, (k + 1) * hidden, 0)
 
-    def looked(value: Value, letter: str, at: Value) -> Value:
-        if "peephole" not in rest:
-            return value
-        k = order.index(letter)
-        weight = e.part(rest["peephole"], k * hidden, (k + 1) * hidden, 0)
-        return e.emit("Add", value, e.emit("Mul", at, weight))
+    def multiply(op: str, letters: tuple[str, ...], given: Sequence[Value]) -> list[Value]:
+        return [e.emit("MatMul", given[0], blocks[letter]) for letter in letters]
 
-    def active(value: Value, kind: Activation) -> Value:
-        word = _WORDS[kind]
-        if kind is Activation.NONE:
-            return value
-        if kind is Activation.HARD_SIGMOID:
-            alpha, beta = ONNX_VALUES["hardsigmoid"]
-            return e.emit(word, value, alpha=alpha, beta=beta)
-        return e.emit(word, value)
+    def compute(op: str, detail: Any, given: Sequence[Value]) -> Value:
+        return _compute(e, cell.name, dtype, op, detail, given)
 
-    states = [h]
-    if cell == LSTM:
-        i, f, z = (active(looked(gate(k), k, c), kinds[k]) for k in "ifz")
-        new_c = e.emit("Add", e.emit("Mul", f, c), e.emit("Mul", i, z))
-        at = new_c if descriptor.peephole_on_new_cell else c
-        o = active(looked(gate("o"), "o", at), kinds["o"])
-        results = [e.emit("Mul", o, active(new_c, kinds["cell"])), new_c]
-        states = [h, c]
-    elif cell == GRU:
-        z, r = (active(gate(k), kinds[k]) for k in "zr")
-        if descriptor.reset_after:
-            inner = e.emit("MatMul", masked, blocks["o"])
-            if "secondary_bias" in rest:
-                inner = e.emit("Add", inner, rest["secondary_bias"])
-            candidate = e.emit("Add", projected["o"], e.emit("Mul", inner, r))
-        else:
-            candidate = gate("o", e.emit("Mul", masked, r))
-        o = active(candidate, kinds["o"])
-        other = e.emit("Sub", np.ones((), NUMPY.dtype(dtype)), z)
-        keep, new = (other, z) if descriptor.flip_z else (z, other)
-        results = [e.emit("Add", e.emit("Mul", keep, h), e.emit("Mul", new, o))]
-    else:
-        results = [active(gate("z"), kinds["z"])]
+    results = program(trace.states).run(read, compute, multiply)
     # A result stands in a body once as a state and once as an output of the step.
     outputs = [e.emit("Identity", each) for each in (*results, *results)]
     number = e.type_number(dtype)
@@ -195,9 +208,9 @@ def _body(
     nodes += [helper.make_node("Identity", [name], [out]) for name, out, _ in kept]
     inputs = [helper.make_tensor_value_info(name, number, None) for name, _, _ in kept]
     inputs += [declared(each, hidden) for each in states]
-    inputs.append(declared(names["gates"], len(order) * hidden))
+    inputs.append(declared(gates, len(order) * hidden))
     if has_mask:
-        inputs.append(declared(names["mask"], hidden))
+        inputs.append(declared(mask, hidden))
     results = [helper.make_tensor_value_info(out, number, None) for _, out, _ in kept]
     results += [declared(each, hidden) for each in outputs]
     return helper.make_graph(nodes, "step", inputs, results), [value for _, _, value in kept]

@@ -33,7 +33,9 @@ _ORDERS = {gate_order(DESCRIPTORS[cell](**options)): (cell, options) for cell, o
 
 def _other(what: str) -> OptionError:
     """The body is not one that scan.py writes."""
-    return OptionError(refusal("Scan", "body", "one step of a layer as onnx.save writes it", what))
+    return OptionError(
+        refusal("Scan", "body", "one step of a built-in cell as onnx.save writes it", what)
+    )
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class _Body:
         self.names = [value.name for value in graph.input]
         self.results = [value.name for value in graph.output]
         self.read: set[str] = set()  # the values that were looked at
+        self.outside: dict[str, str] = {}  # a state that stays as it is: its name outside
         if graph.initializer or graph.sparse_initializer:
             raise _other("one with initialisers")
 
@@ -119,6 +122,16 @@ class _Body:
             raise _other(f"a Slice of axis {axis}")
         return whole, start, stop
 
+    def plain(self, name: str) -> str:
+        """What a value is a copy of."""
+        while self.kind(name) == "Identity":
+            (name,) = self.inputs(name, "Identity", 1)
+        return name
+
+    def constant(self, name: str) -> str:
+        """The name, outside, of a value that no step changes."""
+        return self.outside.get(name, name)
+
     def same(self, found: str, wanted: str) -> None:
         if found != wanted:
             raise _other(f"{found!r} where {wanted!r} should be")
@@ -126,21 +139,24 @@ class _Body:
 
 def scan(node: Node) -> list[Tensor | None]:
     """The last states [N,H], and the states of all steps [T,N,H], of an LSTM h and c of each."""
-    graph = node.subgraph("body")
+    body = _Body(node, node.subgraph("body"))
     sequences = int(node.attribute("num_scan_inputs", 0))
     states = len(node.inputs) - sequences
-    if sequences not in (1, 2) or states not in (1, 2) or len(graph.output) != 2 * states:
-        raise _other(f"{states} states and {sequences} sequences")
-    body = _Body(node, graph)
-    if len(body.names) != states + sequences:
-        raise _other(f"{len(body.names)} inputs")
-    results = [body.inputs(name, "Identity", 1)[0] for name in body.results]
-    if results[:states] != results[states:]:
-        raise _other("outputs that are not its states")
+    if sequences not in (1, 2) or len(body.names) != states + sequences:
+        raise _other(f"{len(body.names)} inputs of which {sequences} are sequences")
+    results = [body.plain(name) for name in body.results]
     source, mask = body.names[states], body.names[states + 1 :]
-    fields, gates, extra = _cell(body, results[:states], body.names[:states], source)
+    # torch's exporter hands weights in as states that stay what they are.
+    first = 0
+    while first < states and results[first] == body.names[first]:
+        body.outside[body.names[first]] = node.inputs[first]
+        first += 1
+    carried, results = body.names[first:states], results[first:]
+    if len(carried) not in (1, 2) or results != results[: len(carried)] * 2:
+        raise _other(f"{len(carried)} states, and outputs that are not they")
+    fields, gates, extra = _cell(body, results[: len(carried)], carried, source)
     used = {gate.state for gate in gates.values()} - {extra.get("reset", "")}
-    wanted = body.names[0]
+    wanted = carried[0]
     if mask:
         (masked,) = used if len(used) == 1 else ("",)
         body.same(body.pair(masked, "Mul")[0], wanted)
@@ -149,7 +165,8 @@ def scan(node: Node) -> list[Tensor | None]:
         raise _other("a product with something other than the state")
     if not set(body.made) <= body.read:
         raise _other(f"{len(set(body.made) - body.read)} values more")
-    return _call(node, fields, gates, extra, states, bool(mask))
+    found = _call(body, fields, gates, extra, first, len(carried), bool(mask))
+    return [*(node.tensor(k) for k in range(first)), *found]
 
 
 _Cell = tuple[dict[str, Any], dict[str, _Gate], dict[str, str]]
@@ -189,7 +206,7 @@ def _lstm(body: _Body, results: list[str], states: list[str], source: str) -> _C
         if fields["peephole_on_new_cell"]:
             body.same(gates["o"].at, c)
         whole = body.window(gates["i"].peephole)[0]
-        width = body.node.owner.tensor(whole).shape[0] or 0
+        width = body.node.owner.tensor(body.constant(whole)).shape[0] or 0
         for gate in gates.values():
             place = (whole, gate.slot * width // 4, (gate.slot + 1) * width // 4)
             if body.window(gate.peephole) != place:
@@ -224,29 +241,36 @@ def _gru(body: _Body, result: str, h: str, source: str) -> _Cell:
         state, block = body.pair(last, "MatMul")
     else:
         state, block = body.pair(last, "MatMul")
-        masked, r = body.pair(state, "Mul")
-        body.same(masked, update.state)
+        inner = state
+        if update.state != h:  # it is masked: so is this one
+            inner, mask = body.pair(state, "Mul")
+            body.same(mask, body.pair(update.state, "Mul")[1])
+        old, r = body.pair(inner, "Mul")
+        body.same(old, h)
         extra["reset"] = state
-    reset = body.gate(r, source)
+    gate = body.gate(r, source)
     fields = {
         "update_gate_activation": update.activation,
-        "reset_gate_activation": reset.activation,
+        "reset_gate_activation": gate.activation,
         "output_gate_activation": activation,
         "reset_after": after,
         "flip_z": flip,
     }
-    return fields, {"z": update, "r": reset, "o": _Gate(activation, slot, block, state)}, extra
+    return fields, {"z": update, "r": gate, "o": _Gate(activation, slot, block, state)}, extra
 
 
 def _call(
-    node: Node,
+    body: _Body,
     fields: dict[str, Any],
     gates: dict[str, _Gate],
     extra: dict[str, str],
+    first: int,
     states: int,
     has_mask: bool,
 ) -> list[Tensor | None]:
-    g, owner = node.graph, node.owner
+    """The last states, and the states of all steps; ``first`` is the place of h[-1]."""
+    node, owner = body.node, body.node.owner
+    g = node.graph
     order = tuple(sorted(gates, key=lambda letter: gates[letter].slot))
     if order not in _ORDERS or {gate.slot for gate in gates.values()} != set(range(len(order))):
         raise _other(f"gates in the order {', '.join(order)}")
@@ -255,20 +279,21 @@ def _call(
     flipped = _directions(node, "scan_output_directions", states)
     fields = fields | options | ({"produce_cell": True} if cell == LSTM else {})
     descriptor = DESCRIPTORS[cell](**fields, reverse=backwards)
-    blocks = [g.transpose(owner.tensor(gates[letter].block), [1, 0]) for letter in order]
+    outside = [owner.tensor(body.constant(gates[letter].block)) for letter in order]
+    blocks = [g.transpose(block, [1, 0]) for block in outside]
     tensors = {
         "recurrent_weight": g.concat_tensors(blocks, axis=0) if len(blocks) > 1 else blocks[0],
-        "init_state": node.tensor(0),
+        "init_state": node.tensor(first),
     }
     if cell == LSTM:
-        tensors["init_cell"] = node.tensor(1)
+        tensors["init_cell"] = node.tensor(first + 1)
     for name in ("peephole", "secondary_bias"):
         if name in extra:
-            tensors[name] = owner.tensor(extra[name])
+            tensors[name] = owner.tensor(body.constant(extra[name]))
     if has_mask:
-        tensors["mask"] = node.tensor(states + 1)
+        tensors["mask"] = node.tensor(first + states + 1)
     found: Sequence[Tensor] = getattr(g, cell)(
-        node.tensor(states), **tensors, descriptor=descriptor, name=node.name or None
+        node.tensor(first + states), **tensors, descriptor=descriptor, name=node.name or None
     )
     last = [g.squeeze(g.slice_tensor(each, 0, -1, 1), axes=[0]) for each in found]
     return [*last, *(g.reverse(each, axes=[0]) if flipped else each for each in found)]

@@ -12,8 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from .loading import NeedsValueError, Node
-from .sizes import Size, sized_node
+from ..graph import Tensor
+from ..graph.ops.sized import window_of
+from .loading import Node
+from .reading import type_name
+from .sizes import Size, Sizes, sized_node
+
+_MOST_SIZES = 256  # in one array; more of them, which no shape has, are computed by the run
 
 
 def translate(node: Node) -> list[Any] | None:
@@ -21,27 +26,31 @@ def translate(node: Node) -> list[Any] | None:
     symbols = node.owner.symbols
     if node.kind not in ROWS or not any(name in symbols for name in node.inputs):
         return None
-    values = []
+    dtypes, values = [], []
     for name in filter(None, node.inputs):
         if name in symbols:
-            values.append(symbols[name])
+            value, dtype = symbols[name]
         else:
-            try:
-                value = node.owner.known(name)
-            except NeedsValueError:
+            value = node.owner.arrays.get(name)
+            if value is None or value.dtype.kind not in "iu":
                 return None
-            if value.dtype.kind not in "iu":
-                return None
-            values.append(value)
-    found = ROWS[node.kind](node, *values)
-    return None if found is None else [_settled(found)]
+            dtype = value.dtype.name
+        values.append(value)
+        dtypes.append(dtype)
+    if sum(np.size(value) for value in values) > _MOST_SIZES:
+        return None
+    to = type_name(node.attribute("to", 0), "to") if node.kind == "Cast" else dtypes[0]
+    found = ROWS[node.kind](node, *values) if to in ("int32", "int64") else None
+    if isinstance(found, Tensor):
+        return [found if found.dtype == to else node.graph.cast(found, to)]
+    return None if found is None else [_settled(found, to)]
 
 
 def shape(node: Node) -> list[Any]:
     """Shape: a constant where all sizes are known."""
     x = node.tensor(0)
     window = slice(node.attribute("start"), node.attribute("end"))
-    return [_settled(_objects(node.shape(x)[window]))]
+    return [_settled(_objects(node.shape(x)[window]), "int64")]
 
 
 def size(node: Node) -> list[Any]:
@@ -50,7 +59,7 @@ def size(node: Node) -> list[Any]:
     found: Any = math.prod(node.shape(x))
     whole = np.empty((), object)
     whole[()] = found
-    return [_settled(whole)]
+    return [_settled(whole, "int64")]
 
 
 def _objects(values: list[Any]) -> Any:
@@ -59,26 +68,36 @@ def _objects(values: list[Any]) -> Any:
     return array
 
 
-def _settled(values: Any) -> Any:
+def _settled(values: Any, dtype: str) -> Any:
     """Numbers, if nothing in it is unknown any more."""
-    if isinstance(values, np.ndarray) and values.dtype == object:
-        if any(isinstance(value, Size) for value in values.flat):
-            return values
-        return values.astype(np.int64)
-    return values
+    if any(isinstance(value, Size) for value in values.flat):
+        return Sizes(values, dtype)
+    return values.astype(dtype)
 
 
 def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """``function`` element by element, of plain integers and sizes."""
+    """``function`` element by element, of plain integers and sizes; None is for the run."""
 
     def row(node: Node, a: Any, b: Any) -> Any:
+        if math.prod(np.broadcast_shapes(np.shape(a), np.shape(b))) > _MOST_SIZES:
+            return None
         a, b = (np.asarray(each).astype(object) for each in (a, b))
         found = np.frompyfunc(function, 2, 1)(a, b)
         whole = np.empty(np.shape(found), object)
         whole[...] = found
-        return whole
+        return None if any(each is None for each in whole.flat) else whole
 
     return row
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """a / b without its fraction, where the sizes do not decide it."""
+    if isinstance(b, Size):  # which may be 0: the run looks
+        found = a.divided(b) if isinstance(a, Size) else None
+        return found.beside(b.axes(), "Div B") if isinstance(found, Size) else None
+    if isinstance(a, Size):
+        return a.divided(b)
+    return abs(a) // abs(b) * (1 if a * b > 0 else -1)
 
 
 def _gather(node: Node, values: Any, indices: Any) -> Any:
@@ -100,7 +119,7 @@ def _slice(node: Node, values: Any, *bounds: Any) -> Any:
     (start,), (end,) = bounds[0], bounds[1]
     step = int(bounds[3][0]) if len(bounds) > 3 else 1
     node.attribute("axes")
-    return values[int(start) : int(end) : step]
+    return values[[*window_of(int(start), int(end), step, len(values))]]
 
 
 def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
@@ -108,12 +127,8 @@ def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
 
 
 def _cast(node: Node, values: Any) -> Any:
-    from .reading import type_name
-
-    kind = type_name(node.attribute("to", 0), "to")
-    if kind in ("int32", "int64"):
-        return values
-    return node.graph.cast(node.tensor(0), kind)
+    node.attribute("saturate")  # of float8
+    return values
 
 
 def _unsqueeze(node: Node, values: Any, axes: Any = None) -> Any:
@@ -129,7 +144,9 @@ def _squeeze(node: Node, values: Any, axes: Any = None) -> Any:
 def _reshape(node: Node, values: Any, wanted: Any) -> Any:
     if np.asarray(wanted).dtype == object or values.dtype != object:
         return None
-    return values.reshape([int(size) for size in wanted])
+    is_copy = not node.attribute("allowzero", 0)
+    sizes = [values.shape[k] if is_copy and not n else int(n) for k, n in enumerate(wanted)]
+    return values.reshape(sizes)
 
 
 def _concat(node: Node, *values: Any) -> Any:
@@ -138,9 +155,10 @@ def _concat(node: Node, *values: Any) -> Any:
 
 
 def _product(node: Node, values: Any, axes: Any = None) -> Any:
-    if values.ndim != 1:
+    axes = node.attribute("axes") if axes is None else axes
+    is_none = axes is None or not len(axes)
+    if values.ndim != 1 or (node.attribute("noop_with_empty_axes", 0) and is_none):
         return None
-    node.attribute("axes")
     whole = np.empty((1,), object)
     whole[0] = math.prod(values.tolist())
     return whole if node.attribute("keepdims", 1) else whole.reshape(())
@@ -150,7 +168,7 @@ ROWS: dict[str, Callable[..., Any]] = {
     "Add": _arithmetic(lambda a, b: a + b),
     "Cast": _cast,
     "Concat": _concat,
-    "Div": _arithmetic(lambda a, b: a // b),
+    "Div": _arithmetic(_quotient),
     "Gather": _gather,
     "Identity": lambda node, values: values,
     "Mul": _arithmetic(lambda a, b: a * b),

@@ -7,7 +7,7 @@ unknown such a value is an array of these instead of numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,15 +16,22 @@ from ..graph import Graph, Tensor
 
 Axis = tuple[Tensor, int]
 Term = tuple[Axis, ...]  # a product; one axis may stand in it more than once
+_MOST_TERMS, _MOST_FACTORS, _MOST = 64, 64, 2**63 - 1
 
 
 class Size:
-    """A whole number that shapes decide: Σ coefficient · product of axes' sizes."""
+    """An integer that shapes decide: Σ coefficient · product of axes' sizes."""
 
     __slots__ = ("terms",)
 
     def __init__(self, terms: Mapping[Term, int]) -> None:
         self.terms = {term: number for term, number in terms.items() if number}
+        # A few nodes that multiply a size with itself would make it longer than any memory.
+        if len(self.terms) > _MOST_TERMS or any(
+            len(term) > _MOST_FACTORS or abs(number) > _MOST for term, number in self.terms.items()
+        ):
+            expected = f"at most {_MOST_TERMS} products of {_MOST_FACTORS} axes and an int64"
+            raise OptionError(refusal("onnx.load", "size", expected, "more"))
 
     @staticmethod
     def axis(tensor: Tensor, axis: int) -> Size:
@@ -85,14 +92,24 @@ class Size:
             terms[tuple(left)] = coefficient // number
         return Size(terms).simple()
 
-    def __floordiv__(self, other: Any) -> Size | int:
-        found = self.divided(other)
-        if found is None:
-            raise OptionError(refusal("onnx.load", "size", "one without a remainder", repr(self)))
-        return found
+    def axes(self) -> set[Axis]:
+        """The axes whose sizes it depends on."""
+        return {axis for term in self.terms for axis in term}
 
-    def __rfloordiv__(self, other: Any) -> Size | int:
-        raise OptionError(refusal("onnx.load", "size", "a known divisor", repr(self)))
+    def beside(self, axes: set[Axis], what: str) -> Size | None:
+        """The same size, for which the run expects these axes to be other than 0; None if it does
+        not depend on their tensors, and so could not tell. ``what`` is as in expect_sizes."""
+        checked = {}
+        for tensor in {tensor for tensor, _ in axes}:
+            if all(tensor is not own for own, _ in self.axes()):
+                return None
+            least = [int((tensor, axis) in axes) for axis in range(len(tensor.shape))]
+            checked[tensor] = expect_sizes(tensor, [-1] * len(least), what, least)
+        terms = {
+            tuple((checked.get(tensor, tensor), axis) for tensor, axis in term): number
+            for term, number in self.terms.items()
+        }
+        return Size(terms)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Size) and self.terms == other.terms
@@ -108,6 +125,13 @@ class Size:
         return " + ".join(parts)
 
 
+class Sizes(NamedTuple):
+    """A value of a model that holds sizes: a NumPy array of Size and int, and its type there."""
+
+    values: Any
+    dtype: str = "int64"
+
+
 def _terms(value: object) -> Mapping[Term, int] | None:
     if isinstance(value, Size):
         return value.terms
@@ -117,12 +141,17 @@ def _terms(value: object) -> Mapping[Term, int] | None:
 
 
 def sized_node(
-    g: Graph, row: str, tensor: Tensor | None, sizes: Sequence[Size | int], name: str | None = None
+    g: Graph,
+    row: str,
+    tensor: Tensor | None,
+    sizes: Sequence[Size | int | tuple[Size | int, ...]],
+    **attributes: Any,
 ) -> Tensor:
-    """A node of graph/ops/sized.py: the tensor, if it has one, and those whose shapes it reads."""
+    """A node of graph/ops/sized.py: the tensor, if it has one, and those whose shapes it reads.
+    Of a pair of sizes, the second is taken where the first is 0."""
     likes: list[Tensor] = []
-    texts = []
-    for size in sizes:
+
+    def text(size: Size | int) -> str:
         products = []
         for term, number in (_terms(size) or {}).items():
             factors = [str(number)]
@@ -131,6 +160,18 @@ def sized_node(
                     likes.append(like)
                 factors.append(f"{likes.index(like)}.{axis}")
             products.append("*".join(factors))
-        texts.append("+".join(products) or "0")
+        return "+".join(products) or "0"
+
+    each = [size if isinstance(size, tuple) else (size,) for size in sizes]
+    texts = ["|".join(map(text, size)) for size in each]
     inputs = (*([] if tensor is None else [tensor]), *likes)
-    return g.add_node_named(row, inputs, {"sizes": tuple(texts)}, name)
+    return g.add_node_named(row, inputs, {"sizes": tuple(texts), **attributes})
+
+
+def expect_sizes(
+    tensor: Tensor, sizes: Sequence[Size | int], what: str, least: Sequence[int] | None = None
+) -> Tensor:
+    """The tensor, if it has these sizes (-1: any of at least ``least``), now and when it is run.
+    ``what`` names the operation and the tensor."""
+    low = tuple(least or [0] * len(sizes))
+    return sized_node(tensor.graph, "expect_sizes", tensor, sizes, least=low, what=what)

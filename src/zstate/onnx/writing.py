@@ -13,41 +13,49 @@ from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
 from ..graph import Tensor
+from ..graph.ops.recurrent import refuse_extensions
 from ..graph.tensor import Node
 from ..layout import gate_order
-from .recurrent import CELLS, ROW, gate_rows
+from .recurrent import CELLS, ROW, activation_word, gate_rows
 from .saving import Exporter, Value
 from .scan import scan
 
-_KINDS = {cell: kind for kind, cell in CELLS.items()}
-_WORDS = {kind: word for word, kind in ROW.words.items()}
+KINDS = {cell: kind for kind, cell in CELLS.items()}
 
 
 def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
     """The values of a recurrent node's results; None for one that has no readers."""
+    refuse_extensions(node, "an export to ONNX")
     for tensor in node.results:
         if tensor.name.endswith(":training_state") and _is_read(e, tensor):
             expected = "no readers, as only gradient operations have a use for it"
             raise OptionError(refusal(node.op.name, "training_state", expected, "one"))
-    words = _activations(node.op.name, node.attributes["descriptor"])
-    ends = _last_cells(e, node)
-    if words is None or ends is None or not _is_plain(e, node):
+    words, ends = native_words(e, node), _last_cells(e, node)
+    if words is None or ends is None:
         return scan(e, node)
     return _node(e, node, words, ends)
+
+
+def native_words(e: Exporter, node: Node) -> list[str] | None:
+    """The activations of ONNX's own node for one direction; None if it cannot express this one."""
+    words = activations(node.op.name, node.attributes["descriptor"])
+    return words if words is not None and _is_plain(e, node) else None
 
 
 def _is_read(e: Exporter, tensor: Tensor) -> bool:
     return bool(e.readers.get(tensor)) or tensor in e.outputs.values()
 
 
-def _activations(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
-    """ONNX's words for one direction; None if gates that share one differ."""
+def activations(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
+    """ONNX's words for one direction; None without such a cell, or where gates cannot share one."""
     words = []
+    if cell not in ROW.activations:
+        return None
     for names in ROW.activations[cell].values():
         kinds = {getattr(descriptor, name) for name in names}
         if len(kinds) > 1:
             return None
-        words.append(_WORDS[kinds.pop()])
+        words.append(activation_word(cell, kinds.pop()))
     return words
 
 
@@ -69,22 +77,30 @@ def _is_plain(e: Exporter, node: Node) -> bool:
     return not any(np.any(whole[:, order.index(gate)]) for gate in zeros)
 
 
-def _last_cells(e: Exporter, node: Node) -> list[tuple[Node, int, int, int]] | None:
+_Ends = list[tuple[Node, int, int, int]]
+
+
+def _last_cells(e: Exporter, node: Node) -> _Ends | None:
     """The readers of an LSTM's cells if all of them read the last step of a direction, which is
-    all that ONNX gives: (slice, direction, first and last feature). Else None."""
-    found: list[tuple[Node, int, int, int]] = []
+    all that ONNX gives. Else None."""
     cells = [tensor for tensor in node.results if tensor.name.endswith(":cell")]
     if not cells:
-        return found
-    (cell,) = cells
-    if cell in e.outputs.values():
-        return None
-    steps, _, width = cell.shape
+        return []
+    found = _ends(e, node, cells[0])
+    is_all = cells[0] not in e.outputs.values() and len(found) == len(e.readers.get(cells[0], []))
+    return found if is_all else None
+
+
+def _ends(e: Exporter, node: Node, tensor: Tensor) -> _Ends:
+    """The readers of a result that read the last step of a direction: (slice, direction, first and
+    last feature)."""
+    found: _Ends = []
+    steps, _, width = tensor.shape
     assert width is not None
     hidden = width // 2 if node.attributes["descriptor"].bidirectional else width
-    for reader in e.readers.get(cell, []):
+    for reader in e.readers.get(tensor, []):
         if reader.op.name != "slice":
-            return None
+            continue
         a = reader.attributes
         first, last, _ = slice(a["starts"][2], a["ends"][2]).indices(width)
         direction = first // hidden
@@ -94,7 +110,7 @@ def _last_cells(e: Exporter, node: Node) -> list[tuple[Node, int, int, int]] | N
             is_end = window == (0, 1)
         whole = a["starts"][1] == 0 and a["ends"][1] is None and set(a["strides"]) == {1}
         if not is_end or not whole or last > (direction + 1) * hidden:
-            return None
+            continue
         found.append((reader, direction, first - direction * hidden, last - direction * hidden))
     return found
 
@@ -112,7 +128,9 @@ def _node(
     inputs = _weights(e, cell, descriptor, tensors, count, hidden)
     for name in ("init_state", "init_cell") if cell == LSTM else ("init_state",):
         state = ""
-        if name in tensors:
+        if name in tensors and (whole := _by_direction(tensors[name], count)) is not None:
+            state = e.name(whole)
+        elif name in tensors:
             whole = e.reshape(e.value(tensors[name]), *_rows(tensors[name]), count, hidden)
             state = e.named(e.transpose(whole, 1, 0, 2), tensors[name].name)
         inputs.append(state)
@@ -123,6 +141,64 @@ def _node(
         peephole = e.named(e.take(value, order, 1), tensors["peephole"].name)
     if cell == LSTM:
         inputs.append(peephole)
+    attributes = node_attributes(cell, descriptor, words, hidden, count)
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    outputs = 3 if cell == LSTM else 2
+    made = e.emit(KINDS[cell], source, *inputs, count=outputs, **attributes)
+    state = made[0]
+    if isinstance(node, Node):  # what a loaded model reads is mostly what the node gives
+        _name_whole(e, node.results[0], state, count, is_reverse)
+        _name_ends(e, _ends(e, node, node.results[0]), made[1], count, hidden)
+        _name_ends(e, ends, made[-1], count, hidden)
+    if count == 1:
+        state = e.emit("Squeeze", state, e.ints(1))
+        state = e.flip(state, [0]) if is_reverse else state
+    else:
+        state = e.emit("Transpose", state, perm=[0, 2, 1, 3])
+        state = e.emit("Reshape", state, e.ints(0, 0, count * hidden))
+    return [state, *[None] * (len(node.results) - 1)]
+
+
+def _name_whole(e: Exporter, tensor: Tensor, name: str, count: int, is_reverse: bool) -> None:
+    """Y [T,D,N,H] for the nodes that make it of the states [T,N,D·H]."""
+    for reader in e.readers.get(tensor, []):
+        if is_reverse and reader.op.name == "reverse" and reader.attributes["axes"] == (0,):
+            _name_whole(e, reader.results[0], name, count, False)
+        elif count == 1 and not is_reverse and reader.op.name == "expand_dims":
+            if tuple(reader.attributes["axes"]) == (1,):
+                e.names[reader.results[0]] = name
+        elif count == 2 and reader.op.name == "split" and len(reader.results) == 2:
+            for next_reader in e.readers.get(reader.results[0], []):
+                if (
+                    next_reader.op.name == "stack"
+                    and next_reader.attributes["axis"] == 1
+                    and list(next_reader.inputs) == reader.results
+                ):
+                    e.names[next_reader.results[0]] = name
+
+
+def _name_ends(e: Exporter, ends: _Ends, name: str, count: int, hidden: int) -> None:
+    """Y_h or Y_c [D,N,H], or parts of it, for the nodes that read the last steps."""
+    for reader, direction, first, last in ends:
+        (tensor,) = reader.results
+        if (first, last) != (0, hidden) or count == 2:
+            value = e.part(name, direction, direction + 1, 0)  # [1,N,H]
+            e.names[tensor] = e.part(value, first, last, 2) if last - first < hidden else value
+        else:
+            e.names[tensor] = name
+    pair = [each.results[0] for each, _, first, last in ends if last - first == hidden]
+    for reader in e.readers.get(pair[0], []) if len(pair) == 2 == count else []:
+        is_joined = reader.op.name == "concat_tensors" and list(reader.inputs) == pair
+        if is_joined and reader.attributes["axis"] == 0:
+            e.names[reader.results[0]] = name
+
+
+def node_attributes(
+    cell: str, descriptor: AnyDescriptor, words: list[str], hidden: int, count: int
+) -> dict[str, Any]:
+    """The attributes of ONNX's own node; ``words`` are the activations of one direction."""
+    is_reverse = descriptor.reverse and count == 1
     attributes: dict[str, Any] = {
         "hidden_size": hidden,
         "activations": words * count,
@@ -134,21 +210,31 @@ def _node(
         attributes["activation_beta"] = [beta for _, beta in pairs]
     if cell == GRU:
         attributes[ROW.reset_fact] = int(getattr(descriptor, "reset_after", False))
-    while inputs and not inputs[-1]:
-        inputs.pop()
-    outputs = 3 if ends else 1
-    made = e.emit(_KINDS[cell], source, *inputs, count=outputs, **attributes)
-    state = made[0] if ends else made
+    return attributes
+
+
+def _by_direction(tensor: Any, count: int) -> Tensor | None:
+    """The [D,N,H] that recurrent.py makes an initial state [N,D·H] of; None if it is another's."""
+    if not isinstance(tensor, Tensor):
+        return None
+    pieces = tensor.node.inputs if count == 2 else (tensor,)
+    if count == 2 and (tensor.node.op.name, tensor.node.attributes.get("axis")) != (
+        "concat_tensors",
+        1,
+    ):
+        return None
+    inner = [
+        piece.node.inputs[0]
+        for piece in pieces
+        if piece.node.op.name == "squeeze" and tuple(piece.node.attributes["axes"]) == (0,)
+    ]
+    if len(inner) != count:
+        return None
     if count == 1:
-        state = e.emit("Squeeze", state, e.ints(1))
-        state = e.flip(state, [0]) if is_reverse else state
-    else:
-        state = e.emit("Transpose", state, perm=[0, 2, 1, 3])
-        state = e.emit("Reshape", state, e.ints(0, 0, count * hidden))
-    for reader, direction, first, last in ends:
-        value = e.part(made[2], direction, direction + 1, 0)  # [1,N,H]
-        e.names[reader.results[0]] = e.part(value, first, last, 2)
-    return [state, *[None] * (len(node.results) - 1)]
+        return inner[0]
+    split = inner[0].node
+    is_whole = split.op.name == "split" and split.results == inner
+    return split.inputs[0] if is_whole and split.attributes["axis"] == 0 else None
 
 
 def _rows(tensor: Tensor) -> tuple[int, ...]:

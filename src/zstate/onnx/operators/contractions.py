@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from itertools import product
 
 from ...errors import OptionError, ShapeError, refusal
-from ...graph import Tensor
+from ...graph import Graph, Tensor
 from ...graph.ops.base import known
+from ...types import FLOAT_NAMES
 from ..loading import Node, Row
+from ..sizes import Size, expect_sizes
+from .elementwise import fitted, in_float32
+
+_MOST_PLACES = 2**14
 
 
 def _matmul(node: Node) -> list[Tensor]:
@@ -17,9 +22,22 @@ def _matmul(node: Node) -> list[Tensor]:
     left, right = len(a.shape) == 1, len(b.shape) == 1
     a = g.expand_dims(a, axes=[0]) if left else a
     b = g.expand_dims(b, axes=[1]) if right else b
-    found = g.matrix_multiplication(a, b)
+    found = product_of(g, a, b)
     gone = ([-2] if left else []) + ([-1] if right else [])
     return [g.squeeze(found, axes=gone) if gone else found]
+
+
+def product_of(g: Graph, a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product; of integers, which the graph's has not, as a sum of products."""
+    if a.dtype in FLOAT_NAMES:
+        return g.matrix_multiplication(a, b)
+    # The product below would broadcast an inner size of 1, which a matrix product does not.
+    inner = a.shape[-1]
+    sizes: list[Size | int] = [-1] * len(b.shape)
+    sizes[-2] = Size.axis(a, len(a.shape) - 1) if inner is None else inner
+    b = expect_sizes(b, sizes, "MatMul B")
+    products = g.expand_dims(a, axes=[-1]) * g.expand_dims(b, axes=[-3])  # […,rows,inner,columns]
+    return g.squeeze(g.reduction_sum(products, axes=[-2]), axes=[-2])
 
 
 def _gemm(node: Node) -> list[Tensor]:
@@ -30,9 +48,16 @@ def _gemm(node: Node) -> list[Tensor]:
             raise ShapeError(refusal("Gemm", f"input {index}", "2 dimensions", got))
     a = g.transpose(a, [1, 0]) if node.attribute("transA", 0) else a
     b = g.transpose(b, [1, 0]) if node.attribute("transB", 0) else b
-    found = _scaled(g.matrix_multiplication(a, b), node.attribute("alpha", 1.0))
-    beta = node.attribute("beta", 1.0)
-    return [found + _scaled(node.tensor(2), beta)] if node.has(2) else [found]
+    alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
+    if not node.has(2) or beta == 0:  # what beta drops may be no number
+        product = in_float32(lambda g, a, b: _scaled(g.matrix_multiplication(a, b), alpha))
+        return [product(g, a, b)]
+    return [in_float32(_affine)(g, a, b, node.tensor(2), alpha, beta)]
+
+
+def _affine(g: Graph, a: Tensor, b: Tensor, c: Tensor, alpha: float, beta: float) -> Tensor:
+    found = _scaled(g.matrix_multiplication(a, b), alpha)
+    return found + _scaled(fitted(c, found), beta)
 
 
 def _scaled(tensor: Tensor, factor: float) -> Tensor:
@@ -69,7 +94,7 @@ def _convolution(node: Node) -> list[Tensor]:
     g, x, weight = node.graph, node.tensor(0), node.tensor(1)
     shape = known(weight.shape)
     groups = int(node.attribute("group", 1))
-    if shape is None or len(shape) < 3 or groups < 1 or shape[0] % groups:
+    if shape is None or len(shape) < 3 or 0 in shape[2:] or groups < 1 or shape[0] % groups:
         raise ShapeError(refusal("Conv", "W", "a known shape [M,C/group,K,…]", str(weight)))
     out, inner, *kernel = shape
     count = len(kernel)
@@ -78,15 +103,22 @@ def _convolution(node: Node) -> list[Tensor]:
         raise ShapeError(refusal("Conv", "X", expected, str(x)))
     if node.attribute("kernel_shape", kernel) != kernel:
         raise ShapeError(refusal("Conv", "kernel_shape", str(kernel), "another"))
+    # Each is a slice: no more of them than the file has weights.
+    if groups * math.prod(kernel) > _MOST_PLACES and node.inputs[1] not in node.owner.arrays:
+        expected = f"at most {_MOST_PLACES} places times groups where W is computed"
+        raise OptionError(refusal("Conv", "W", expected, str(groups * math.prod(kernel))))
     steps = node.attribute("dilations", [1] * count)
     strides = node.attribute("strides", [1] * count)
     spans = [(size - 1) * step for size, step in zip(kernel, steps, strict=True)]
     left, right = _padding(node, x.shape[2:], [span + 1 for span in spans], strides)
     if any(left) or any(right):
         x = g.pad_tensor(x, [0, 0, *left], [0, 0, *right])
-    for size, span in zip(x.shape[2:], spans, strict=True):
-        if size is not None and size <= span:
-            raise ShapeError(refusal("Conv", "X", f"a padded size above {span}", str(x)))
+    least = [0, 0, *(span + 1 for span in spans)]
+    sizes: list[int | Size] = [-1, inner * groups, *[-1] * count]
+    x = expect_sizes(x, sizes, "Conv X with its padding", least)
+    dtype = x.dtype
+    if dtype in ("float16", "bfloat16"):
+        x, weight = g.cast(x, "float32"), g.cast(weight, "float32")
     found = []
     inputs = [x] if groups == 1 else g.split(x, [inner] * groups, axis=1)
     weights = [weight] if groups == 1 else g.split(weight, groups, axis=0)
@@ -109,7 +141,9 @@ def _convolution(node: Node) -> list[Tensor]:
         found.append(g.matrix_multiplication(rows, g.transpose(flat, [1, 0])))
     result = g.concat_tensors(found, axis=-1) if groups > 1 else found[0]
     if node.has(2):
-        result = result + node.tensor(2)
+        bias = expect_sizes(node.tensor(2), [out], "Conv B")
+        result = result + (g.cast(bias, "float32") if bias.dtype != result.dtype else bias)
+    result = g.cast(result, dtype) if result.dtype != dtype else result
     return [g.transpose(result, [0, count + 1, *range(1, count + 1)])]
 
 

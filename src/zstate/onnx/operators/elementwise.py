@@ -11,9 +11,47 @@ import numpy as np
 
 from ...errors import OptionError, refusal
 from ...graph import Graph, Tensor
+from ...graph.ops.like import broadcast_like
 from ...types import FLOAT_NAMES
 from ..loading import Node, Row
 from ..reading import type_name
+
+_LARGEST = {
+    "bfloat16": float.fromhex("0x1.fep127"),
+    **{name: float(np.finfo(name).max) for name in ("float16", "float32", "float64")},
+}
+
+
+def _float32(number: float) -> float:
+    return float(np.float32(number))
+
+
+def in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of the graph and tensors that rounds 16-bit floats once, at its end."""
+
+    def computed(g: Graph, x: Tensor, *others: Any) -> Tensor:
+        dtype = x.dtype
+        if dtype not in ("float16", "bfloat16"):
+            return function(g, x, *others)
+        wide = [g.cast(t, "float32") if isinstance(t, Tensor) else t for t in (x, *others)]
+        return g.cast(function(g, *wide), dtype)
+
+    return computed
+
+
+def cast_to(tensor: Tensor, dtype: str) -> Tensor:
+    """The tensor in a type, which it may have already."""
+    return tensor if tensor.dtype == dtype else tensor.graph.cast(tensor, dtype)
+
+
+def fitted(small: Tensor, large: Tensor) -> Tensor:
+    """The one tensor, which must broadcast to the other's shape: now, or when that is known."""
+    sizes = zip(reversed(small.shape), reversed(large.shape), strict=False)
+    if len(small.shape) <= len(large.shape) and all(
+        a == 1 or (a is not None and a == b) for a, b in sizes
+    ):
+        return small
+    return broadcast_like(small.graph, small, large)
 
 
 def _unary(method: str) -> Row:
@@ -32,27 +70,32 @@ def _variadic(method: str) -> Row:
     return row
 
 
+def _sum(node: Node) -> list[Tensor]:
+    tensors = [node.tensor(k) for k in range(len(node.inputs))]
+    return [in_float32(lambda g, *each: reduce(g.addition, each))(node.graph, *tensors)]
+
+
 def _mean_of(node: Node) -> list[Tensor]:
-    total = _variadic("addition")(node)[0]
-    return [total * (1.0 / len(node.inputs))]
+    tensors = [node.tensor(k) for k in range(len(node.inputs))]
+    mean = in_float32(lambda g, *each: reduce(g.addition, each) / float(len(each)))
+    return [mean(node.graph, *tensors)]
 
 
-def _division(node: Node) -> list[Any]:
+def _division(node: Node) -> list[Tensor]:
     g, a, b = node.graph, node.tensor(0), node.tensor(1)
-    if a.dtype in FLOAT_NAMES:
-        return [g.division(a, b)]
-    if a.dtype in ("int64", "uint64"):  # float64 does not hold all of them
-        x, y = node.known(0), node.known(1)
-        return [np.asarray(np.sign(x) * np.sign(y) * (abs(x) // abs(y))).astype(x.dtype)]
-    return [g.cast(g.division(g.cast(a, "float64"), g.cast(b, "float64")), a.dtype)]
+    return [g.division(a, b) if a.dtype in FLOAT_NAMES else g.apply("integer_division", (a, b))]
+
+
+def _relu(node: Node) -> list[Tensor]:
+    g, x = node.graph, node.tensor(0)
+    return [g.relu(x) if x.dtype in FLOAT_NAMES else g.maximum(x, 0)]
 
 
 def _power(node: Node) -> list[Tensor]:
     g, a, b = node.graph, node.tensor(0), node.tensor(1)
     if a.dtype == b.dtype:
         return [g.power(a, b)]
-    if a.dtype in FLOAT_NAMES:
-        return [g.power(a, g.cast(b, a.dtype))]
+    # In float64: of a large exponent float32 would not even keep whether it is odd.
     return [g.cast(g.power(g.cast(a, "float64"), g.cast(b, "float64")), a.dtype)]
 
 
@@ -80,9 +123,21 @@ def _is_nan(node: Node) -> list[Tensor]:
 
 
 def _clip(node: Node) -> list[Tensor]:
+    """A bound that is not given is the end of the type: infinity becomes the largest number."""
     g, x = node.graph, node.tensor(0)
-    low: Any = node.attribute("min") if node.opset < 11 else node.optional(1)
-    high: Any = node.attribute("max") if node.opset < 11 else node.optional(2)
+    # Before opset 11 bounds are attributes, which default to the end of float32 in every type:
+    # float64 has it too, and to 16 bits it is infinite.
+    ends = _LARGEST
+    if 6 <= node.opset < 11:
+        ends = dict.fromkeys(("float32", "float64"), _LARGEST["float32"])
+    bounds: list[Any] = [None, None]
+    for k, name in enumerate(("min", "max")):
+        bounds[k] = node.attribute(name) if node.opset < 11 else node.optional(k + 1)
+        if isinstance(bounds[k], Tensor) and bounds[k].shape:
+            bounds[k] = g.reshape(bounds[k], ())
+        if bounds[k] is None and x.dtype in ends:
+            bounds[k] = ends[x.dtype] * (1 if k else -1)
+    low, high = bounds
     # The bounds come first, so that x equal to one of them passes the gradient on as inside.
     if low is not None:
         x = g.maximum(x, low)
@@ -107,14 +162,14 @@ def _activation(function: Callable[..., Tensor], **defaults: float) -> Row:
 
     def row(node: Node) -> list[Tensor]:
         numbers = [float(node.attribute(name, value)) for name, value in defaults.items()]
-        return [function(node.graph, node.tensor(0), *numbers)]
+        return [in_float32(function)(node.graph, node.tensor(0), *numbers)]
 
     return row
 
 
 def _prelu(node: Node) -> list[Tensor]:
     g, x, slope = node.graph, node.tensor(0), node.tensor(1)
-    return [g.relu(x) + g.minimum(x, 0.0) * slope]
+    return [g.select(g.less_than(x, 0.0), x * fitted(slope, x), x)]
 
 
 def _gelu(node: Node) -> list[Tensor]:
@@ -122,21 +177,25 @@ def _gelu(node: Node) -> list[Tensor]:
         raise OptionError(
             refusal("Gelu", "approximate", "'tanh', as the graph has no erf", repr(how))
         )
-    x = node.tensor(0)
-    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-    return [x * 0.5 * (node.graph.tanh(inner) + 1.0)]
+    return [in_float32(_tanh_gelu)(node.graph, node.tensor(0))]
+
+
+def _tanh_gelu(g: Graph, x: Tensor) -> Tensor:
+    # ONNX writes both numbers as float32.
+    inner = (x + x * x * x * _float32(0.044715)) * math.sqrt(_float32(2 / math.pi))
+    return x * 0.5 * (g.tanh(inner) + 1.0)
 
 
 def _cast(node: Node) -> list[Tensor]:
     node.attribute("saturate")  # both are about types of eight bits or less, which are refused
     node.attribute("round_mode")
-    return [node.graph.cast(node.tensor(0), type_name(node.attribute("to", 0), "to"))]
+    return [cast_to(node.tensor(0), type_name(node.attribute("to", 0), "to"))]
 
 
 def _cast_like(node: Node) -> list[Tensor]:
     node.attribute("saturate")
     node.attribute("round_mode")
-    return [node.graph.cast(node.tensor(0), node.tensor(1).dtype)]
+    return [cast_to(node.tensor(0), node.tensor(1).dtype)]
 
 
 def _identity(node: Node) -> list[Tensor]:
@@ -148,10 +207,11 @@ def _dropout(node: Node) -> list[Tensor]:
     node.attribute("ratio")
     if node.has(2) and bool(node.known(2)):
         raise OptionError(refusal("Dropout", "training_mode", "False: inference", "True"))
-    x = node.tensor(0)
+    g, x = node.graph, node.tensor(0)
     if not node.wants(1):
         return [x]
-    return [x, node.graph.equal(x, x)]  # a mask of ones; NaNs have no business in it
+    kept = g.constant(np.array(True)) if node.opset >= 10 else g.constant(1.0, dtype=x.dtype)
+    return [x, broadcast_like(g, kept, x)]
 
 
 ROWS: dict[str, Row] = {
@@ -173,10 +233,10 @@ ROWS: dict[str, Row] = {
     "Greater": _binary("greater_than"),
     "GreaterOrEqual": _binary("greater_than_or_equal_to"),
     "HardSigmoid": _activation(_hard_sigmoid, alpha=0.2, beta=0.5),
-    "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, 1 / 6, 0.5)),
+    "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, _float32(1 / 6), 0.5)),
     "Identity": _identity,
     "IsNaN": _is_nan,
-    "LeakyRelu": _activation(lambda g, x, a: g.relu(x) + g.minimum(x, 0.0) * a, alpha=0.01),
+    "LeakyRelu": _activation(lambda g, x, a: g.leaky_relu(x, a), alpha=0.01),
     "Less": _binary("less_than"),
     "LessOrEqual": _binary("less_than_or_equal_to"),
     "Log": _unary("logarithm"),
@@ -191,7 +251,7 @@ ROWS: dict[str, Row] = {
     "PRelu": _prelu,
     "Pow": _power,
     "Reciprocal": _unary("reciprocal"),
-    "Relu": _unary("relu"),
+    "Relu": _relu,
     "Selu": _activation(
         lambda g, x, alpha, gamma: _elu(g, x, alpha) * gamma,
         alpha=1.6732632423543772,
@@ -203,7 +263,7 @@ ROWS: dict[str, Row] = {
     "Softsign": _activation(lambda g, x: x / (g.absolute(x) + 1.0)),
     "Sqrt": _unary("square_root"),
     "Sub": _binary("subtraction"),
-    "Sum": _variadic("addition"),
+    "Sum": _sum,
     "Swish": _activation(lambda g, x, alpha: x * g.sigmoid(x * alpha), alpha=1.0),
     "Tanh": _unary("tanh"),
     "ThresholdedRelu": _activation(

@@ -6,9 +6,12 @@ import numpy as np
 
 from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
+from ...graph.ops import CONSTANT
 from ...graph.ops.like import broadcast_like
+from ...graph.tensor import Node as GraphNode
 from ..loading import Node, Row
-from ..sizes import Size, sized_node
+from ..sizes import Size, expect_sizes, sized_node
+from .elementwise import cast_to
 
 
 def _positive(node: Node, index: int, size: int | Size) -> Tensor:
@@ -17,9 +20,9 @@ def _positive(node: Node, index: int, size: int | Size) -> Tensor:
     if isinstance(size, int) and name in node.owner.arrays:
         array = node.owner.arrays[name]
         if array.dtype.kind not in "iu":
-            raise OptionError(refusal(node.kind, "indices", "whole numbers", str(array.dtype)))
+            raise OptionError(refusal(node.kind, "indices", "integers", str(array.dtype)))
         return g.constant(np.where(array < 0, array + size, array).astype(np.int64))
-    indices = g.cast(node.tensor(index), "int64")
+    indices = cast_to(node.tensor(index), "int64")
     if isinstance(size, int):
         whole = g.constant(np.array(size, np.int64))
     else:
@@ -33,8 +36,16 @@ def _gather(node: Node) -> list[Tensor]:
 
 
 def _gather_elements(node: Node) -> list[Tensor]:
-    x, axis = node.tensor(0), int(node.attribute("axis", 0))
-    return [node.graph.gather_along_axis(x, _positive(node, 1, node.size(x, axis)), axis)]
+    g, x, axis = node.graph, node.tensor(0), int(node.attribute("axis", 0))
+    indices = _positive(node, 1, node.size(x, axis))
+    # Indices may have fewer places along the other axes: those are the first ones.
+    ends = [
+        None if axis % len(x.shape) == k or size == b else b
+        for k, (size, b) in enumerate(zip(x.shape, indices.shape, strict=True))
+    ]
+    if any(end is not None for end in ends):
+        x = g.strided_slice(x, [0] * len(ends), ends)
+    return [g.gather_along_axis(x, indices, axis)]
 
 
 def _one_hot(node: Node) -> list[Tensor]:
@@ -42,13 +53,23 @@ def _one_hot(node: Node) -> list[Tensor]:
     (depth,) = node.ints(1)
     axis = int(node.attribute("axis", -1))
     rank = len(indices.shape) + 1
+    if rank == 1:
+        raise ShapeError(refusal("OneHot", "indices", "at least one dimension", "none"))
     if not -rank <= axis < rank:
         raise ShapeError(refusal("OneHot", "axis", f"an axis of {rank} dimensions", str(axis)))
-    whole = g.expand_dims(g.cast(indices, "int64"), axes=[axis])
+    whole = g.expand_dims(cast_to(indices, "int64"), axes=[axis])
     whole = g.select(g.less_than(whole, 0), whole + depth, whole)
-    places = np.arange(depth).reshape([-1] + [1] * (rank - 1 - axis % rank))
+    places = sized_node(g, "range_to", None, [0, depth, 1])
+    places = g.reshape(places, [-1] + [1] * (rank - 1 - axis % rank))
     off, on = g.split(node.tensor(2), [1, 1], axis=0)
-    return [g.select(g.equal(whole, g.constant(places)), g.reshape(on, ()), g.reshape(off, ()))]
+    return [g.select(g.equal(whole, places), g.reshape(on, ()), g.reshape(off, ()))]
+
+
+def within_steps(node: Node, lengths: Tensor, tensor: Tensor) -> Tensor:
+    """The lengths as int64, of which the run refuses those outside 0 to T of [T,N,…]."""
+    g = node.graph
+    checked = g.add_node_named("expect_lengths", (lengths, tensor), {"what": node.kind})
+    return cast_to(checked, "int64")
 
 
 def within_lengths(g: Graph, tensor: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,15 +90,37 @@ def steps_at(g: Graph, tensor: Tensor, places: Tensor) -> Tensor:
     return g.gather_along_axis(tensor, broadcast_like(g, whole, tensor), 0)
 
 
+def _are_whole(lengths: Tensor, x: Tensor, time: int, batch: int) -> bool:
+    """Whether the lengths are one for each sequence, and all of them the number of steps."""
+    source, fits = lengths.node, lengths.shape == x.shape[batch : batch + 1] != (None,)
+    if source.op.name in ("broadcast", "broadcast_to"):
+        fits = fits or _reads(source, 1, x, batch)
+        source = source.inputs[0].node
+    if source.op is CONSTANT:
+        return fits and bool(np.all(source.attributes["store"].value == x.shape[time]))
+    return fits and source.op.name == "sizes" and _reads(source, 0, x, time)
+
+
+def _reads(source: GraphNode, index: int, x: Tensor, axis: int) -> bool:
+    """Whether a node has one size: that of an axis of x, which is its input of this index."""
+    is_one = len(source.inputs) == index + 1 and source.attributes.get("sizes") == (f"1*0.{axis}",)
+    return is_one and source.inputs[index] is x
+
+
 def _reverse_sequence(node: Node) -> list[Tensor]:
     g, x = node.graph, node.tensor(0)
-    lengths = g.cast(node.tensor(1), "int64")
     batch, time = int(node.attribute("batch_axis", 1)), int(node.attribute("time_axis", 0))
     if {batch, time} != {0, 1}:
         got = f"batch_axis={batch}, time_axis={time}"
         raise OptionError(refusal("ReverseSequence", "axes", "0 and 1", got))
+    if len(x.shape) > 1 and _are_whole(
+        node.tensor(1), x, time, batch
+    ):  # a plain reversal, as tf2onnx writes it
+        return [g.reverse(x, axes=[time])]
     axes = [time, batch, *range(2, len(x.shape))]  # its own inverse
     x = x if time == 0 else g.transpose(x, axes)
+    lengths = expect_sizes(node.tensor(1), [node.size(x, 1)], "ReverseSequence sequence_lens")
+    lengths = within_steps(node, lengths, x)
     _, places = within_lengths(g, x, lengths)
     found = steps_at(g, x, places)
     return [found if time == 0 else g.transpose(found, axes)]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
-from ...graph.ops.base import known
+from ...types import FLOAT_NAMES
 from ..loading import Node, Row
 from ..reading import type_name
-from ..sizes import Size
+from ..sizes import Size, expect_sizes, sized_node
+from .elementwise import cast_to, fitted, in_float32
 
 
-def _reduction(method: Callable[[Graph, Tensor, list[int]], Tensor]) -> Row:
+def _reduction(method: Callable[..., Tensor]) -> Row:
     def row(node: Node) -> list[Tensor]:
         g, x = node.graph, node.tensor(0)
         axes = node.ints(1) if node.has(1) else node.attribute("axes")
@@ -29,56 +28,53 @@ def _reduction(method: Callable[[Graph, Tensor, list[int]], Tensor]) -> Row:
     return row
 
 
-def _minimum(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
-    if x.dtype != "bool" and not x.dtype.startswith("uint"):
-        return -g.reduction_maximum(-x, axes=axes)
-    if x.dtype != "bool":
-        top = g.constant(np.array(np.iinfo(x.dtype).max))
-        return top - g.reduction_maximum(top - x, axes=axes)
-    no = g.constant(np.array(False))
-    return g.equal(g.reduction_maximum(g.equal(x, no), axes=axes), no)
+def _extreme(name: str, of_bools: str) -> Row:
+    """The largest or the smallest; of bools, any or all."""
+    return _reduction(
+        lambda g, x, axes: getattr(g, of_bools if x.dtype == "bool" else name)(x, axes=axes)
+    )
 
 
-def _product(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
-    """Halves multiplied with each other until one element is left; the graph has no such op."""
-    for axis in axes:
-        size = x.shape[axis]
-        if size is None:
-            raise ShapeError(refusal("ReduceProd", "data", f"a known size of axis {axis}", str(x)))
-        if size == 0:
-            whole = [1 if k == axis % len(x.shape) else n for k, n in enumerate(x.shape)]
-            ones = known(tuple(whole))
-            if ones is None:
-                raise ShapeError(refusal("ReduceProd", "data", "a known shape", str(x)))
-            x = g.constant(1.0, shape=ones, dtype=x.dtype)
-            continue
-        while size > 1:
-            half = size // 2
-            parts = g.split(x, [half, half, size % 2][: 2 + size % 2], axis=axis)
-            x = g.multiplication(parts[0], parts[1])
-            x = g.concat_tensors([x, *parts[2:]], axis=axis) if parts[2:] else x
-            size = half + size % 2
-    return x
+def _mean(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
+    if x.dtype in FLOAT_NAMES:
+        return g.mean(x, axes=axes)
+    found = g.mean(g.cast(x, "float64"), axes=axes)
+    found = g.select(g.equal(found, found), found, 0.0)  # no integer says that there were none
+    return g.cast(found, x.dtype)  # rounded towards 0
+
+
+def _top_k(node: Node) -> list[Tensor]:
+    g, x = node.graph, node.tensor(0)
+    axis, largest = int(node.attribute("axis", -1)), bool(node.attribute("largest", 1))
+    node.attribute("sorted")  # an order is one of those that 0 allows
+    (count,) = node.sizes(1) if node.opset >= 10 else [int(node.attribute("k", 0))]
+    size = node.size(x, axis)
+    if isinstance(count, Size) and count != size:
+        raise OptionError(refusal("TopK", "K", "a known number", repr(count)))
+    places = g.arg_sort(x, axis=axis, descending=largest)
+    if not isinstance(count, Size):
+        if not count >= 0 or (isinstance(size, int) and count > size):
+            raise ShapeError(refusal("TopK", "K", f"0 to the size of axis {axis}", str(count)))
+        places = g.slice_tensor(places, axis, 0, count)
+    return [g.gather_along_axis(x, places, axis), g.cast(places, "int64")]
 
 
 def _log_sum_exp(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
     top = g.reduction_maximum(x, axes=axes)
+    top = g.select(g.is_finite(top), top, 0.0)  # infinity less itself would be no number
     return g.logarithm(g.reduction_sum(g.exponent(x - top), axes=axes)) + top
 
 
-def _arg_maximum(sign: int) -> Row:
+def _place(name: str) -> Row:
     def row(node: Node) -> list[Tensor]:
         g, x = node.graph, node.tensor(0)
         axis, keep = int(node.attribute("axis", 0)), node.attribute("keepdims", 1)
-        x = x if sign > 0 else -x
-        if node.attribute("select_last_index", 0):
-            size = node.size(x, axis)
-            if isinstance(size, Size):
-                raise ShapeError(refusal(node.kind, "data", f"a known size of axis {axis}", str(x)))
-            found = size - 1 - g.reduction_arg_maximum(g.reverse(x, axes=[axis]), axis=axis)
-        else:
-            found = g.reduction_arg_maximum(x, axis=axis)
-        found = g.cast(found, "int64")
+        is_last = node.attribute("select_last_index", 0)
+        turned = g.reverse(x, axes=[axis]) if is_last else x
+        found = g.cast(getattr(g, name)(turned, axis=axis), "int64")
+        if is_last:
+            size = g.reshape(sized_node(g, "sizes", None, [node.size(x, axis)]), ())
+            found = size - 1 - found
         return [found if keep else g.squeeze(found, axes=[axis])]
 
     return row
@@ -95,12 +91,19 @@ def _soft_max(is_log: bool) -> Row:
         axes = [axis] if node.opset >= 13 else list(range(axis % rank, rank))
         if len(axes) == 1 and not is_log:
             return [g.soft_max(x, axis=axes[0])]
-        if is_log:
-            return [x - _log_sum_exp(g, x, axes)]
-        raised = g.exponent(x - g.reduction_maximum(x, axes=axes))
-        return [raised / g.reduction_sum(raised, axes=axes)]
+        return [in_float32(_log_soft_max if is_log else _wide_soft_max)(g, x, axes)]
 
     return row
+
+
+def _log_soft_max(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
+    below = x - g.reduction_maximum(x, axes=axes)
+    return below - g.logarithm(g.reduction_sum(g.exponent(below), axes=axes))
+
+
+def _wide_soft_max(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
+    raised = g.exponent(x - g.reduction_maximum(x, axes=axes))
+    return raised / g.reduction_sum(raised, axes=axes)
 
 
 def _normal_axes(node: Node, x: Tensor) -> list[int]:
@@ -112,45 +115,59 @@ def _normal_axes(node: Node, x: Tensor) -> list[int]:
 
 def _layer_normalization(node: Node) -> list[Tensor]:
     g, x = node.graph, node.tensor(0)
-    axes, epsilon = _normal_axes(node, x), float(node.attribute("epsilon", 1e-5))
-    wide = _stash(node, x)
+    axes, epsilon = _normal_axes(node, x), node.attribute("epsilon", 1e-5)
+    kind = _stash_type(node)
+    wide = _stash(kind, x)
     mean = g.mean(wide, axes=axes)
     away = wide - mean
     scale = g.reciprocal(g.square_root(g.mean(g.square(away), axes=axes) + epsilon))
-    found = _cast_to(away * scale, x.dtype) * node.tensor(1)
+    found = away * scale * cast_to(fitted(node.tensor(1), x), wide.dtype)
     bias = node.optional(2)
-    return [found if bias is None else found + bias, mean, scale]
+    if bias is not None:
+        found = found + cast_to(fitted(bias, x), wide.dtype)
+    return [cast_to(found, x.dtype), cast_to(mean, kind), cast_to(scale, kind)]
 
 
 def _rms_normalization(node: Node) -> list[Tensor]:
     g, x = node.graph, node.tensor(0)
-    axes, epsilon = _normal_axes(node, x), float(node.attribute("epsilon", 1e-5))
-    wide = _stash(node, x)
+    axes, epsilon = _normal_axes(node, x), node.attribute("epsilon", 1e-5)
+    wide = _stash(_stash_type(node), x)
     below = g.square_root(g.mean(g.square(wide), axes=axes) + epsilon)
-    return [_cast_to(wide / below, x.dtype) * node.tensor(1)]
+    found = wide / below * cast_to(fitted(node.tensor(1), x), wide.dtype)
+    return [cast_to(found, x.dtype)]
 
 
-def _stash(node: Node, x: Tensor) -> Tensor:
-    """The tensor in the type in which a normalisation computes."""
-    kind = type_name(int(node.attribute("stash_type", 1)), "stash_type")
-    return _cast_to(x, kind) if x.dtype in ("float16", "bfloat16") else x
+def _stash_type(node: Node) -> str:
+    return type_name(int(node.attribute("stash_type", 1)), "stash_type")
 
 
-def _cast_to(tensor: Tensor, dtype: str) -> Tensor:
-    return tensor if tensor.dtype == dtype else tensor.graph.cast(tensor, dtype)
+def _stash(kind: str, x: Tensor) -> Tensor:
+    """The tensor in the type in which a normalisation computes, but for wider ones."""
+    return cast_to(x, kind) if x.dtype in ("float16", "bfloat16") else x
 
 
 def _batch_normalization(node: Node) -> list[Tensor]:
     node.attribute("momentum")
-    node.attribute("spatial")
+    is_spatial = bool(node.attribute("spatial", 1))  # until opset 8
     if node.attribute("training_mode", 0):
         raise OptionError(refusal("BatchNormalization", "training_mode", "0: inference", "1"))
     g, x = node.graph, node.tensor(0)
-    epsilon = float(node.attribute("epsilon", 1e-5))
-    scale, bias, mean, variance = (
-        g.expand_dims(node.tensor(k), axes=list(range(1, len(x.shape) - 1))) for k in range(1, 5)
-    )
-    return [(x - mean) / g.square_root(variance + epsilon) * scale + bias]
+    epsilon = node.attribute("epsilon", 1e-5)
+    if len(x.shape) < 2:
+        raise ShapeError(refusal("BatchNormalization", "X", "[N,C,…]", str(x)))
+    sizes = node.shape(x)[1:2] if is_spatial else node.shape(x)[1:]
+    parts = []
+    for k, name in enumerate(("scale", "B", "mean", "var"), 1):
+        part = expect_sizes(node.tensor(k), sizes, f"BatchNormalization {name}")
+        behind = list(range(1, len(x.shape) - 1)) if is_spatial else []
+        parts.append(g.expand_dims(part, axes=behind) if behind else part)
+    return [in_float32(_normalized)(g, x, *parts, epsilon)]
+
+
+def _normalized(
+    g: Graph, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
+) -> Tensor:
+    return (x - mean) / g.square_root(variance + epsilon) * scale + bias
 
 
 def _global_mean(node: Node) -> list[Tensor]:
@@ -159,24 +176,31 @@ def _global_mean(node: Node) -> list[Tensor]:
 
 
 ROWS: dict[str, Row] = {
-    "ArgMax": _arg_maximum(1),
-    "ArgMin": _arg_maximum(-1),
+    "ArgMax": _place("reduction_arg_maximum"),
+    "ArgMin": _place("reduction_arg_minimum"),
     "BatchNormalization": _batch_normalization,
     "GlobalAveragePool": _global_mean,
     "LayerNormalization": _layer_normalization,
     "LogSoftmax": _soft_max(True),
     "RMSNormalization": _rms_normalization,
-    "ReduceL1": _reduction(lambda g, x, axes: g.reduction_sum(g.absolute(x), axes=axes)),
-    "ReduceL2": _reduction(
-        lambda g, x, axes: g.square_root(g.reduction_sum(g.square(x), axes=axes))
+    "ReduceL1": _reduction(
+        in_float32(lambda g, x, axes: g.reduction_sum(g.absolute(x), axes=axes))
     ),
-    "ReduceLogSum": _reduction(lambda g, x, axes: g.logarithm(g.reduction_sum(x, axes=axes))),
-    "ReduceLogSumExp": _reduction(_log_sum_exp),
-    "ReduceMax": _reduction(lambda g, x, axes: g.reduction_maximum(x, axes=axes)),
-    "ReduceMean": _reduction(lambda g, x, axes: g.mean(x, axes=axes)),
-    "ReduceMin": _reduction(_minimum),
-    "ReduceProd": _reduction(_product),
+    "ReduceL2": _reduction(
+        in_float32(lambda g, x, axes: g.square_root(g.reduction_sum(g.square(x), axes=axes)))
+    ),
+    "ReduceLogSum": _reduction(
+        in_float32(lambda g, x, axes: g.logarithm(g.reduction_sum(x, axes=axes)))
+    ),
+    "ReduceLogSumExp": _reduction(in_float32(_log_sum_exp)),
+    "ReduceMax": _extreme("reduction_maximum", "reduction_or"),
+    "ReduceMean": _reduction(_mean),
+    "ReduceMin": _extreme("reduction_minimum", "reduction_and"),
+    "ReduceProd": _reduction(lambda g, x, axes: g.reduction_product(x, axes=axes)),
     "ReduceSum": _reduction(lambda g, x, axes: g.reduction_sum(x, axes=axes)),
-    "ReduceSumSquare": _reduction(lambda g, x, axes: g.reduction_sum(g.square(x), axes=axes)),
+    "ReduceSumSquare": _reduction(
+        in_float32(lambda g, x, axes: g.reduction_sum(g.square(x), axes=axes))
+    ),
     "Softmax": _soft_max(False),
+    "TopK": _top_k,
 }

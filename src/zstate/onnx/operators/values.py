@@ -11,7 +11,7 @@ from ...errors import OptionError, refusal
 from ...graph import Tensor
 from ...types import Array
 from ..loading import Node, Row
-from ..sizes import Size
+from ..sizes import Size, sized_node
 from .shaping import broadcast
 
 # A constant that a few bytes of a file describe is made only up to this many elements.
@@ -44,7 +44,9 @@ def _range(node: Node) -> list[Any]:
     if not count <= _MOST_ELEMENTS:
         expected = f"at most {_MOST_ELEMENTS} elements"
         raise OptionError(refusal("Range", "limit", expected, str(count)))
-    return [start + np.arange(max(0, int(count))).astype(start.dtype) * step]
+    g, sizes = node.graph, [0, max(0, int(count)), 1]
+    places = g.cast(sized_node(g, "range_to", None, sizes), start.dtype.name)
+    return [places * g.constant(step) + g.constant(start)]
 
 
 ROWS: dict[str, Row] = {
