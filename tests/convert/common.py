@@ -10,6 +10,7 @@ import numpy as np
 
 import zstate as zs
 import zstate.convert as zc
+from zstate.convert import files
 from zstate.layout import DESCRIPTORS
 from zstate.types import Array
 
@@ -84,6 +85,12 @@ def halves(layer: zc.Layer, array: Array) -> list[Array]:
 def as_list(layers: zc.Layer | list[zc.Layer]) -> list[zc.Layer]:
     """Always a list."""
     return layers if isinstance(layers, list) else [layers]
+
+
+def read_stack(path: str, source: str) -> list[zc.Layer]:
+    """The layers of a file that is a stack."""
+    (pieces,) = files.read(path, source).stacks.values()
+    return as_list(zc.load(pieces, source=source))
 
 
 def close(result: Any, expected: Array, dtype: str = "float32") -> None:

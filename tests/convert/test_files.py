@@ -18,7 +18,20 @@ import zstate.convert as zc
 from zstate import cli
 from zstate.convert import files
 
-from .common import ACT, H, I, N, T, as_list, close, draw, ours, random_layer, same_layer
+from .common import (
+    ACT,
+    H,
+    I,
+    N,
+    T,
+    as_list,
+    close,
+    draw,
+    ours,
+    random_layer,
+    read_stack,
+    same_layer,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +77,9 @@ def test_facts_travel_in_the_file(rng: np.random.Generator) -> None:
         random_layer(rng, "gru"),
         random_layer(rng, "single_gate_rnn", inputs=H, activation=ACT.RELU),
     ]
-    files.write("a.safetensors", stack, "keras")
+    files.write("a.safetensors", {"": stack}, "keras")
     assert _convert("a.safetensors", "b.safetensors", "--from", "keras", "--to", "tensorflow") == 0
-    back = as_list(zc.load(files.read("b.safetensors", "tensorflow"), source="tensorflow"))
+    back = read_stack("b.safetensors", "tensorflow")
     for one, other in zip(back, stack, strict=True):
         same_layer(one, other)
 
@@ -78,11 +91,15 @@ def test_facts_and_prefixes_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     _saved_torch(model)
     frameworks = ("--from", "torch", "--to", "mlx")
     assert _convert("in.safetensors", "out.npz", *frameworks) == 2
-    assert "got 'head." in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "got head.bias, head.weight." in refused
+    assert "--only (encoder). A whole model comes in through zstate.onnx" in refused
     only = ("--only", "encoder", "--fact", "nonlinearity=relu", "--cell", "rnn")
     assert _convert("in.safetensors", "out.npz", *frameworks, *only) == 0
-    assert 'mlx: nonlinearity="relu" bias=true' in capsys.readouterr().out
-    assert set(np.load("out.npz")) == {"Wxh", "Whh", "bias"}
+    printed = capsys.readouterr().out
+    assert 'mlx: nonlinearity="relu" bias=true' in printed
+    assert "left out: head.bias, head.weight" in printed
+    assert set(np.load("out.npz")) == {"encoder.Wxh", "encoder.Whh", "encoder.bias"}
 
 
 def _with_peepholes(rng: np.random.Generator, layer: zc.Layer) -> zc.Layer:
@@ -99,12 +116,12 @@ def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
         random_layer(rng, "gru", inputs=2 * H, reset_after=True),
         random_layer(rng, "single_gate_rnn", inputs=H, hidden=3, bias=False),
     ]
-    files.write("model.onnx", stack, "onnx")
+    files.write("model.onnx", {"": stack}, "onnx")
     onnx.checker.check_model(onnx.load("model.onnx"), full_check=True)
     session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
     source = draw(rng, (T, N, I), dtype)
     close(session.run(["Y"], {"X": source})[0], ours(stack, source, [{}, {}, {}]))
-    back = as_list(zc.load(files.read("model.onnx", "onnx"), source="onnx"))
+    back = read_stack("model.onnx", "onnx")
     for one, other in zip(back, stack, strict=True):
         same_layer(one, other)
     assert _convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "tensorflow") == 0
@@ -116,8 +133,10 @@ def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
     [
         (
             ["in.pt", "o.npz", "--from", "torch", "--to", "keras"],
-            "a file that ends in .safetensors",
+            "No such file",
         ),
+        (["in.pt", "o.npz", "--from", "keras", "--to", "keras"], "--from: expected torch for a"),
+        (["in.ckpt", "o.npz", "--from", "torch", "--to", "keras"], "a file that ends in .safe"),
         (["in.npz", "o.pt", "--from", "torch", "--to", "keras"], "write: expected a file that"),
         (["in.npz", "o.keras", "--from", "torch", "--to", "tensorflow"], "keras for a .keras file"),
         (
@@ -130,7 +149,7 @@ def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
         (["in.npz", "o.npz", "--from", "torch", "--to", "mlx"], "No such file"),
         (["bad.npz", "o.npz", "--from", "torch", "--to", "mlx"], "whole .npz file"),
         (["bad.safetensors", "o.npz", "--from", "torch", "--to", "mlx"], "whole .safetensors file"),
-        (["bad.onnx", "o.npz", "--from", "onnx", "--to", "mlx"], "whole .onnx file"),
+        (["bad.onnx", "o.npz", "--from", "onnx", "--to", "mlx"], "whole ONNX file"),
         (["good.npz", "o.npz", "--from", "torch", "--to", "mlx", "--fact", "x"], "NAME=VALUE"),
         (["good.npz", "o.npz", "--from", "torch", "--to", "mlx", "--only", "x"], "--only"),
         (["good.npz", "no/o.npz", "--from", "torch", "--to", "mlx"], "No such file"),
@@ -151,7 +170,7 @@ def test_refusals_write_nothing(
         Path(name).write_bytes(b"not what it says")
     gru = random_layer(rng, "gru", reset_after=True)
     np.savez("good.npz", **zc.save(gru, target="torch"))
-    files.write("keras.safetensors", [gru], "keras")
+    files.write("keras.safetensors", {"": [gru]}, "keras")
     before = sorted(os.listdir())
     assert _convert(*arguments) == 2
     assert message in capsys.readouterr().err
@@ -162,7 +181,7 @@ def test_a_failure_while_writing_leaves_the_old_file(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     layer = random_layer(rng, "lstm")
-    files.write("out.npz", [layer], "torch")
+    files.write("out.npz", {"": [layer]}, "torch")
     before = Path("out.npz").read_bytes()
 
     def fails(file: Any, **arrays: Any) -> None:
@@ -171,7 +190,7 @@ def test_a_failure_while_writing_leaves_the_old_file(
 
     monkeypatch.setattr(np, "savez", fails)
     with pytest.raises(OSError, match="full"):
-        files.write("out.npz", [layer], "mlx")
+        files.write("out.npz", {"": [layer]}, "mlx")
     assert Path("out.npz").read_bytes() == before
     assert os.listdir() == ["out.npz"]
 
@@ -179,10 +198,9 @@ def test_a_failure_while_writing_leaves_the_old_file(
 def test_bfloat16_is_no_type_of_npz() -> None:
     layer = zc.load(torch.nn.LSTM(I, H, dtype=torch.bfloat16), source="torch")
     with pytest.raises(zs.OptionError, match="bfloat16"):
-        files.write("out.npz", as_list(layer), "torch")
-    files.write("out.safetensors", as_list(layer), "torch")
-    back = zc.load(files.read("out.safetensors", "torch"), source="torch")
-    same_layer(as_list(back)[0], as_list(layer)[0])
+        files.write("out.npz", {"": as_list(layer)}, "torch")
+    files.write("out.safetensors", {"": as_list(layer)}, "torch")
+    same_layer(read_stack("out.safetensors", "torch")[0], as_list(layer)[0])
 
 
 def test_a_missing_reader_is_named(
@@ -207,23 +225,20 @@ def test_models_of_keras(name: str, rng: np.random.Generator) -> None:
             keras.Input((T, I)),
             keras.layers.LSTM(H, name="zeta", **options),
             keras.layers.Bidirectional(keras.layers.LSTM(H, **options), name="alpha"),
-            keras.layers.Dense(3),
+            keras.layers.Dense(3, name="dense"),
             keras.layers.RNN(keras.layers.LSTMCell(H), return_sequences=True, name="middle"),
         ]
     )
     model.set_weights([draw(rng, weight.shape) for weight in model.get_weights()])
     (model.save_weights if "weights" in name else model.save)(name)
-    found = as_list(zc.load(files.read(name, "keras"), source="keras"))
-    by_title = {(layer.inputs, layer.directions): layer for layer in found}
-    expected = [
-        zc.load(model.get_layer(title), source="keras") for title in ("zeta", "alpha", "middle")
-    ]
-    assert len(found) == 3
-    for layer in as_list(expected):
-        same_layer(by_title[layer.inputs, layer.directions], layer)
-    if name != "model.weights.h5":
-        assert [layer.inputs for layer in found] == [I, H, 3]
-    assert _convert(name, "out.npz", "--from", "keras", "--to", "onnx") == 0
+    titles = ["zeta", "alpha", "middle"]
+    stacks = files.read(name, "keras", titles).stacks
+    assert [title.split("/")[0] for title in stacks] == titles
+    for pieces, title in zip(stacks.values(), titles, strict=True):
+        (layer,) = as_list(zc.load(pieces, source="keras"))
+        same_layer(layer, as_list(zc.load(model.get_layer(title), source="keras"))[0])
+    with pytest.raises(zs.OptionError, match="expected a stack of recurrent layers, got .*dense"):
+        files.read(name, "keras")
     if name != "model.weights.h5":
         with pytest.raises(zs.OptionError, match="Keras 2.*--from keras.*got Keras 3"):
             files.read(name, "tensorflow")
@@ -247,10 +262,13 @@ def test_models_of_keras_2(name: str, rng: np.random.Generator) -> None:
         with pytest.raises(zs.OptionError, match="save the model as .h5"):
             files.read(name, "tensorflow")
         return
-    found = as_list(zc.load(files.read(name, "tensorflow"), source="tensorflow"))
     expected = as_list(zc.load(model.layers[:2], source="tensorflow"))
-    for one, other in zip(found, expected, strict=True):
-        same_layer(one, other)
+    names = [layer.name for layer in model.layers]
+    stacks = files.read(name, "tensorflow", names[:2]).stacks
+    for pieces, other in zip(stacks.values(), expected, strict=True):
+        same_layer(as_list(zc.load(pieces, source="tensorflow"))[0], other)
+    with pytest.raises(zs.OptionError, match="got dense.*--only"):
+        files.read(name, "tensorflow")
     with pytest.raises(zs.OptionError, match="--from tensorflow"):
         files.read(name, "keras")
 
@@ -274,8 +292,8 @@ def test_models_for_keras(name: str, framework: str, rng: np.random.Generator) -
     """Written without Keras; read back to the bit, and loaded by Keras itself where it is."""
     pytest.importorskip("h5py")
     stack = _stack(rng)
-    files.write(name, stack, framework)
-    found = as_list(zc.load(files.read(name, framework), source=framework))
+    files.write(name, {"": stack}, framework)
+    found = read_stack(name, framework)
     for one, other in zip(found, stack, strict=True):
         same_layer(one, other)
     os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -295,8 +313,8 @@ def test_what_a_model_of_keras_cannot_hold(rng: np.random.Generator) -> None:
     peephole[2 * H : 3 * H] = 0
     seeing = zc.Layer("lstm", layer.descriptor, {**layer.tensors, "peephole": peephole})
     with pytest.raises(zs.OptionError, match="no peephole, which no layer of Keras has"):
-        files.write("out.h5", [seeing], "tensorflow")
+        files.write("out.h5", {"": [seeing]}, "tensorflow")
     narrow = random_layer(rng, "lstm", dtype="bfloat16")
     with pytest.raises(zs.OptionError, match="a type that .h5 has, got bfloat16"):
-        files.write("out.h5", [narrow], "keras")
+        files.write("out.h5", {"": [narrow]}, "keras")
     assert not Path("out.h5").exists()

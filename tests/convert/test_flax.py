@@ -1,4 +1,4 @@
-"""Flax linen's cells and zstate's operations give the same with the same weights, both ways."""
+"""Flax's cells, of linen and nnx, and zstate's operations give the same with the same weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ pytest.importorskip("flax")
 import flax
 import flax.linen as nn
 import jax
+from flax import nnx
 
 import zstate as zs
 import zstate.convert as zc
@@ -165,3 +166,66 @@ def test_refused(facts: dict[str, Any], message: str, rng: np.random.Generator) 
     params = nn.GRUCell(2).init(jax.random.key(0), np.ones((1, 2)), np.ones((1, 3)))
     with pytest.raises(zs.OptionError, match=message):
         zc.load(params, source="flax", **facts)
+
+
+# flax.nnx: other names, one kernel for all gates in most cells, and no second bias in its GRU.
+
+
+def _nnx(options: dict[str, Any], rng: np.random.Generator) -> Any:
+    facts = {"activation_fn": _FUNCTIONS[options["activation"]]}
+    if options["name"] != "SimpleCell":
+        facts["gate_fn"] = _FUNCTIONS[options["gate"]]
+
+    def made() -> Any:
+        cell = getattr(nnx, options["name"])(I, H, rngs=nnx.Rngs(0), **facts)
+        reverse = options["direction"] == "reverse"
+        module = nnx.RNN(cell, time_major=True, reverse=reverse, rngs=nnx.Rngs(0))
+        state = nnx.state(module, nnx.Param)
+        nnx.update(module, jax.tree_util.tree_map(lambda leaf: draw(rng, leaf.shape), state))
+        return module
+
+    if options["direction"] == "bidirectional":
+        return nnx.Bidirectional(made(), made(), time_major=True, rngs=nnx.Rngs(0))
+    return made()
+
+
+@pytest.mark.parametrize("options", _CASES, ids=title)
+def test_nnx(options: dict[str, Any], rng: np.random.Generator) -> None:
+    module = _nnx(options, rng)
+    told = {"activation_fn": options["activation"]}
+    if options["name"] != "SimpleCell":
+        told["gate_fn"] = options["gate"]
+    reverse = {"reverse": True} if options["direction"] == "reverse" else {}
+    state = nnx.state(module)
+    forms: list[tuple[Any, dict[str, Any]]] = [(module, {}), (state, told | reverse)]
+    forms.append((nnx.to_pure_dict(state), told | reverse))
+    if options["direction"] == "forward":
+        forms.append((module.cell, {}))
+    source = draw(rng, (T, N, I))
+    for weights, facts in forms:
+        layer = zc.load(weights, source="flax", **facts)
+        assert isinstance(layer, zc.Layer)
+        assert layer.cell == _CELLS[options["name"]]
+        initial = states(rng, [layer])
+        carries: list[Any] = []
+        for index in range(layer.directions):
+            h = halves(layer, initial[0]["init_state"])[index]
+            c = initial[0].get("init_cell")
+            carries.append(h if c is None else (halves(layer, c)[index], h))
+        carry = tuple(carries) if layer.directions == 2 else carries[0]
+        expected = np.asarray(module(source, initial_carry=carry))
+        close(ours([layer], source, initial), expected)
+
+
+def test_what_of_nnx_is_refused() -> None:
+    def rnn(**facts: Any) -> Any:
+        return nnx.RNN(nnx.SimpleCell(I, H, rngs=nnx.Rngs(0), **facts))
+
+    with pytest.raises(zs.OptionError, match="SimpleCell, LSTMCell.*got Linear"):
+        zc.load(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), source="flax")
+    with pytest.raises(zs.OptionError, match="residual=True"):
+        zc.load(rnn(residual=True), source="flax")
+    with pytest.raises(zs.OptionError, match="merge_fn: expected nnx's own"):
+        zc.load(nnx.Bidirectional(rnn(), rnn(), merge_fn=max), source="flax")
+    with pytest.raises(zs.OptionError, match="same options in both directions"):
+        zc.load(nnx.Bidirectional(rnn(), rnn(activation_fn=nn.relu)), source="flax")

@@ -185,6 +185,13 @@ def test_other_merges_and_unlike_directions_are_refused() -> None:
     theirs.build((None, None, 3))
     with pytest.raises(zs.OptionError, match="backward_layer"):
         zc.load(theirs, source="keras")
+    # Its forward layer runs backward and the other one forward.
+    theirs = keras.layers.Bidirectional(
+        keras.layers.LSTM(2, go_backwards=True), backward_layer=keras.layers.LSTM(2)
+    )
+    theirs.build((None, None, 3))
+    with pytest.raises(zs.OptionError, match="a forward layer that runs forward"):
+        zc.load(theirs, source="keras")
 
 
 def test_a_layer_of_keras_3_is_not_taken_for_keras_2() -> None:

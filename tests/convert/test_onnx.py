@@ -190,6 +190,10 @@ def test_initial_states_that_are_initialisers(
     plain = zc.load({**arrays, **zeros}, source="onnx")
     assert isinstance(plain, zc.Layer)
     assert set(plain.tensors) == {"recurrent_weight", "input_weight"}
+    # Of another size they tell of a wrong model, such as torch's export of an LSTM with proj_size.
+    wide = {"initial_c": np.zeros((2, N, H + 1), dtype)}
+    with pytest.raises(zs.ShapeError, match=f"initial_c: expected .* with H = {H} as in R"):
+        zc.load({**arrays, **wide}, source="onnx")
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
@@ -250,6 +254,15 @@ _TWICE = {"W": np.ones((2, 8, 3)), "R": np.ones((2, 8, 2))}
 def test_refused(arrays: dict[str, Array], facts: dict[str, Any], message: str) -> None:
     with pytest.raises(zs.ZStateError, match=message):
         zc.load(arrays, source="onnx", **facts)
+
+
+def test_a_node_without_the_form_of_a_gru_has_the_default() -> None:
+    arrays = {name: array.astype("float32") for name, array in _GRU.items()}
+    layer = zc.load(_model("gru", arrays, {"hidden_size": 2}), source="onnx")
+    assert isinstance(layer, zc.Layer)
+    assert layer.descriptor == zs.GRUDescriptor()
+    with pytest.raises(zs.OptionError, match="linear_before_reset: expected 0 or 1"):
+        zc.load(arrays, source="onnx")
 
 
 def test_weights_that_are_computed_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,9 @@ def test_two_directions(target: str, cell: str, rng: np.random.Generator) -> Non
     if (target, cell) == ("coreml", "lstm"):
         assert "weight_hh_back" in zc.save(layer, target=target)
         return
-    with pytest.raises(zs.OptionError, match="bidirectional: expected one direction"):
+    with pytest.raises(
+        zs.OptionError, match="expected one direction of (lstm|gru) for (MLX|Core ML), got two"
+    ):
         zc.save(layer, target=target)
 
 
@@ -145,6 +148,7 @@ def test_a_stack_that_is_no_module_of_torch(rng: np.random.Generator) -> None:
         zc.save([], target="torch")
 
 
+_KERNEL = np.ones((8, 2))
 _KERNELS = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
 
 
@@ -154,7 +158,11 @@ _KERNELS = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
         (_KERNELS, {"source": "caffe"}, "source: expected one of torch"),
         (_KERNELS, {"cell": "lsmt"}, "cell: expected 'single_gate_rnn'"),
         (_KERNELS, {"cell": "gru"}, "cell: expected gru in the layer, got lstm"),
-        (_KERNELS, {"nonlinearity": "relu"}, "facts: expected those of PyTorch"),
+        (
+            _KERNELS,
+            {"nonlinearity": "relu"},
+            "facts: expected those of PyTorch for lstm: bias, proj_size, got nonlinearity",
+        ),
         (_KERNELS, {"bias": True}, "bias: expected arrays that agree"),
         (_KERNELS, {"proj_size": 2}, "proj_size=2: zstate has no projection"),
         ({**_KERNELS, "weight_hr_l0": np.ones((1, 2))}, {}, "no projection of the state"),
@@ -169,11 +177,79 @@ _KERNELS = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
         ({"weight_ih_l0": "x", "weight_hh_l0": np.ones((8, 2))}, {}, "weight_ih_l0: expected"),
         (3, {}, "weights: expected a mapping of names to arrays.*got int"),
         ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: expected what"),
+        (
+            {**_KERNELS, "weight_ih_l0_reverse": np.ones((8, 4)), "weight_hh_l0_reverse": _KERNEL},
+            {},
+            r"input: expected \[8,3\] in both directions",
+        ),
     ],
 )
 def test_what_load_refuses(weights: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(zs.ZStateError, match=message):
         zc.load(weights, **{"source": "torch", **arguments})
+
+
+_GATES = {
+    **{f"i{gate}/kernel": np.ones((3, 2)) for gate in "ifgo"},
+    **{f"h{gate}/kernel": np.ones((2, 2)) for gate in "ifgo"},
+}
+
+
+@pytest.mark.parametrize(
+    ("weights", "arguments", "message"),
+    [
+        # Their sum fits, the gates do not.
+        (
+            _GATES | {"ii/kernel": np.ones((3, 1)), "if/kernel": np.ones((3, 3))},
+            {"source": "flax"},
+            "ii/kernel: expected 2 axes that fit the other gates'",
+        ),
+        (_GATES | {"ii/kernel": np.ones(())}, {"source": "flax"}, "ii/kernel: expected 2 axes"),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "layout": "x"},
+            "layout: expected a number, got 'x'",
+        ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "activations": 3},
+            "activations: expected a list, got 3",
+        ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "activation_alpha": ["x"]},
+            "activation_alpha: expected a number",
+        ),
+        (
+            {"kernel": np.ones((5, 8)), "bias": np.ones(8)},
+            {"source": "tensorflow1", "cell": "lstm", "forget_bias": "x"},
+            "forget_bias: expected a number",
+        ),
+    ],
+)
+def test_odd_arrays_and_facts(
+    weights: dict[str, Array], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(zs.ZStateError, match=message):
+        zc.load(weights, **arguments)
+
+
+@pytest.mark.parametrize("fact", ["reset_after", "go_backwards", "use_bias"])
+def test_a_word_is_no_truth(fact: str) -> None:
+    """`--fact go_backwards=no` comes as text, which Python would take for True."""
+    arrays = {"kernel": np.ones((3, 6)), "recurrent_kernel": np.ones((2, 6))}
+    with pytest.raises(zs.ZStateError, match=f"{fact}: expected True or False, got"):
+        zc.load(arrays, source="keras", **{"reset_after": 1, fact: "no"})
+
+
+def test_a_function_of_ones_own_is_not_taken_by_its_name() -> None:
+    def relu(x: Array) -> Array:
+        return np.maximum(x, 0.1 * x)
+
+    arrays = {"i/kernel": np.ones((3, 2)), "h/kernel": np.ones((2, 2)), "i/bias": np.ones(2)}
+    with pytest.raises(zs.OptionError, match=f"activation_fn: .*, got '{__name__}.relu'"):
+        zc.load(arrays, source="flax", activation_fn=relu)
+    zc.load(arrays, source="flax", activation_fn=torch.nn.functional.relu)
 
 
 def test_two_types_in_one_layer_are_refused() -> None:
@@ -208,6 +284,12 @@ def test_the_joint_kernel_of_tensorflow_1_needs_the_cell() -> None:
     weights = {"kernel": np.ones((7, 4)), "bias": np.ones(4)}
     with pytest.raises(zs.OptionError, match="single_gate_rnn or lstm"):
         zc.load(weights, source="tensorflow1")
+
+
+@pytest.mark.parametrize("path", ["model.keras", Path("model.pt")])
+def test_a_path_says_what_reads_files(path: Any) -> None:
+    with pytest.raises(zs.DTypeError, match=r"`zstate convert` reads files\), got 'model"):
+        zc.load(path, source="keras")
 
 
 def test_modules_that_are_not_recurrent_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -71,16 +72,67 @@ def test_out_and_back(
     layer = _with_odd_values(zc.Layer(cell, drawn.descriptor, tensors))
     weights = zc.save(layer, target=target)
     assert all(array.flags.c_contiguous for array in weights.values())
-    back = zc.load(weights, source=target, cell=cell, **zc.facts(layer, target=target))
+    back = zc.load(weights, source=target, **zc.facts(layer, target=target))
     assert isinstance(back, zc.Layer)
     same_layer(back, layer)
+
+
+@pytest.mark.parametrize(("target", "cell", "options"), _CASES)
+def test_what_save_gives_tells_its_facts(
+    target: str, cell: str, options: dict[str, Any], rng: np.random.Generator
+) -> None:
+    layer = random_layer(rng, cell, **options)
+    weights = zc.save(layer, target=target)
+    assert weights.facts == zc.facts(layer, target=target)
+    for each in (weights, weights.copy(), pickle.loads(pickle.dumps(weights))):
+        back = zc.load(each, source=target)
+        assert isinstance(back, zc.Layer)
+        same_layer(back, layer)
+    stack = [layer, random_layer(rng, cell, inputs=H * layer.directions, **options)]
+    both = zc.save(stack, target=target)
+    assert both.facts == [zc.facts(each, target=target) for each in stack]
+    for one, other in zip(as_list(zc.load(both, source=target)), stack, strict=True):
+        same_layer(one, other)
+
+
+def test_what_save_gave_is_read_as_what_it_is(rng: np.random.Generator) -> None:
+    gru = random_layer(rng, _GRU, reset_after=True)
+    weights = zc.save(gru, target="onnx")
+    with pytest.raises(zs.OptionError, match="source: expected weights of 'onnx'.*got 'torch'"):
+        zc.load(weights, source="torch")
+    both = zc.save([gru, random_layer(rng, _LSTM, inputs=H)], target="onnx")
+    both["2/W"] = both["0/W"]
+    with pytest.raises(zs.OptionError, match="expected the names that save gave them, got '2/W'"):
+        zc.load(both, source="onnx")
+
+
+@pytest.mark.parametrize(
+    ("source", "bias", "fact"),
+    [
+        ("onnx", True, "linear_before_reset"),
+        ("keras", False, "reset_after"),
+        ("tensorflow", False, "reset_after"),
+    ],
+)
+def test_a_gru_whose_form_cannot_be_seen(
+    source: str, bias: bool, fact: str, rng: np.random.Generator
+) -> None:
+    """The arrays are the same for both forms; which one it is has to be told."""
+    for after in (False, True):
+        layer = random_layer(rng, _GRU, bias=bias, reset_after=after)
+        plain = dict(zc.save(layer, target=source))
+        with pytest.raises(zs.OptionError, match=f"{fact}: expected .* load has to be told"):
+            zc.load(plain, source=source)
+        back = zc.load(plain, source=source, **{fact: after})
+        assert isinstance(back, zc.Layer)
+        assert back.descriptor == layer.descriptor
 
 
 @pytest.mark.parametrize("target", list(_LAYERS))
 def test_without_biases(target: str, rng: np.random.Generator) -> None:
     layer = random_layer(rng, "lstm", bias=False)
     facts = zc.facts(layer, target=target)
-    back = zc.load(zc.save(layer, target=target), source=target, cell="lstm", **facts)
+    back = zc.load(zc.save(layer, target=target), source=target, **facts)
     assert isinstance(back, zc.Layer)
     if zc.FRAMEWORKS[target].always_bias:
         zeros = np.zeros(4 * H, np.float32)
@@ -94,7 +146,7 @@ def test_stacks(target: str, twice: bool, rng: np.random.Generator) -> None:
     twice = twice and target != "mlx"
     stack = random_stack(rng, "lstm", 12, bidirectional=twice)
     facts = zc.facts(stack[0], target=target)
-    back = as_list(zc.load(zc.save(stack, target=target), source=target, cell="lstm", **facts))
+    back = as_list(zc.load(zc.save(stack, target=target), source=target, **facts))
     for one, other in zip(back, stack, strict=True):
         same_layer(one, other)
 
@@ -109,7 +161,7 @@ def test_in_and_out(source: str, cell: str, rng: np.random.Generator) -> None:
     if cell == _GRU and weights.get("bias", np.ones(1)).ndim == 2:
         weights["bias"][1, : 2 * H] = 0
     facts = zc.facts(made, target=source)
-    layer = zc.load(weights, source=source, cell=cell, **facts)
+    layer = zc.load(weights, source=source, **facts)
     back = zc.save(layer, target=source)
     assert list(back) == list(weights)
     for name, array in weights.items():
@@ -146,7 +198,7 @@ import sys, numpy as np, zstate.convert as zc
 weights = {"kernel": np.ones((3, 8)), "recurrent_kernel": np.ones((2, 8))}
 layer = zc.load(weights, source="keras")
 for target in zc.FRAMEWORKS:
-    zc.load(zc.save(layer, target=target), source=target, cell="lstm", **zc.facts(layer, target))
+    zc.load(zc.save(layer, target=target), source=target, **zc.facts(layer, target))
 others = {"torch", "keras", "onnx", "flax", "jax", "mlx", "coremltools", "tensorflow"}
 print(*others & {*sys.modules})
 """
@@ -160,7 +212,7 @@ def test_from_one_framework_to_another_by_way_of_all(rng: np.random.Generator) -
     layer: Any = first
     for target in zc.FRAMEWORKS:
         facts = zc.facts(layer, target=target)
-        layer = zc.load(zc.save(layer, target=target), source=target, cell="lstm", **facts)
+        layer = zc.load(zc.save(layer, target=target), source=target, **facts)
     same_layer(layer, first)
 
 
@@ -193,7 +245,7 @@ def test_peepholes(framework: str, twice: bool, rng: np.random.Generator) -> Non
     layer = zc.Layer("lstm", plain.descriptor, tensors)
     weights = zc.save(layer, target=framework)
     facts = zc.facts(layer, target=framework)
-    back = zc.load(weights, source=framework, cell="lstm", **facts)
+    back = zc.load(weights, source=framework, **facts)
     assert isinstance(back, zc.Layer)
     same_layer(back, layer)
     old = zc.Layer("lstm", replace(plain.descriptor, peephole_on_new_cell=False), tensors)

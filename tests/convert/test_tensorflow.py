@@ -172,6 +172,7 @@ def test_cells_of_tensorflow_1(
     close(ours([layer], source, initial), _steps(theirs, cell, source, initial[0]))
     # And back, without an addition to the forget gate.
     told = zc.facts(layer, target="tensorflow1")
+    assert told.pop("cell") == cell  # which the arrays do not say
     again = _cell(cell, told)
     weights = zc.save(layer, target="tensorflow1")
     again.set_weights([weights[w.name.split("/", 1)[1].split(":")[0]] for w in again.weights])

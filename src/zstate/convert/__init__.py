@@ -15,5 +15,10 @@ No framework is imported. What a framework cannot express is refused by name.
 from .conversion import facts, load, save
 from .layer import Layer
 from .table import FRAMEWORKS, Framework
+from .weights import Weights
 
-__all__ = ["FRAMEWORKS", "Framework", "Layer", "facts", "load", "save"]
+__all__ = ["FRAMEWORKS", "Framework", "Layer", "Weights", "facts", "load", "save"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,8 +14,9 @@ from ..types import Array
 from . import blocks, names
 from .layer import Layer, joined
 from .objects import pieces
-from .options import options, told
+from .options import as_number, cannot, options, told
 from .table import CELLS, FRAMEWORKS, GRU, LSTM, Framework
+from .weights import Told, Weights
 
 _INITIAL = ("init_state", "init_cell")
 
@@ -30,8 +31,9 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
             Keras 2) or "tensorflow1".
         cell: "single_gate_rnn" (or "rnn"), "lstm" or "gru"; None finds out by names and shapes.
         facts: what arrays do not say, in the framework's words: ``nonlinearity="relu"``,
-            ``recurrent_activation="tanh"``, ``linear_before_reset=1``. Not given, the framework's
-            default counts. A layer object tells its own.
+            ``recurrent_activation="tanh"``, ``linear_before_reset=1``. A layer object and the
+            result of :func:`save` tell their own. Otherwise the framework's default counts, but
+            for a GRU whose arrays fit both of its forms: its form has to be told.
 
     Returns:
         One Layer, or a list of them if there are more. Gates are in zstate's default order.
@@ -56,11 +58,12 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
     return layers[0] if len(layers) == 1 else layers
 
 
-def save(layer: Layer | Sequence[Layer], target: str) -> dict[str, Array]:
+def save(layer: Layer | Sequence[Layer], target: str) -> Weights:
     """A layer's arrays, or those of several, under a framework's names.
 
     What the framework cannot express raises OptionError and is named. The options that go with
-    the arrays are :func:`facts`.
+    the arrays are :func:`facts`; the result has them too, as ``.facts``, so that :func:`load`
+    gives the layer back.
 
     Example:
         >>> import zstate as zs
@@ -78,10 +81,13 @@ def save(layer: Layer | Sequence[Layer], target: str) -> dict[str, Array]:
     if row.number:
         _check_stack(row, layers)
     arrays: dict[str, Array] = {}
-    for number, each in enumerate(layers):
-        directions = [_encoded(row, each, index) for index in range(each.directions)]
-        arrays |= names.written(target, each.cell, directions, number, len(layers) == 1)
-    return arrays
+    described = []
+    for index, each in enumerate(layers):
+        directions = [_encoded(row, each, k) for k in range(each.directions)]
+        arrays |= names.written(target, each.cell, directions, index, len(layers) == 1)
+        prefix = names.prefix(row, index, len(layers) == 1)
+        described.append(Told(prefix, each.cell, told(row, each)))
+    return Weights(arrays, target, described)
 
 
 def facts(layer: Layer, target: str) -> dict[str, Any]:
@@ -117,7 +123,8 @@ def _layer(
     facts: Mapping[str, Any],
     known: Mapping[str, Any],
 ) -> Layer:
-    directions = names.roles(source, cell, group, int(facts.get("layout", 0) or 0))
+    layout = int(as_number(facts.get("layout") or 0, "layout"))
+    directions = names.roles(source, cell, group, layout)
     if len(directions) == 2 and cell not in row.bidirectional:
         raise OptionError(refusal("load", "weights", f"one direction of {cell}", "two"))
     has_bias = "bias" in directions[0]
@@ -125,6 +132,10 @@ def _layer(
     if row.bias[cell] == "rows" and has_bias:
         rows = "second" in directions[0]
     fields = options(row, cell, facts, len(directions), has_bias, rows)
+    if cell == GRU and len(row.reset_after) > 1 and rows is None and row.reset_fact not in facts:
+        values = "0 or 1" if row.listed else "False or True"
+        expected = f"{values}: a GRU's arrays fit both, so load has to be told"
+        raise OptionError(refusal("load", row.reset_fact, expected, "nothing"))
     if "peephole" in directions[0]:
         fields |= blocks.peephole_options(row)
     descriptor = DESCRIPTORS[cell](**(fields | dict(known)))
@@ -132,7 +143,7 @@ def _layer(
     for arrays in directions:
         tensors = blocks.decode(row, cell, arrays, descriptor, f"load from {source}")
         if cell == LSTM and row.forget_bias is not None:
-            added = float(facts.get("forget_bias", row.forget_bias))
+            added = as_number(facts.get("forget_bias", row.forget_bias), "forget_bias")
             tensors = _with_forget_bias(tensors, added)
         # Zeros are what a missing initial state means.
         tensors |= {name: arrays[name] for name in _INITIAL if np.any(arrays.get(name, 0))}
@@ -161,33 +172,35 @@ def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Arra
 def _check(row: Framework, layer: Layer) -> None:
     """Raise for what a framework cannot express, by name."""
     descriptor, tensors = layer.descriptor, layer.tensors
+    if layer.cell not in row.activations:
+        cannot(row, "cell", f"one of {', '.join(row.activations)}", layer.cell)
     if "input_weight" not in tensors:
-        _cannot("input_weight", row, "an input weight", "none: the source is already projected")
+        cannot(row, "input_weight", "an input weight", "none: the source is already projected")
     if "mask" in tensors:
-        _cannot("mask", row, "no mask", "one")
+        cannot(row, "mask", "no mask", "one")
     for name in _INITIAL:
         if name in tensors and name not in row.names[layer.cell]:
-            _cannot(name, row, "no initial state among the weights", "one")
+            cannot(row, name, "no initial state among the weights", "one")
     if "peephole" in tensors:
         _check_peephole(row, layer)
     if layer.directions == 2 and layer.cell not in row.bidirectional:
-        _cannot("bidirectional", row, f"one direction of {layer.cell}", "two")
+        cannot(row, "bidirectional", f"one direction of {layer.cell}", "two")
     if layer.directions == 1 and descriptor.reverse and not row.reverse:
         expected = "no reverse layer whose outputs are in processing order"
-        _cannot("reverse", row, expected, "one")
+        cannot(row, "reverse", expected, "one")
     if layer.cell == GRU:
         if getattr(descriptor, "flip_z", False) != row.flip_z:
-            _cannot("flip_z", row, f"flip_z={row.flip_z}", f"flip_z={not row.flip_z}")
+            cannot(row, "flip_z", f"flip_z={row.flip_z}", f"flip_z={not row.flip_z}")
         after = getattr(descriptor, "reset_after", False)
         if after not in row.reset_after:
             extra = " with a second bias (secondary_bias)" if "secondary_bias" in tensors else ""
-            _cannot("reset_after", row, f"reset_after={not after}", f"{after}{extra}")
+            cannot(row, "reset_after", f"reset_after={not after}", f"{after}{extra}")
     told(row, layer)
 
 
 def _check_peephole(row: Framework, layer: Layer) -> None:
     if not row.peephole or row.peephole_cell == "c[t-1]":  # zstate.torch's, not torch.nn's
-        _cannot("peephole", row, "no peephole", "one")
+        cannot(row, "peephole", "no peephole", "one")
     used = {
         gate
         for gate in "zo"
@@ -196,16 +209,17 @@ def _check_peephole(row: Framework, layer: Layer) -> None:
     }
     for name, value in blocks.peephole_options(row).items():
         if "o" in used and getattr(layer.descriptor, name) != value:
-            _cannot(name, row, str(value), str(not value))
+            cannot(row, name, str(value), str(not value))
     if "z" in used and "z" not in row.peephole:
-        _cannot("peephole", row, "none on the cell gate", "one that is not zero")
+        cannot(row, "peephole", "none on the cell gate", "one that is not zero")
 
 
 def _check_stack(row: Framework, layers: list[Layer]) -> None:
     """torch.nn's layers of one module: one cell, one size, one set of options."""
     first = layers[0]
     for number, layer in enumerate(layers[1:], 1):
-        expected = f"layers of one module ({first.cell}, H = {first.hidden}, like layer 0)"
+        one = f"{first.cell}, H = {first.hidden}, like layer 0"
+        expected = f"layers of one module ({one}; take others one by one: zstate convert --only)"
         same = (
             layer.cell == first.cell
             and layer.hidden == first.hidden
@@ -216,7 +230,7 @@ def _check_stack(row: Framework, layers: list[Layer]) -> None:
         )
         if not same:
             got = f"{layer.cell}, H = {layer.hidden}, I = {layer.inputs}"
-            _cannot(f"layer {number}", row, expected, got)
+            cannot(row, f"layer {number}", expected, got)
 
 
 def _biased(layer: Layer) -> bool:
@@ -232,7 +246,3 @@ def _encoded(row: Framework, layer: Layer, index: int) -> dict[str, Array]:
     initial = {name: tensors.pop(name) for name in _INITIAL if name in tensors}
     one = replace(layer.descriptor, bidirectional=False)
     return blocks.encode(row, layer.cell, tensors, one) | initial
-
-
-def _cannot(what: str, row: Framework, expected: str, got: str) -> None:
-    raise OptionError(refusal("save", what, f"{expected}, which is all {row.title} has", got))

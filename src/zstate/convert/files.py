@@ -1,78 +1,234 @@
-"""Files of weights: .safetensors and .npz by name, .onnx by node; Keras' are in keras_files.py.
+"""Files of weights: arrays by name (.safetensors, .npz, .pt), and models (.onnx, .keras, .h5).
 
-Each reader gives what ``load`` takes. The packages behind them are imported when a file needs one.
-A file is written beside its place and renamed, so that nothing is left half-written.
+A file is read as its contents (``contents.py``), of which a stack or some layers are chosen; Keras'
+and ONNX' formats have files of their own beside this one. The packages behind them are imported
+when a file needs one. A file is written beside its place and renamed, so that nothing is left
+half-written.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
+import io
+import math
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError, refusal
+from ..errors import OptionError, ZStateError, refusal
 from ..graph import storage
 from ..types import Array
-from . import keras_files
+from . import keras_files, onnx_graph
+from .contents import Chosen, Contents
 from .conversion import facts, save
 from .layer import Layer
-from .names import natural
-from .objects import Piece
+from .limits import Budget
+from .names import by_layer, natural
+from .objects import Piece, as_array, flat
 from .table import FRAMEWORKS, RNN
+from .weights import Told, Weights, from_text, to_text
 
 _KEY = "zstate.convert"  # in the metadata of a safetensors file: the layers' facts
+_LONGEST_COMMENT = 65535  # of a zip file, and so of a .npz
 _KERAS = ("keras", "tensorflow")
+_FRAMEWORKS = {"onnx": ("onnx",), "keras": _KERAS, "h5": _KERAS, "pt": ("torch",)}
+_WRITTEN = ("safetensors", "npz", "onnx", "keras", "h5")
+_ENDINGS = {"hdf5": "h5", "pth": "pt"}
 
 
-def read(path: str, source: str, only: str = "") -> Any:
-    """What ``load`` takes from a file; ``only`` is how the names of the wanted arrays begin."""
-    kind = _kind("from", path, ("safetensors", "npz", "onnx", "keras", "h5"))
+def read(path: str, source: str, only: Sequence[str] = (), limit: int | None = None) -> Chosen:
+    """The layers of a file that are to be converted: all of them if they are a stack.
+
+    Args:
+        path: the file.
+        source: its framework.
+        only: names of layers, or how they begin; those are taken one by one.
+        limit: how many bytes the arrays may take; None: 256 MiB, or 16 times the file's size.
+    """
+    kind = _kind("from", path, (*_WRITTEN, "pt", "pth"))
     _check_framework("from", kind, source)
-    if only and kind in ("onnx", "keras"):
-        raise OptionError(refusal("convert", "--only", "a file of named arrays", f".{kind}"))
+    budget = Budget(path, limit)
     try:
-        if kind == "onnx":
-            return _package("onnx", "zstate[onnx]").load(path)
-        if kind in ("keras", "h5"):
-            found = keras_files.read(_package("h5py", "h5py"), path, kind, source)
-            return _chosen(found, only, "/") if isinstance(found, dict) else found
-        arrays, metadata = _named(path, kind)
-    except (storage.FormatError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        if isinstance(error, OptionError):
+        with _reading(path, kind, source, budget) as contents:
+            return contents.chosen(path, only)
+    except (ZStateError, ImportError):
+        raise
+    except MemoryError as error:
+        expected = "arrays that fit into memory"
+        raise OptionError(refusal("convert", path, expected, str(error) or "more")) from error
+    except Exception as error:  # whatever a parser makes of bytes that are not what they say
+        got = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise OptionError(refusal("convert", path, f"a whole .{kind} file", got)) from error
+
+
+def _reading(path: str, kind: str, source: str, budget: Budget) -> AbstractContextManager[Contents]:
+    if kind == "onnx":
+        return onnx_graph.reading(path, budget)
+    if kind in ("keras", "h5"):
+        return keras_files.reading(_package("h5py", "h5py"), path, kind, source, budget)
+    return _named(path, kind, source, budget)
+
+
+@contextmanager
+def _named(path: str, kind: str, source: str, budget: Budget) -> Iterator[Contents]:
+    """Arrays by name; a file that zstate wrote says which layers they are."""
+    text = None
+    arrays: dict[str, Any]
+    if kind == "safetensors":
+        arrays, metadata = storage.read(path)
+        text = metadata.get(_KEY)
+    elif kind == "npz":
+        arrays, text = _npz(path, budget)
+    else:
+        arrays = _torch_file(path, budget)
+    arrays = {name: arrays[name] for name in natural(arrays)}
+    if text is None:
+        yield _of_names(arrays, source)
+        return
+    weights, names = from_text(arrays, text)
+    if weights.framework != source:
+        raise OptionError(refusal("convert", "--from", repr(weights.framework), repr(source)))
+    yield _of_weights(weights, names)
+
+
+def _of_names(arrays: Mapping[str, Any], source: str) -> Contents:
+    layers, others = by_layer(source, arrays)
+
+    def made(names: list[str]) -> Callable[[], list[Piece]]:
+        return lambda: [Piece({name: as_array(name, arrays[name]) for name in names})]
+
+    unknown = ["arrays alone do not say how these are connected"]
+    return Contents(
+        {layer: made(own) for layer, own in layers.items()},
+        others,
+        unknown if len(layers) > 1 else [],
+        separator=FRAMEWORKS[source].separator,
+    )
+
+
+def _of_weights(weights: Weights, names: Mapping[str, str]) -> Contents:
+    separator = FRAMEWORKS[weights.framework].separator
+    stacks: dict[str, list[tuple[Told, dict[str, Array]]]] = {}
+    for told, own in weights.parts(weights.framework):
+        stacks.setdefault(names[told.prefix], []).append((told, own))
+
+    def made(parts: list[tuple[Told, dict[str, Array]]]) -> Callable[[], list[Piece]]:
+        return lambda: [Piece(flat(own, separator), told.facts, told.cell) for told, own in parts]
+
+    return Contents(
+        {name: made(parts) for name, parts in stacks.items()},
+        wiring=["layers that were taken one by one"] if len(stacks) > 1 else [],
+        separator=separator,
+    )
+
+
+def _npz(path: str, budget: Budget) -> tuple[dict[str, Array], str | None]:
+    """The arrays of a .npz, each of the size that its header says, and the archive's comment."""
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if not name.endswith(".npy"):
+                raise ValueError(f"{name!r} is no array")
+            with budget.open(archive, name) as file:
+                arrays[name.removesuffix(".npy")] = _npy(file, archive.getinfo(name).file_size)
+        comment = archive.comment.decode()
+    return arrays, comment if comment.startswith("{") else None
+
+
+def _npy(file: Any, size: int) -> Array:
+    version = np.lib.format.read_magic(file)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"an array of version {version}")
+    shape, fortran, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise ValueError("Python objects in place of numbers")
+    count = math.prod(shape) * dtype.itemsize
+    if min((0, *shape)) < 0 or count != size - file.tell():
+        raise ValueError(f"{size - file.tell()} bytes for {dtype}{list(shape)}")
+    array: Array = np.frombuffer(file.read(), dtype).reshape(shape[::-1] if fortran else shape)
+    return array.T if fortran else array
+
+
+def _torch_file(path: str, budget: Budget) -> dict[str, Any]:
+    """The tensors of a state dict, or of a checkpoint that holds one; nothing of it is run."""
+    torch = _package("torch", "zstate[torch]")
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                budget.take(info.file_size, info.filename)
+            if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                expected = "a state dict (torch.save(torch.jit.load(…).state_dict(), …))"
+                raise OptionError(refusal("convert", path, expected, "a TorchScript program"))
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if "weights_only" not in str(error) and "Weights only" not in str(error):
             raise
-        raise OptionError(refusal("convert", path, f"a whole .{kind} file", str(error))) from error
-    except Exception as error:  # the errors of protobuf have no base of their own
-        if type(error).__name__ != "DecodeError":
-            raise
-        raise OptionError(refusal("convert", path, "a whole .onnx file", str(error))) from error
-    arrays = _chosen(arrays, only, FRAMEWORKS[source].separator)
-    return _with_facts(arrays, metadata, source)
+        expected = (
+            "a state dict (torch.save(model.state_dict(), …)); zstate loads no pickled modules, "
+            "since these can run any code"
+        )
+        got = "a file with other objects than tensors"
+        raise OptionError(refusal("convert", path, expected, got)) from error
+    if not isinstance(found, Mapping):
+        expected = "a state dict"
+        raise OptionError(refusal("convert", path, expected, type(found).__name__))
+    arrays = dict(_leaves(found, ""))
+    for name, value in arrays.items():
+        if isinstance(value, torch.Tensor):  # a small storage may stand for a large tensor
+            budget.take(value.numel() * value.element_size(), name)
+    return arrays
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for key, each in value.items():
+        if isinstance(each, Mapping):
+            yield from _leaves(each, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", each
 
 
 def check_target(path: str, target: str) -> str:
     """The format that a path ends with, if a framework's weights can be written in it."""
-    kind = _kind("to", path, ("safetensors", "npz", "onnx", "keras", "h5"))
+    kind = _kind("to", path, _WRITTEN)
     _check_framework("to", kind, target)
     if kind == "keras" and target != "keras":
         raise OptionError(refusal("convert", "--to", "keras for a .keras file", target))
     return kind
 
 
-def write(path: str, layers: Sequence[Layer], target: str) -> None:
-    """Save layers under a framework's names, in the format that the path ends with."""
+def write(path: str, stacks: Mapping[str, Sequence[Layer]], target: str) -> None:
+    """Save layers under a framework's names, in the format that the path ends with.
+
+    ``stacks`` are layers that feed each other, by name; a single stack needs none ("").
+    """
     kind = check_target(path, target)
-    arrays = save(layers, target=target)
+    for layers in stacks.values():
+        _check_sizes(layers)
+    arrays, names = _saved(stacks, target)
+    for name in stacks:
+        if name != name.encode(errors="replace").decode() or "\0" in name:
+            expected = "Unicode text without NUL"
+            raise OptionError(refusal("convert", "a layer's name", expected, ascii(name)))
     if kind == "onnx":
-        model = _onnx_model(layers)
+        model = _onnx_model(stacks)
         with storage.replacing(path) as file:
             file.write(model.SerializeToString())
     elif kind in ("keras", "h5"):
-        data = keras_files.written(_package("h5py", "h5py"), kind, layers, target)
+        if len(stacks) > 1:
+            expected = f"one --only for a .{kind} file, which holds one model"
+            got = f"{len(stacks)} layers (.safetensors, .npz and .onnx hold several)"
+            raise OptionError(refusal("convert", path, expected, got))
+        data = keras_files.written(_package("h5py", "h5py"), kind, stacks, target)
         with storage.replacing(path) as file:
             file.write(data)
     elif kind == "npz":
@@ -80,19 +236,46 @@ def write(path: str, layers: Sequence[Layer], target: str) -> None:
         if strange:
             raise OptionError(refusal("convert", strange[0], "a type that .npz has", "bfloat16"))
         with storage.replacing(path) as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.write(_npz_bytes(arrays, to_text(arrays, names)))
     else:
-        told = {}
-        for number, layer in enumerate(layers):
-            alone = len(layers) == 1 or FRAMEWORKS[target].number
-            prefix = "" if alone else f"{number}{FRAMEWORKS[target].separator}"
-            told[prefix] = {"cell": layer.cell, "facts": facts(layer, target)}
-        storage.write(path, arrays, {_KEY: json.dumps({"framework": target, "layers": told})})
+        storage.write(path, arrays, {_KEY: to_text(arrays, names)})
+
+
+def _check_sizes(layers: Sequence[Layer]) -> None:
+    for number, (before, layer) in enumerate(pairwise(layers), 1):
+        wide = before.directions * before.hidden
+        if layer.inputs != wide:
+            expected = f"{wide} inputs, which the layer before it gives"
+            raise OptionError(refusal("convert", f"layer {number}", expected, str(layer.inputs)))
+
+
+def _saved(stacks: Mapping[str, Sequence[Layer]], target: str) -> tuple[Weights, dict[str, str]]:
+    """The arrays of all stacks, and the stack of each prefix of their names."""
+    arrays: dict[str, Array] = {}
+    layers: list[Told] = []
+    names: dict[str, str] = {}
+    for name, stack in stacks.items():
+        saved = save(stack, target=target)
+        front = f"{name}{FRAMEWORKS[target].separator}" if name else ""
+        arrays |= {front + each: array for each, array in saved.items()}
+        layers += [told._replace(prefix=front + told.prefix) for told in saved.layers]
+        names |= dict.fromkeys((front + told.prefix for told in saved.layers), name)
+    return Weights(arrays, target, layers), names
+
+
+def _npz_bytes(arrays: Mapping[str, Array], text: str) -> bytes:
+    """A .npz with the facts as the archive's comment, which no array's name can collide with."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    if len(text.encode()) <= _LONGEST_COMMENT:
+        with zipfile.ZipFile(buffer, "a") as archive:
+            archive.comment = text.encode()
+    return buffer.getvalue()
 
 
 def _kind(option: str, path: str, known: tuple[str, ...]) -> str:
     kind = Path(path).suffix.removeprefix(".").lower()
-    kind = "h5" if kind == "hdf5" else kind
+    kind = _ENDINGS.get(kind, kind)
     if kind not in known:
         expected = f"a file that ends in {', '.join('.' + each for each in known)}"
         verb = "read" if option == "from" else "write"
@@ -101,7 +284,7 @@ def _kind(option: str, path: str, known: tuple[str, ...]) -> str:
 
 
 def _check_framework(option: str, kind: str, framework: str) -> None:
-    wanted = {"onnx": ("onnx",), "keras": _KERAS, "h5": _KERAS}.get(kind)
+    wanted = _FRAMEWORKS.get(kind)
     if wanted is not None and framework not in wanted:
         expected = f"{' or '.join(wanted)} for a .{kind} file"
         raise OptionError(refusal("convert", f"--{option}", expected, framework))
@@ -114,78 +297,56 @@ def _package(name: str, extra: str) -> Any:
         raise ImportError(f"this file needs the package {name}: pip install {extra!r}") from error
 
 
-def _named(path: str, kind: str) -> tuple[dict[str, Array], dict[str, str]]:
-    if kind == "safetensors":
-        arrays, metadata = storage.read(path)
-    else:
-        with np.load(path, allow_pickle=False) as file:
-            arrays, metadata = dict(file), {}
-    return {name: arrays[name] for name in natural(arrays)}, metadata
+def _onnx_model(stacks: Mapping[str, Sequence[Layer]]) -> Any:
+    """A model of one node for each layer: X [T,N,I] in, Y [T,N,D·H] and the last states out.
 
-
-def _chosen(arrays: dict[str, Array], only: str, separator: str) -> dict[str, Array]:
-    """The arrays whose names begin so, without the beginning."""
-    if not only:
-        return arrays
-    start = only if only.endswith(separator) else only + separator
-    found = {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
-    if not found:
-        known = ", ".join(sorted(arrays)[:3])
-        raise OptionError(refusal("convert", "--only", f"how a name begins ({known}, …)", only))
-    return found
-
-
-def _with_facts(arrays: dict[str, Array], metadata: Mapping[str, str], source: str) -> Any:
-    """The facts that ``write`` left in a file."""
-    if _KEY not in metadata:
-        return arrays
-    told = json.loads(metadata[_KEY])
-    if told["framework"] != source:
-        raise OptionError(refusal("convert", "--from", repr(told["framework"]), repr(source)))
-    found = []
-    for prefix, layer in told["layers"].items():
-        own = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-        found.append(Piece(own, layer["facts"], layer["cell"]))
-    return found
-
-
-def _onnx_model(layers: Sequence[Layer]) -> Any:
-    """A model of one node for each layer: X [T,N,I] in, Y [T,N,D·H] and the last states out."""
+    The inputs and outputs of one stack among several have its name in front.
+    """
     _package("onnx", "zstate[onnx]")
     from onnx import helper, numpy_helper
 
-    kind = helper.np_dtype_to_tensor_dtype(layers[0].tensors["recurrent_weight"].dtype)
-    nodes, initialisers, outputs = [], [], []
-    flat = numpy_helper.from_array(np.array([0, 0, -1], np.int64), "flat")
-    initialisers.append(flat)
-    source = "X"
-    for number, layer in enumerate(layers):
-        arrays = save(layer, target="onnx")
-        for name, array in arrays.items():
-            initialisers.append(numpy_helper.from_array(array, f"{name}_{number}"))
-        given = ["W", "R", "B", "", "initial_h", "initial_c", "P"]
-        inputs = [source] + [f"{name}_{number}" if name in arrays else "" for name in given]
-        while not inputs[-1]:
-            inputs.pop()
-        op = "RNN" if layer.cell == RNN else layer.cell.upper()
-        ends = [f"Y_h_{number}"] + ([f"Y_c_{number}"] if layer.cell == "lstm" else [])
-        told = facts(layer, target="onnx")
-        nodes.append(helper.make_node(op, inputs, [f"steps_{number}", *ends], **told))
-        turned, last = f"turned_{number}", number == len(layers) - 1
-        nodes.append(
-            helper.make_node("Transpose", [f"steps_{number}"], [turned], perm=[0, 2, 1, 3])
-        )
-        target = "Y" if last else f"source_{number + 1}"
-        nodes.append(helper.make_node("Reshape", [turned, "flat"], [target]))
-        source = target
-        shape: list[str | int | None] = [layer.directions, "N", layer.hidden]
-        outputs += [helper.make_tensor_value_info(end, kind, shape) for end in ends]
-    wide, result = layers[0].inputs, layers[-1].directions * layers[-1].hidden
-    graph = helper.make_graph(
-        nodes,
-        "layers",
-        [helper.make_tensor_value_info("X", kind, ["T", "N", wide])],
-        [helper.make_tensor_value_info("Y", kind, ["T", "N", result]), *outputs],
-        initialisers,
-    )
+    graph = helper.make_graph([], "layers", [], [])
+    graph.initializer.append(numpy_helper.from_array(np.array([0, 0, -1], np.int64), "flat"))
+    for name, layers in stacks.items():
+        front = f"{name}." if len(stacks) > 1 else ""
+        source = f"{front}X"
+        kind = helper.np_dtype_to_tensor_dtype(layers[0].tensors["recurrent_weight"].dtype)
+        info = helper.make_tensor_value_info
+        graph.input.append(info(source, kind, ["T", "N", layers[0].inputs]))
+        wide = layers[-1].directions * layers[-1].hidden
+        graph.output.append(info(f"{front}Y", kind, ["T", "N", wide]))
+        for number, layer in enumerate(layers):
+            last = number == len(layers) - 1
+            target = f"{front}Y" if last else f"{front}source_{number + 1}"
+            title = f"{name}_{number}" if name and len(layers) > 1 else name
+            _add_onnx_layer(graph, layer, (source, target), (front, f"_{number}"), title)
+            source = target
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _add_onnx_layer(
+    graph: Any, layer: Layer, ends: tuple[str, str], around: tuple[str, str], title: str
+) -> None:
+    """A node and the two behind it that join its directions; ``around`` stands around each name."""
+    from onnx import helper, numpy_helper
+
+    def named(word: str) -> str:
+        return f"{around[0]}{word}{around[1]}"
+
+    arrays = save(layer, target="onnx")
+    for name, array in arrays.items():
+        graph.initializer.append(numpy_helper.from_array(array, named(name)))
+    given = ["W", "R", "B", "", "initial_h", "initial_c", "P"]
+    inputs = [ends[0]] + [named(name) if name in arrays else "" for name in given]
+    while not inputs[-1]:
+        inputs.pop()
+    op = "RNN" if layer.cell == RNN else layer.cell.upper()
+    states = [named(name) for name in (["Y_h", "Y_c"] if layer.cell == "lstm" else ["Y_h"])]
+    steps, turned = named("steps"), named("turned")
+    told = facts(layer, target="onnx")
+    graph.node.append(helper.make_node(op, inputs, [steps, *states], name=title, **told))
+    graph.node.append(helper.make_node("Transpose", [steps], [turned], perm=[0, 2, 1, 3]))
+    graph.node.append(helper.make_node("Reshape", [turned, "flat"], [ends[1]]))
+    kind = helper.np_dtype_to_tensor_dtype(layer.tensors["recurrent_weight"].dtype)
+    shape: list[str | int | None] = [layer.directions, "N", layer.hidden]
+    graph.output.extend(helper.make_tensor_value_info(name, kind, shape) for name in states)

@@ -7,141 +7,212 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ..errors import OptionError, refusal
 from ..types import Array
+from .contents import Contents
 from .conversion import facts, save
+from .hdf5 import Tree, read_tree
+from .keras_config import Entry, topology
 from .layer import Layer
-from .objects import Piece, as_array, keras_facts
+from .limits import LONGEST_TEXT, Budget
+from .names import by_layer, natural
+from .objects import Piece, keras_both, keras_facts
 from .table import GRU, LSTM, RNN
 
 _VARIABLES = ("kernel", "recurrent_kernel", "bias")
+_MARKS = ("forward_layer/", "backward_layer/")
+_NAMES = {mark + name for mark in ("", *_MARKS) for name in _VARIABLES}
 _CLASSES = {RNN: "SimpleRNN", LSTM: "LSTM", GRU: "GRU"}
 _VERSIONS = {"keras": "3.0.0", "tensorflow": "2.15.0"}  # the oldest that reads what is written
 
+_Path = tuple[str, ...]  # a layer's name, behind those of the models that it stands in
+_Arrays = dict[str, str]  # paths in the file by the names of a layer's arrays
+_Lookup = Callable[[_Path], list[str]]
 
-def read(h5py: Any, path: str, kind: str, source: str) -> list[Piece] | dict[str, Array]:
-    """The recurrent layers of a saved model, or the arrays of a file of weights alone."""
+
+@contextmanager
+def reading(h5py: Any, path: str, kind: str, source: str, budget: Budget) -> Iterator[Contents]:
+    """The layers of a saved model, or those of a file of weights alone, while the file is open."""
     if kind == "keras":
         with zipfile.ZipFile(path) as archive:
-            config = json.loads(archive.read("config.json"))
-            _check_version(json.loads(archive.read("metadata.json"))["keras_version"], source)
-            with h5py.File(io.BytesIO(archive.read("model.weights.h5")), "r") as file:
-                return _layers(config, _by_variables(file))
+            config = json.loads(budget.read(archive, "config.json", LONGEST_TEXT))
+            metadata = json.loads(budget.read(archive, "metadata.json", LONGEST_TEXT))
+            _check_version(str(metadata["keras_version"]), source)
+            data = io.BytesIO(budget.read(archive, "model.weights.h5"))
+        with h5py.File(data, "r") as file:
+            tree = read_tree(h5py, file, budget)
+            yield _model(tree, config, _numbered(tree), source)
+        return
     with h5py.File(path, "r") as file:
-        _check_version(_text(file.attrs.get("keras_version", "")), source)
-        if "model_config" in file.attrs:
-            return _layers(json.loads(_text(file.attrs["model_config"])), _by_names(file))
-        found = _by_variables(file) or _by_names(file)
-        return {
-            f"{layer}/{name}": array for layer, arrays in found.items() for name, array in arrays
-        }
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+        tree = read_tree(h5py, file, budget)
+        _check_version(tree.text("", "keras_version") or "", source)
+        text = tree.text("", "model_config")
+        if text is None:
+            yield _weights(tree, source)
+        else:
+            yield _model(tree, json.loads(text), _listed(tree), source)
 
 
 def _check_version(version: str, source: str) -> None:
     wanted = "2" if source == "tensorflow" else "3"
-    if version and version.split(".")[0] != wanted:
-        other = "keras" if source == "tensorflow" else "tensorflow"
-        expected = f"a file of Keras {wanted} (--from {other} reads this one)"
+    found = version.split(".")[0]
+    if found not in ("", wanted):
+        expected = f"a file of Keras {wanted}"
+        if found in ("2", "3"):
+            other = "keras" if source == "tensorflow" else "tensorflow"
+            expected += f" (--from {other} reads this one)"
         raise OptionError(refusal("convert", "--from", expected, f"Keras {version}"))
 
 
-_Arrays = list[tuple[str, Array]]
+_NUMBERED = re.compile(r"(?:(?P<layer>.+?)/)?(?P<mark>(?:for|back)ward_layer/)?cell/vars/(?P<n>\d)")
 
 
-def _by_variables(file: Any) -> dict[str, _Arrays]:
+def _numbered(tree: Tree) -> dict[_Path, _Arrays]:
     """Keras 3: arrays are numbered in groups "vars", and a layer's own group has its name."""
-    found: dict[str, _Arrays] = {}
-
-    def visit(group: Any) -> None:
-        arrays: _Arrays = []
-        if "vars" in group:
-            for part in ("cell", "forward_layer/cell", "backward_layer/cell"):
-                numbered = group.get(f"{part}/vars")
-                mark = part.removesuffix("cell")
-                for number, name in enumerate(_VARIABLES):
-                    if numbered is not None and str(number) in numbered:
-                        arrays.append((mark + name, as_array(name, numbered[str(number)][()])))
-        if arrays:
-            if "name" not in group["vars"].attrs:  # Keras 2: the order of the layers is lost
-                expected = "a file that names its layers (save the model as .h5)"
-                raise OptionError(refusal("convert", group.name, expected, "a group without name"))
-            found[_text(group["vars"].attrs["name"])] = arrays
-        for name, child in group.items():
-            inside = name in ("cell", "forward_layer", "backward_layer", "vars")
-            if not inside and hasattr(child, "items"):
-                visit(child)
-
-    visit(file)
-    return found
-
-
-def _by_names(file: Any) -> dict[str, _Arrays]:
-    """Keras 2, and the old format of Keras 3: a group for each layer, which lists its arrays."""
-    root = file.get("model_weights", file)
-    found = {}
-    for layer, group in root.items():
-        names = [_text(name) for name in group.attrs.get("weight_names", [])]
-        found[layer] = [(name, as_array(name, group[name][()])) for name in names]
-    return found
-
-
-def _layers(config: Mapping[str, Any], arrays: Mapping[str, _Arrays]) -> list[Piece]:
-    found = []
-    for layer in _walk(config):
-        name, options = layer["class_name"], layer["config"]
-        own = arrays.get(options["name"], [])
-        more: dict[str, Any] = {}
-        if name == "Bidirectional":
-            more = {"merge_mode": options["merge_mode"]}
-            both = [options["layer"], options.get("backward_layer") or options["layer"]]
-            told = [keras_facts(each["class_name"], each["config"]) for each in both]
-            for _, facts_of in told:
-                facts_of.pop("go_backwards", None)
-            if told[0] != told[1]:
-                expected = "the same options in both directions"
-                raise OptionError(refusal("load", options["name"], expected, str(told[1][1])))
-            cell, known = told[0]
-        elif name == "RNN":
-            more = {"go_backwards": options.get("go_backwards", False)}
-            cell, known = keras_facts(options["cell"]["class_name"], options["cell"]["config"])
-        elif name in ("SimpleRNN", "LSTM", "GRU"):
-            cell, known = keras_facts(name, options)
-        else:
+    found: dict[_Path, _Arrays] = {}
+    for path in natural(tree.datasets):
+        match = _NUMBERED.fullmatch(path)
+        if match is None or int(match["n"]) >= len(_VARIABLES):
             continue
-        found.append(Piece(dict(own), known | more, cell))
-    if not found:
-        raise OptionError(refusal("convert", "the model", "recurrent layers", "none"))
+        names = _group_names(tree, match["layer"] or "")
+        variable = (match["mark"] or "") + _VARIABLES[int(match["n"])]
+        found.setdefault(names, {})[variable] = path
     return found
 
 
-def _walk(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The layers of a saved model, those of models inside it as well."""
-    for layer in config["config"]["layers"]:
-        if "layers" in layer.get("config", {}):
-            yield from _walk(layer)
-        else:
-            yield layer
+def _group_names(tree: Tree, group: str) -> _Path:
+    """The names of the layers around and in a group; the whole model's is not among them."""
+    names = []
+    parts = group.split("/") if group else []
+    for count in range(1, len(parts) + 1):
+        own = "/".join([*parts[:count], "vars"])
+        if own in tree.groups:
+            name = tree.text(own, "name")
+            if name is None:  # Keras 2: the order of the layers is lost
+                expected = "a file that names its layers (save the model as .h5)"
+                raise OptionError(refusal("convert", group, expected, "a group without name"))
+            names.append(name)
+    return tuple(names)
+
+
+def _listed(tree: Tree) -> dict[_Path, _Arrays]:
+    """Keras 2, and the old format of Keras 3: a group for each layer, which lists its arrays."""
+    root = "model_weights" if "model_weights" in tree.groups else ""
+    found: dict[_Path, _Arrays] = {}
+    for path in tree.groups:
+        layer = path.removeprefix(f"{root}/") if root else path
+        if layer and "/" not in layer and (path.startswith(f"{root}/") or not root):
+            names = tree.texts(path, "weight_names") or []
+            found[(layer,)] = {name: f"{path}/{name}" for name in names}
+    return found
+
+
+def _model(
+    tree: Tree, config: Mapping[str, Any], arrays: Mapping[_Path, _Arrays], source: str
+) -> Contents:
+    found = topology(config)
+    if not found.recurrent and not found.others:  # a class of its own: no list of layers
+        return _weights(tree, source, found.wiring)
+
+    def made(entry: Entry) -> Callable[[], list[Piece]]:
+        return lambda: [_piece(tree, entry, _arrays_of(arrays, entry))]
+
+    layers = {entry.name: made(entry) for entry in found.recurrent}
+    return Contents(layers, found.others, found.wiring, found.passive)
+
+
+def _weights(tree: Tree, source: str, wiring: Sequence[str] = ()) -> Contents:
+    """Arrays by name, as any other file has them: how the layers are connected is not known."""
+    layers: dict[str, Callable[[], list[Piece]]] = {}
+    others: list[str] = []
+    rest = {*tree.datasets}
+    for outer, own in (_numbered(tree) or _listed(tree)).items():
+        rest -= {*own.values()}
+        # A layer's own name says nothing of directions: it may be called forward_lstm.
+        front = f"{outer[-1]}/" if outer else ""
+        paths = {name.removeprefix(front): path for name, path in own.items()}
+        found, strange = by_layer(source, paths)
+        others += ["/".join([*outer, name]) for name in strange]
+        for inner, names in found.items():
+            layers["/".join([*outer, inner] if inner else outer)] = _made(tree, paths, names)
+    unknown = ["a file of weights alone, which does not say how they are connected"]
+    others += [path for path in sorted(rest) if not path.startswith("optimizer")]
+    return Contents(layers, others, [*wiring, *(unknown if len(layers) > 1 else [])])
+
+
+def _made(tree: Tree, paths: Mapping[str, str], names: list[str]) -> Callable[[], list[Piece]]:
+    return lambda: [Piece({name: tree.array(paths[name]) for name in names})]
+
+
+def _arrays_of(arrays: Mapping[_Path, _Arrays], entry: Entry) -> _Arrays:
+    """Those of a layer; the old format lists those of a model inside the model together."""
+    own = arrays.get(entry.path)
+    if own is None and entry.path[:1] in arrays:
+        inner = "/".join(entry.path[1:])
+        inside = arrays[entry.path[:1]]
+        own = {name: path for name, path in inside.items() if f"/{inner}/" in f"/{name}"}
+    if not own:
+        expected = f"arrays of layer {entry.name!r} of the model"
+        raise OptionError(refusal("convert", "weights", expected, "none"))
+    return own if own.keys() <= _NAMES else _by_position(own, entry)
+
+
+def _by_position(own: _Arrays, entry: Entry) -> _Arrays:
+    """Names such as lstm/lstm_cell/kernel:0: what stands in front says nothing for certain.
+
+    Of a Bidirectional, the forward layer's arrays come first.
+    """
+    found: _Arrays = {}
+    both = entry.kind == "Bidirectional"
+    for number, (name, path) in enumerate(own.items()):
+        mark = _MARKS[number >= len(own) // 2] if both else ""
+        key = mark + name.split("/")[-1].split(":")[0]
+        if key in found:
+            expected = f"one {key} of layer {entry.name!r}"
+            raise OptionError(refusal("convert", "weights", expected, "another one"))
+        found[key] = path
+    return found
+
+
+def _piece(tree: Tree, entry: Entry, paths: _Arrays) -> Piece:
+    options = entry.config
+    if entry.kind == "Bidirectional":
+        forward = options["layer"]
+        told = keras_facts(forward["class_name"], forward["config"])
+        backward = options.get("backward_layer")
+        other = told[0], {k: v for k, v in told[1].items() if k != "go_backwards"}
+        if backward:
+            other = keras_facts(backward["class_name"], backward["config"])
+        cell, known = keras_both(told, other, options["merge_mode"])
+    elif entry.kind == "RNN":
+        cell, known = keras_facts(options["cell"]["class_name"], options["cell"]["config"])
+        known["go_backwards"] = options.get("go_backwards", False)
+    else:
+        cell, known = keras_facts(entry.kind, options)
+    return Piece({name: tree.array(path) for name, path in paths.items()}, known, cell)
 
 
 # Writing
 
 
-def written(h5py: Any, kind: str, layers: Sequence[Layer], target: str) -> bytes:
-    """The file of a Sequential model of these layers."""
+def written(h5py: Any, kind: str, stacks: Mapping[str, Sequence[Layer]], target: str) -> bytes:
+    """The file of a Sequential model of the layers of one stack, with its name."""
+    ((title, layers),) = stacks.items()
     dtype = layers[0].tensors["recurrent_weight"].dtype.name
     if dtype == "bfloat16":
         raise OptionError(refusal("convert", "weights", f"a type that .{kind} has", dtype))
-    named = [(_name(layer, number), layer) for number, layer in enumerate(layers)]
+    alone = title if len(layers) == 1 else ""
+    named = [(alone or _name(title, layer, k), layer) for k, layer in enumerate(layers)]
+    # Keras has paths of names, and to HDF5 "." is the group around.
+    named = [(re.sub(r"/|^\.$", "_", name), layer) for name, layer in named]
     config = _config(named, target, dtype)
     arrays = {name: save(layer, target=target) for name, layer in named}
     if any("peephole" in name for own in arrays.values() for name in own):
@@ -164,9 +235,9 @@ def written(h5py: Any, kind: str, layers: Sequence[Layer], target: str) -> bytes
     return whole.getvalue()
 
 
-def _name(layer: Layer, number: int) -> str:
+def _name(title: str, layer: Layer, number: int) -> str:
     word = "bidirectional" if layer.directions == 2 else _snake(layer)
-    return f"{word}_{number}"
+    return f"{title or word}_{number}"
 
 
 def _snake(layer: Layer) -> str:

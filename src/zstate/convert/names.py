@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import brackets
 from ..types import Array
-from .table import CELLS, FRAMEWORKS, LSTM, RNN, Framework
+from .table import CELLS, FRAMEWORKS, LSTM, RNN, Framework, Names
 
 
 @dataclass
@@ -37,7 +38,12 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
     found: dict[tuple[str, int], Group] = {}
     modules: list[str] = []
     for name, array in weights.items():
-        module, number, direction, stem = _place(framework, name)
+        place = _place(framework, name)
+        if place is None:
+            known = sorted({stem for names in row.names[LSTM].values() for stem in names})
+            expected = f"the name of an array of {row.name}, such as {', '.join(known)}"
+            raise OptionError(refusal("load", "weights", expected, repr(name)))
+        module, number, direction, stem = place
         if stem in row.refused:
             raise OptionError(f"[load] {name}: {row.refused[stem]}")
         if module not in modules:
@@ -49,7 +55,7 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
             )
         group.arrays[direction][stem] = array
     if not found:
-        raise OptionError(refusal("load", "weights", f"arrays of {row.title}", "none"))
+        raise OptionError(refusal("load", "weights", f"arrays of {row.name}", "none"))
     order = sorted(found, key=lambda key: (modules.index(key[0]), key[1]))
     return [found[key] for key in order]
 
@@ -58,25 +64,33 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
 def _pattern(framework: str) -> re.Pattern[str]:
     row = FRAMEWORKS[framework]
     stems = {*row.refused}
-    for roles in row.names.values():
+    for roles in (roles for cell in CELLS for roles in row.spellings(cell)):
         stems |= {name for names in roles.values() for name in names}
     name = "|".join(re.escape(stem) for stem in sorted(stems, key=len, reverse=True))
     back = f"(?P<back>{row.directions[1]})?" if row.second == "suffix" else ""
     number = rf"(?:{row.number}(?P<number>\d+))?" if row.number else ""
     # Keras 2 marks its variables with :0.
     return re.compile(
-        rf"(?:(?P<module>.*?){re.escape(row.separator)})??(?P<name>{name}){number}{back}(?::0)?"
+        rf"(?:(?P<module>.*?){re.escape(row.separator)})??(?P<name>{name}){number}{back}(?::0)?",
+        re.DOTALL,
     )
 
 
-def _place(framework: str, name: str) -> tuple[str, int, int, str]:
-    """The path of a name, the number of its layer in it, its direction, and its stem."""
+class _Place(NamedTuple):
+    """Where an array belongs."""
+
+    module: str  # the path in front of its name
+    number: int  # of its layer in the module
+    direction: int
+    stem: str
+
+
+def _place(framework: str, name: str) -> _Place | None:
+    """Where the array of a name belongs; None if no recurrent layer has such an array."""
     row = FRAMEWORKS[framework]
     match = _pattern(framework).fullmatch(name)
     if match is None:
-        known = sorted({stem for names in row.names[LSTM].values() for stem in names})
-        expected = f"the name of an array of {row.title}, such as {', '.join(known)}"
-        raise OptionError(refusal("load", "weights", expected, repr(name)))
+        return None
     found = match.groupdict()
     module = found["module"] or ""
     direction = 1 if found.get("back") else 0
@@ -88,7 +102,28 @@ def _place(framework: str, name: str) -> tuple[str, int, int, str]:
                 direction = words.index(part.split("_")[0])
                 module = row.separator.join(parts[:place])
                 break
-    return module, int(found.get("number") or 0), direction, found["name"]
+    return _Place(module, int(found.get("number") or 0), direction, found["name"])
+
+
+def by_layer(framework: str, names: Iterable[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """The names of the arrays of each module that has a layer's kernels, and all other names."""
+    row = FRAMEWORKS[framework]
+    found: dict[str, dict[str, str]] = {}
+    others = []
+    for name in names:
+        place = _place(framework, name)
+        if place is None:
+            others.append(name)
+        else:
+            found.setdefault(place.module, {})[name] = place.stem
+    kernels = [_kernels(roles, row, cell) for cell in CELLS for roles in row.spellings(cell)]
+    layers = {}
+    for module, stems in found.items():
+        if any(needed <= {*stems.values()} for needed in kernels):
+            layers[module] = list(stems)
+        else:
+            others += stems
+    return layers, others
 
 
 def cell_of(framework: str, group: Group, cell: str | None) -> str:
@@ -107,11 +142,18 @@ def cell_of(framework: str, group: Group, cell: str | None) -> str:
     return fits[0]
 
 
+def _spelling(row: Framework, cell: str, group: Group) -> Mapping[str, Names] | None:
+    """The names by role that these arrays have as a cell's; None if they are not that cell's."""
+    for roles in row.spellings(cell):
+        known = {name for names in roles.values() for name in names}
+        if _kernels(roles, row, cell) <= set(group.arrays[0]) and group.names <= known:
+            return roles
+    return None
+
+
 def _fits(row: Framework, cell: str, group: Group) -> bool:
-    roles = row.names[cell]
-    known = {name for names in roles.values() for name in names}
-    needed = {name for role in _kernel_roles(row, cell) for name in roles[role]}
-    if not needed <= set(group.arrays[0]) or not group.names <= known:
+    roles = _spelling(row, cell, group)
+    if roles is None:
         return False
     if "joint" in roles:
         return True  # I is not known, so neither is G
@@ -123,8 +165,10 @@ def _fits(row: Framework, cell: str, group: Group) -> bool:
     return bool(wide * len(recurrent) == len(row.gates[cell]) * hidden)
 
 
-def _kernel_roles(row: Framework, cell: str) -> tuple[str, ...]:
-    return ("joint",) if "joint" in row.names[cell] else ("input", "recurrent")
+def _kernels(roles: Mapping[str, Names], row: Framework, cell: str) -> set[str]:
+    """The names of the kernels, which every layer has."""
+    wanted = ("joint",) if "joint" in row.names[cell] else ("input", "recurrent")
+    return {name for role in wanted for name in roles[role]}
 
 
 def roles(framework: str, cell: str, group: Group, layout: int = 0) -> list[dict[str, Array]]:
@@ -132,22 +176,34 @@ def roles(framework: str, cell: str, group: Group, layout: int = 0) -> list[dict
     row = FRAMEWORKS[framework]
     if row.second == "axis":
         return _unstacked(row, cell, group.arrays[0], layout)
+    spelling = _spelling(row, cell, group)
+    assert spelling is not None  # cell_of has found it
     found = []
     for arrays in group.arrays:
         if not arrays:
             continue
-        found.append(_joined(row, cell, arrays, group.path))
+        found.append(_joined(row, cell, spelling, arrays, group.path))
     if len(found) == 2 and set(found[0]) != set(found[1]):
         strange = ", ".join(sorted(set(found[0]) ^ set(found[1])))
         raise OptionError(refusal("load", "weights", "the same arrays in both directions", strange))
+    for role, array in found[-1].items() if found else ():
+        if array.shape != found[0][role].shape:
+            expected = f"{brackets(found[0][role].shape)} in both directions"
+            raise ShapeError(refusal("load", role, expected, brackets(array.shape)))
     if not group.arrays[0]:
         raise OptionError(refusal("load", "weights", "a forward direction", "the backward one"))
     return found
 
 
-def _joined(row: Framework, cell: str, arrays: Mapping[str, Array], path: str) -> dict[str, Array]:
+def _joined(
+    row: Framework,
+    cell: str,
+    roles: Mapping[str, Names],
+    arrays: Mapping[str, Array],
+    path: str,
+) -> dict[str, Array]:
     found = {}
-    for role, names in row.names[cell].items():
+    for role, names in roles.items():
         there = [name for name in names if name in arrays]
         if there and len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
@@ -155,8 +211,7 @@ def _joined(row: Framework, cell: str, arrays: Mapping[str, Array], path: str) -
                 refusal("load", missing, f"an array of {path or 'the layer'}", "none")
             )
         if there:
-            axis = 1 if row.transposed and role in ("input", "recurrent", "joint") else 0
-            found[role] = np.concatenate([arrays[name] for name in names], axis=axis)
+            found[role] = _along_gates(row, cell, role, {name: arrays[name] for name in names})
     bias = found.get("bias")
     if bias is not None and row.bias[cell] == "rows" and bias.ndim == 2:
         if bias.shape[0] != 2:
@@ -166,10 +221,29 @@ def _joined(row: Framework, cell: str, arrays: Mapping[str, Array], path: str) -
         if role in found and found[role].ndim != 1:
             raise ShapeError(refusal("load", role, "one axis", brackets(found[role].shape)))
     if "second" in found and "bias" not in found:
-        raise OptionError(refusal("load", row.names[cell]["bias"][0], "an array", "none"))
-    if row.bias[cell] in ("two", "candidate") and "bias" in found and "second" not in found:
-        raise OptionError(refusal("load", row.names[cell]["second"][0], "an array", "none"))
+        raise OptionError(refusal("load", roles["bias"][0], "an array", "none"))
+    if "second" in roles and "bias" in found and "second" not in found:
+        raise OptionError(refusal("load", roles["second"][0], "an array", "none"))
     return found
+
+
+def _along_gates(row: Framework, cell: str, role: str, parts: Mapping[str, Array]) -> Array:
+    """The arrays of a role as one: the last ones have one gate each, the first one the others."""
+    first, *others = parts.values()
+    if not others:
+        return first
+    kernel = role in ("input", "recurrent", "joint")
+    axis = 1 if row.transposed and kernel else 0
+    gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
+    last = others[-1].shape
+    for name, array in parts.items():
+        shape = list(last)
+        if array is first and len(last) == 1 + kernel:
+            shape[axis] *= gates - len(others)
+        if array.ndim != 1 + kernel or list(array.shape) != shape:
+            expected = f"{1 + kernel} axes that fit the other gates'"
+            raise ShapeError(refusal("load", name, expected, brackets(array.shape)))
+    return np.concatenate([first, *others], axis=axis)
 
 
 def _unstacked(
@@ -189,6 +263,10 @@ def _unstacked(
         if array.ndim != ranks[role] or array.shape[0] != directions or directions not in (1, 2):
             expected = f"{ranks[role]} axes, the first with 1 or 2 directions as in W"
             raise ShapeError(refusal("load", name, expected, brackets(array.shape)))
+        hidden = by_role["recurrent"].shape[-1]
+        if role.startswith("init") and array.shape[2] != hidden:
+            expected = f"[D,N,H] with H = {hidden} as in R"
+            raise ShapeError(refusal("load", name, expected, brackets(array.shape)))
         for direction, part in zip(found, array, strict=True):
             direction[role] = part
     for direction in found:
@@ -200,12 +278,17 @@ def _unstacked(
     return found
 
 
+def prefix(row: Framework, number: int, alone: bool) -> str:
+    """How the names of a layer begin; torch's have the number at their end."""
+    return "" if alone or row.number else f"{number}{row.separator}"
+
+
 def written(
     framework: str, cell: str, directions: list[dict[str, Array]], number: int, alone: bool
 ) -> dict[str, Array]:
     """A layer's arrays by name; ``number`` tells it apart where it is not alone."""
     row = FRAMEWORKS[framework]
-    path = "" if alone or row.number else f"{number}{row.separator}"
+    path = prefix(row, number, alone)
     arrays: dict[str, Array] = {}
     if row.second == "axis":
         for role, names in row.names[cell].items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..errors import DTypeError, OptionError, refusal
 from ..layout import describe, is_torch_tensor
 from ..types import FLOAT_NAMES, Array, float_dtype
 from .table import FRAMEWORKS, GRU, LSTM, RNN
+from .weights import Weights
 
 
 @dataclass
@@ -36,9 +38,20 @@ def pieces(source: str, weights: Any) -> list[Piece]:
         return [weights]
     if isinstance(weights, list | tuple):
         return [piece for each in weights for piece in pieces(source, each)]
+    if isinstance(weights, Weights):
+        separator = FRAMEWORKS[source].separator
+        return [
+            Piece(flat(own, separator), told.facts, told.cell)
+            for told, own in weights.parts(source)
+        ]
     # A module of MLX is a mapping too.
     if isinstance(weights, Mapping) and not callable(getattr(weights, "parameters", None)):
+        if source == "flax":
+            weights = _without_rngs(weights)
         return [Piece(flat(weights, FRAMEWORKS[source].separator))]
+    if isinstance(weights, str | PathLike):
+        expected = "a layer or its arrays (`zstate convert` reads files)"
+        raise DTypeError(refusal("load", "weights", expected, repr(str(weights))))
     found = _READERS.get(source, _nothing)(weights)
     if found is None:
         expected = f"a mapping of names to arrays, or a layer of {FRAMEWORKS[source].title}"
@@ -137,19 +150,31 @@ def _torch(module: Any) -> list[Piece] | None:
 
 
 # PeepholeLSTMCell is an experimental cell of Keras 2.
-_KERAS = {"SimpleRNN": RNN, "LSTM": LSTM, "PeepholeLSTM": LSTM, "GRU": GRU}
+KERAS_CELLS = {"SimpleRNN": RNN, "LSTM": LSTM, "PeepholeLSTM": LSTM, "GRU": GRU}
 _KERAS_PACKAGES = ("keras", "tf_keras", "tensorflow")
 _KERAS_FACTS = ("activation", "recurrent_activation", "use_bias", "reset_after", "go_backwards")
+_Known = tuple[str, dict[str, Any]]  # a cell and its facts
 
 
-def keras_facts(class_name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def keras_facts(class_name: str, config: Mapping[str, Any]) -> _Known:
     """The cell and the facts of a Keras layer's configuration."""
-    cell = _KERAS.get(class_name.removesuffix("Cell"))
+    cell = KERAS_CELLS.get(class_name.removesuffix("Cell"))
     if cell is None:
         expected = "SimpleRNN, LSTM, GRU, one of their cells, or Bidirectional"
         raise OptionError(refusal("load", "weights", expected, class_name))
     known = {name: config[name] for name in _KERAS_FACTS if name in config}
     return cell, known
+
+
+def keras_both(forward: _Known, backward: _Known, merge_mode: Any) -> _Known:
+    """The cell and the facts of a Bidirectional from those of its two layers."""
+    if forward[1].pop("go_backwards", False) or not backward[1].pop("go_backwards", True):
+        expected = "a forward layer that runs forward and a backward layer that runs backward"
+        raise OptionError(refusal("load", "Bidirectional", expected, "go_backwards otherwise"))
+    if forward != backward:
+        expected = "the same options in both directions"
+        raise OptionError(refusal("load", "backward_layer", expected, str(backward[1])))
+    return forward[0], forward[1] | {"merge_mode": merge_mode}
 
 
 def _keras3(layer: Any) -> list[Piece] | None:
@@ -172,20 +197,18 @@ def _keras(layer: Any, version: int) -> list[Piece] | None:
         got = f"one of Keras {found}, which is source={other!r}"
         raise OptionError(refusal("load", "weights", f"a layer of Keras {version}", got))
     name = _class_of(layer, *_KERAS_PACKAGES)
+    if hasattr(layer, "get_layer"):
+        expected = "layers of a model: model.get_layer(…), or a list of them"
+        raise OptionError(refusal("load", "weights", expected, f"the whole model ({name})"))
     if name == "Bidirectional":
         both = [layer.forward_layer, layer.backward_layer]
         weights: dict[str, Array] = {}
         told = []
         for mark, each in zip(("forward", "backward"), both, strict=True):
-            cell, facts = keras_facts(_class_of(each, *_KERAS_PACKAGES), each.get_config())
-            facts.pop("go_backwards", None)
-            told.append((cell, facts))
+            told.append(keras_facts(_class_of(each, *_KERAS_PACKAGES), each.get_config()))
             weights |= {f"{mark}/{key}": value for key, value in _keras_arrays(each).items()}
-        if told[0] != told[1]:
-            expected = "the same options in both directions"
-            raise OptionError(refusal("load", "backward_layer", expected, str(told[1][1])))
-        cell, facts = told[0]
-        return [Piece(weights, facts | {"merge_mode": layer.merge_mode}, cell)]
+        cell, facts = keras_both(told[0], told[1], layer.merge_mode)
+        return [Piece(weights, facts, cell)]
     backwards = {}
     if name == "RNN":
         backwards = {"go_backwards": layer.get_config().get("go_backwards", False)}
@@ -212,6 +235,63 @@ def _mlx(module: Any) -> list[Piece] | None:
         raise OptionError(refusal("load", "weights", "nn.RNN, nn.LSTM or nn.GRU", name))
     facts = {"nonlinearity": module.nonlinearity} if cell == RNN else {}
     return [Piece(flat(module.parameters(), "."), facts, cell)]
+
+
+def _without_rngs(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """nnx.state of a model has its random streams among the parameters."""
+    return {
+        key: _without_rngs(value) if isinstance(value, Mapping) else value
+        for key, value in weights.items()
+        if key != "rngs"
+    }
+
+
+_FLAX = {"SimpleCell": RNN, "LSTMCell": LSTM, "OptimizedLSTMCell": LSTM, "GRUCell": GRU}
+_FLAX_FACTS = ("activation_fn", "gate_fn", "residual")
+
+
+def _flax(module: Any) -> list[Piece] | None:
+    """A cell of flax.nnx, or its RNN or Bidirectional around cells; linen's hold no arrays."""
+    if not type(module).__module__.startswith("flax.nnx."):
+        return None
+    kind = type(module).__name__
+    if kind == "Bidirectional":
+        parts = [_flax_cell(module.forward_rnn), _flax_cell(module.backward_rnn)]
+        if getattr(module.merge_fn, "__name__", "") != "_concatenate":
+            expected = "nnx's own, which concatenates the two directions"
+            raise OptionError(refusal("load", "merge_fn", expected, describe(module.merge_fn)))
+        if (parts[0].cell, parts[0].facts) != (parts[1].cell, parts[1].facts):
+            expected = "the same options in both directions"
+            raise OptionError(refusal("load", "backward_rnn", expected, str(parts[1].facts)))
+        both = zip(("forward_rnn", "backward_rnn"), parts, strict=True)
+        arrays = {f"{mark}/{k}": v for mark, part in both for k, v in part.weights.items()}
+        return [Piece(arrays, parts[0].facts, parts[0].cell)]
+    piece = _flax_cell(module)
+    if kind == "RNN" and module.reverse:
+        piece.facts |= {"reverse": True, "keep_order": module.keep_order}
+    return [piece]
+
+
+def _flax_cell(module: Any) -> Piece:
+    cell = module.cell if type(module).__name__ == "RNN" else module
+    kind = _FLAX.get(_class_of(cell, "flax"))
+    if kind is None:
+        expected = f"{', '.join(_FLAX)}, or RNN or Bidirectional around them"
+        raise OptionError(refusal("load", "weights", expected, type(cell).__name__))
+    arrays = {}
+    stems = {
+        name
+        for roles in FRAMEWORKS["flax"].spellings(kind)
+        for names in roles.values()
+        for name in names
+    }
+    for name in sorted(stems):
+        layer, variable = name.split("/")
+        value = getattr(getattr(cell, layer, None), variable, None)
+        if value is not None:
+            arrays[name] = as_array(name, value)
+    facts = {name: getattr(cell, name) for name in _FLAX_FACTS if hasattr(cell, name)}
+    return Piece(arrays, facts, kind)
 
 
 _COREML = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
@@ -241,8 +321,26 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-_ONNX = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
-_ONNX_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+ONNX_CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
+ONNX_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+
+
+def is_recurrent(node: Any) -> bool:
+    """Whether a node is ONNX's own RNN, LSTM or GRU."""
+    return node.op_type in ONNX_CELLS and node.domain in ("", "ai.onnx")
+
+
+def onnx_constants(graph: Any) -> dict[str, Any]:
+    """The tensors of a graph that are written down in it, by name."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.name == "value" and node.output:
+                tensors[node.output[0]] = attribute.t
+        same = node.op_type == "Identity" and node.domain in ("", "ai.onnx")
+        if same and node.input and node.output and node.input[0] in tensors:
+            tensors[node.output[0]] = tensors[node.input[0]]  # shared weights
+    return tensors
 
 
 def _onnx(model: Any) -> list[Piece] | None:
@@ -250,34 +348,40 @@ def _onnx(model: Any) -> list[Piece] | None:
     graph = getattr(model, "graph", model)
     if not hasattr(graph, "node") or not hasattr(graph, "initializer"):
         return None
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant":
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    tensors[node.output[0]] = attribute.t
+    tensors = onnx_constants(graph)
     found = []
     for node in graph.node:
         for attribute in node.attribute:
-            if any(inner.op_type in _ONNX for inner in attribute.g.node):
+            if any(is_recurrent(inner) for inner in attribute.g.node):
                 expected = "recurrent nodes of the graph itself"
                 got = f"one inside {node.op_type} {node.name!r}"
                 raise OptionError(refusal("load", "weights", expected, got))
-        if node.op_type not in _ONNX or node.domain not in ("", "ai.onnx"):
+        if not is_recurrent(node):
             continue
-        where = node.name or node.output[0]
-        arrays = {}
-        for role, name in zip(_ONNX_INPUTS, node.input, strict=False):
-            if name in tensors and role != "X":
-                arrays[role] = _onnx_array(where, tensors[name])
-            elif name and role in ("W", "R", "B", "P"):
-                expected = f"an initialiser for node {where!r}"
-                raise OptionError(refusal("load", role, expected, f"{name!r}, which is computed"))
-        facts = {each.name: _onnx_attribute(each) for each in node.attribute}
-        found.append(Piece(arrays, facts, _ONNX[node.op_type]))
+        found.append(onnx_piece(node, tensors, _onnx_array))
     if not found:
         raise OptionError(refusal("load", "weights", "a model with RNN, LSTM or GRU nodes", "none"))
     return found
+
+
+def onnx_piece(
+    node: Any, tensors: Mapping[str, Any], array_of: Callable[[str, Any], Array]
+) -> Piece:
+    """The arrays and attributes of a recurrent node."""
+    where = node.name or node.output[0]
+    arrays = {}
+    for role, name in zip(ONNX_INPUTS, node.input, strict=False):
+        if name in tensors and role != "X":
+            arrays[role] = array_of(where, tensors[name])
+        elif name and role in ("W", "R", "B", "P"):
+            expected = f"an initialiser for node {where!r}"
+            raise OptionError(refusal("load", role, expected, f"{name!r}, which is computed"))
+    # Names that are no UTF-8 come as bytes.
+    facts = {str(each.name): _onnx_attribute(each) for each in node.attribute}
+    cell = ONNX_CELLS[node.op_type]
+    if cell == GRU:
+        facts.setdefault("linear_before_reset", 0)  # what a node without it means
+    return Piece(arrays, facts, cell)
 
 
 def _onnx_array(where: str, tensor: Any) -> Array:
@@ -290,7 +394,11 @@ def _onnx_array(where: str, tensor: Any) -> Array:
 
 def _onnx_attribute(attribute: Any) -> Any:
     """An attribute's value by its type's number: float, int, string, and lists of these."""
-    member = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}[attribute.type]
+    members = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}
+    member = members.get(attribute.type)
+    if member is None:
+        expected = "a number, a word or a list of these"
+        raise OptionError(refusal("load", attribute.name, expected, f"type {attribute.type}"))
     value = getattr(attribute, member)
     return value if attribute.type < 6 else list(value)
 
@@ -300,6 +408,7 @@ _READERS: dict[str, Callable[[Any], list[Piece] | None]] = {
     "keras": _keras3,
     "tensorflow": _keras2,
     "mlx": _mlx,
+    "flax": _flax,
     "coreml": _coreml,
     "onnx": _onnx,
 }

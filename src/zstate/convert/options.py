@@ -13,6 +13,7 @@ import numpy as np
 
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
+from ..graph.methods.core import truth
 from ..layout import DESCRIPTORS
 from .layer import Layer
 from .table import GRU, LSTM, RNN, Framework
@@ -53,8 +54,11 @@ def options(
         if word in left:
             fields |= dict.fromkeys(names, _activation(row, word, left.pop(word)))
     if row.reverse:
-        fields["reverse"] = bool(left.pop(row.reverse, False)) and directions == 1
-    if row.bias_fact and bool(left.pop(row.bias_fact, has_bias)) != has_bias:
+        fields["reverse"] = (
+            truth("load", row.reverse, left.pop(row.reverse, False)) and directions == 1
+        )
+    biased = truth("load", row.bias_fact, left.pop(row.bias_fact, has_bias))
+    if row.bias_fact and biased != has_bias:
         expected = "arrays that agree with it"
         got = "a bias" if has_bias else "no bias"
         raise OptionError(refusal("load", row.bias_fact, expected, got))
@@ -63,19 +67,23 @@ def options(
         if value not in values:
             raise OptionError(f"[load] {word}={value!r}: {why}")
     if cell == GRU:
-        after = bool(left.pop(row.reset_fact, _default_form(row, has_rows)))
+        given = left.pop(row.reset_fact, _default_form(row, has_rows))
+        after = truth("load", row.reset_fact, given)
         if has_rows is not None and after != has_rows:
             got = "one of two rows" if has_rows else "one of one row"
             raise OptionError(refusal("load", row.reset_fact, f"a bias that fits {after}", got))
         fields |= {"reset_after": after, "flip_z": row.flip_z}
     if row.forget_bias is not None and cell == LSTM:
         left.pop("forget_bias", None)  # an addition to the bias: see conversion.py
+    if not row.tells_cell:
+        left.pop("cell", None)  # load has read it
     for word in row.ignored:
         left.pop(word, None)
     if left:
         known = ", ".join(sorted(known_facts(row, cell))) or "none"
         got = ", ".join(sorted(left))
-        raise OptionError(refusal("load", "facts", f"those of {row.title}'s {cell}: {known}", got))
+        expected = f"those of {row.name} for {cell}: {known}"
+        raise OptionError(refusal("load", "facts", expected, got))
     return {"bidirectional": directions == 2, **fields}
 
 
@@ -90,6 +98,8 @@ def known_facts(row: Framework, cell: str) -> set[str]:
         words.add(row.reset_fact)
     if cell == LSTM and row.forget_bias is not None:
         words.add("forget_bias")
+    if not row.tells_cell:
+        words.add("cell")
     return words - {""}
 
 
@@ -125,24 +135,30 @@ def _activation(row: Framework, fact: str, value: Any) -> Activation:
     raise OptionError(refusal("load", fact, f"one of {', '.join(row.words)}", repr(word)))
 
 
+_PACKAGES = ("jax", "flax", "keras", "tf_keras", "tensorflow", "mlx", "torch", "numpy")
+
+
 def _text(value: Any) -> str:
     """The word that a string, bytes or a function stands for."""
     if isinstance(value, bytes):
-        return value.decode()
-    return value if isinstance(value, str) else str(getattr(value, "__name__", value))
+        return value.decode(errors="replace")
+    name = value if isinstance(value, str) else str(getattr(value, "__name__", value))
+    module = getattr(value, "__module__", None)
+    if callable(value) and str(module).split(".")[0] not in _PACKAGES:
+        return f"{module}.{name}"  # a function of one's own computes anything, whatever its name
+    return name
 
 
 def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int) -> dict[str, Any]:
     """ONNX lists the activations of all directions; alpha and beta go to those that take them."""
-    words = left.pop("activations", None)
-    alphas = list(left.pop("activation_alpha", None) or [])
-    betas = list(left.pop("activation_beta", None) or [])
+    told = "activations" in left
+    words = _list(left, "activations")
+    alphas = [as_number(each, "activation_alpha") for each in _list(left, "activation_alpha")]
+    betas = [as_number(each, "activation_beta") for each in _list(left, "activation_beta")]
     names = list(row.activations[cell])
-    if words is None:
-        words = []
-    elif len(words) != directions * len(names):
+    if told and len(words) != directions * len(names):
         expected = f"{directions * len(names)} of them"
-        raise OptionError(refusal("load", "activations", expected, repr(list(words))))
+        raise OptionError(refusal("load", "activations", expected, repr(words)))
     found = []
     for word in map(_text, words):
         low = word.lower()
@@ -165,6 +181,22 @@ def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int)
     return left | dict(zip(names, half, strict=False))
 
 
+def _list(left: dict[str, Any], fact: str) -> list[Any]:
+    """A fact that is a list, taken out; empty if it is not told."""
+    value = left.pop(fact, None)
+    if not isinstance(value, list | tuple | None):
+        raise OptionError(refusal("load", fact, "a list", repr(value)))
+    return list(value or [])
+
+
+def as_number(value: Any, fact: str) -> float:
+    """A fact that is a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OptionError(refusal("load", fact, "a number", repr(value))) from error
+
+
 def _same(values: Sequence[float | None], wanted: Sequence[float]) -> bool:
     """Equal as the 32-bit floats that ONNX stores."""
     return all(
@@ -182,15 +214,15 @@ def told(row: Framework, layer: Layer) -> dict[str, Any]:
         kinds = {getattr(descriptor, name) for name in names}
         if len(kinds) > 1:
             got = ", ".join(f"{name}={getattr(descriptor, name).name.lower()}" for name in names)
-            _cannot(row, "activations", f"one activation for {' and '.join(names)} ({fact})", got)
+            cannot(row, "activations", f"one activation for {' and '.join(names)} ({fact})", got)
         words[fact] = _word(row, cell, names[0], kinds.pop())
         for name in names:
             settled.pop(name)
     for name, kind in settled.items():
         if getattr(descriptor, name) != kind:
             got = getattr(descriptor, name).name.lower()
-            _cannot(row, name, kind.name.lower(), got)
-    facts: dict[str, Any] = dict(words)
+            cannot(row, name, kind.name.lower(), got)
+    facts: dict[str, Any] = ({} if row.tells_cell else {"cell": cell}) | words
     if row.directed:
         facts[row.directed] = "bidirectional" if layer.directions == 2 else "forward"
     if row.listed:
@@ -212,8 +244,8 @@ def _word(row: Framework, cell: str, name: str, kind: Activation) -> str:
         if known == kind:
             return row.hard_words.get(cell, word) if kind is Activation.HARD_SIGMOID else word
     if kind is Activation.HARD_SIGMOID and row.hard_sigmoid:
-        raise OptionError(f"[save] {name}: no such hard sigmoid in {row.title}: {row.hard_sigmoid}")
-    _cannot(row, name, f"one of {', '.join(row.words)}", kind.name.lower())
+        raise OptionError(f"[save] {name}: no such hard sigmoid in {row.name}: {row.hard_sigmoid}")
+    cannot(row, name, f"one of {', '.join(row.words)}", kind.name.lower())
     raise AssertionError
 
 
@@ -228,5 +260,6 @@ def _to_onnx(layer: Layer, facts: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _cannot(row: Framework, what: str, expected: str, got: str) -> None:
-    raise OptionError(refusal("save", what, f"{expected}, which is what {row.title} has", got))
+def cannot(row: Framework, what: str, expected: str, got: str) -> None:
+    """Refuse a layer that a framework has no words for."""
+    raise OptionError(refusal("save", what, f"{expected} for {row.name}", got))

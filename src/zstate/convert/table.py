@@ -70,6 +70,22 @@ class Framework:
     bidirectional: tuple[str, ...] = CELLS  # the cells that run in both directions
     directed: str = ""  # the fact that says "forward", "reverse" or "bidirectional"
     ignored: tuple[str, ...] = ()  # facts that say nothing about what a layer computes
+    # By cell: other names of the same arrays, which are read and never written.
+    also: Mapping[str, tuple[Mapping[str, Names], ...]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The framework alone, for messages; the title goes on with its layers."""
+        return self.title.partition(":")[0]
+
+    @property
+    def tells_cell(self) -> bool:
+        """Whether arrays alone say which cell a layer is: I + H of a joint kernel do not."""
+        return "joint" not in self.names[LSTM]
+
+    def spellings(self, cell: str) -> tuple[Mapping[str, Names], ...]:
+        """The names of a cell's arrays by role, those that are written first."""
+        return (self.names[cell], *self.also.get(cell, ()))
 
 
 def _all(value: Any) -> dict[str, Any]:
@@ -107,6 +123,21 @@ _SLOPE = "its slope is 1/6 and zstate's is 0.2"
 _UNSETTLED = (
     "what Core ML computes with reset_after is not settled: its page and its own test disagree"
 )
+
+_DENSE = _names("dense_i/kernel", "dense_h/kernel", "dense_i/bias")
+# flax.nnx: LSTMCell has a layer for each gate as linen's, the others one for all gates.
+_NNX = {
+    RNN: (_DENSE,),
+    LSTM: (
+        {
+            "input": ("ii/kernel", "if_/kernel", "ig/kernel", "io/kernel"),
+            "recurrent": ("hi/kernel", "hf/kernel", "hg/kernel", "ho/kernel"),
+            "bias": ("hi/bias", "hf/bias", "hg/bias", "ho/bias"),
+        },
+        _names("dense_i/kernel", "dense_h/kernel", "dense_h/bias"),
+    ),
+    GRU: (_DENSE,),
+}
 
 _KERAS = Framework(
     title="Keras 3: SimpleRNN, LSTM, GRU, Bidirectional",
@@ -181,7 +212,7 @@ FRAMEWORKS: dict[str, Framework] = {
         peephole="iof",
         reset_fact="linear_before_reset",
         neutral={
-            "clip": ((None, 0, 0.0), "zstate does not clip"),
+            "clip": ((None,), "zstate does not clip"),
             "input_forget": ((0,), "zstate does not couple the input and the forget gate"),
         },
         refused={"sequence_lens": "the lengths belong to a call, not to a layer"},
@@ -189,7 +220,7 @@ FRAMEWORKS: dict[str, Framework] = {
         ignored=("hidden_size", "layout"),
     ),
     "flax": Framework(
-        title="Flax linen: SimpleCell, LSTMCell, OptimizedLSTMCell, GRUCell",
+        title="Flax: SimpleCell, LSTMCell, OptimizedLSTMCell, GRUCell of linen and nnx",
         gates={RNN: "z", LSTM: "ifzo", GRU: "rzo"},
         transposed=True,
         bias={RNN: "one", LSTM: "one", GRU: "candidate"},
@@ -224,6 +255,7 @@ FRAMEWORKS: dict[str, Framework] = {
             ),
             "residual": ((False,), "zstate adds no residual"),
         },
+        also=_NNX,
     ),
     "mlx": Framework(
         title="MLX: nn.RNN, nn.LSTM, nn.GRU",
