@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import re
+import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +17,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import zstate as zs
 from zstate import cli
 from zstate.backends import native
-from zstate.bench import contenders, report, small_calls
+from zstate.bench import contenders, report, small_calls, timing
 from zstate.bench.rows import GATES, GPU_ROWS, ROWS, Row, choose, make_data
 from zstate.bench.timing import Protocol, Timing, measure
 from zstate.cli import bench
@@ -233,7 +237,7 @@ def test_small_calls(
 
 def test_small_calls_are_zstates_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--small-calls", "--device", "cuda"]) == 2
-    wanted = "--small-calls: expected no --device beside it, got --device cuda"
+    wanted = "--small-calls cannot be combined with --device cuda"
     assert wanted in capsys.readouterr().err
     assert cli.main(["bench", "--small-calls", "--only", "lstm 999x9x9"]) == 2
     assert "lstm 999x9x9" in capsys.readouterr().err
@@ -336,8 +340,9 @@ def _fast(*_: object) -> None:
             ["--chart", "x.png", "--peers", "onnxruntime", "--mode", "training"],
             "--chart: expected at least one peer",
         ),
-        (["--rounds", "0"], "--rounds: expected a whole number of at least 1, got '0'"),
-        (["--threads", "0"], "--threads: expected a whole number of at least 1, got '0'"),
+        (["--types", "float32"], "--types needs --device cuda"),
+        (["--rounds", "0"], "--rounds: expected an integer of at least 1, got '0'"),
+        (["--threads", "0"], "--threads: expected an integer of at least 1, got '0'"),
         (["--block", "nan"], "--block: expected a number of at least 0, got 'nan'"),
     ],
 )
@@ -413,3 +418,35 @@ def test_piped_output_has_all_columns(
     assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
     printed = capsys.readouterr().out
     assert "× best peer" in printed and "of sgemm" in printed and "±" in printed
+
+
+def test_only_prints_the_rows_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """No tables of growth beside them, and what sgemm is."""
+    quick = ["--block", "0.001", "--rounds", "1", "--peers", "none", "--mode", "inference"]
+    assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"\d+×\d+×\d+", printed)) == 1 and "growth" not in printed
+    assert "sgemm is NumPy's product" in printed and "can exceed 100%" in printed
+
+
+def test_a_part_of_a_title_has_whole_numbers() -> None:
+    assert [row.title for row in choose(ROWS, "lstm 1x1x64")] == ["LSTM 1×1×64"]
+    for row in choose(ROWS, "1x1x64, 64x1"):
+        assert re.search(r"\b1×1×64\b|\b64×1\b", row.title)
+    with pytest.raises(zs.OptionError, match="--only"):
+        choose(ROWS, "1x1x1")
+
+
+def test_sgemm_is_not_that_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A BLAS that computes on one thread is called from as many as the rows have."""
+    used: set[int] = set()
+    right = np.matmul
+
+    def seen(a: Any, b: Any, out: Any) -> Any:
+        used.add(threading.get_ident())
+        time.sleep(0.01)
+        return right(a[:1], b, out=out[:1])
+
+    monkeypatch.setattr(timing.np, "matmul", seen)
+    assert timing.sgemm_rate(timing.Protocol(0.0, rounds=1), threads=3) > 0
+    assert len(used) == 1 + 3

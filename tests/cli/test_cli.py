@@ -131,7 +131,7 @@ def test_shapes_refusals(
 def test_a_bad_size_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["shapes", "lstm", "-T", "x"])
-    assert "argument -T: expected a whole number of at least 0, got 'x'" in capsys.readouterr().err
+    assert "argument -T: expected an integer of at least 0, got 'x'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["--version", "--help"])
@@ -268,7 +268,7 @@ def test_a_full_output_is_one_line() -> None:
 def test_a_negative_seed_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main([*command.split(), "--seed=-1"])
-    expected = "--seed: expected a whole number of at least 0, got '-1'"
+    expected = "--seed: expected an integer of at least 0, got '-1'"
     assert expected in capsys.readouterr().err
 
 

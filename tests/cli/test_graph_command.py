@@ -46,3 +46,80 @@ def test_a_small_graph_is_drawn_as_it_is(
     assert (tmp_path / "s").read_text() == g.to_svg()
     assert cli.main(["graph", str(tmp_path / "g")]) == 0
     assert capsys.readouterr().out == f"{g}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--target", "y"], "--target needs --swift or --coreml"),
+        (["--shape", "x=2"], "--shape needs --swift or --coreml"),
+        (["--unfold"], "--unfold needs --svg or --dot"),
+    ],
+)
+def test_an_option_without_its_output_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = zs.Graph()
+    g.tanh(g.placeholder(shape=(2,), name="x"), name="y")
+    g.save(tmp_path / "g")
+    assert cli.main(["graph", str(tmp_path / "g"), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+OPEN = """<ir_version: 8, opset_import: ["": 17]> m (float[T, N, 3] x) => (float[T, N, 4] y)
+    <float[1, 12, 3] W = {%s}, float[1, 12, 4] R = {%s}, float[1, 1, 4] start = {1, 2, 3, 4},
+     int64 one = {1}, int64[1] first = {0}, int64[1] at = {1}, int64[1] four = {4}>
+    {
+        shape = Shape(x)  n0 = Gather(shape, one)  n = Unsqueeze(n0, first)
+        sizes = Concat <axis = 0> (at, n, four)  h = Expand(start, sizes)
+        all = GRU <hidden_size = 4, linear_before_reset = 1> (x, W, R, , , h)
+        y = Squeeze(all, at)
+    }"""
+
+
+def test_swift_of_a_model_with_open_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused until the sizes are given; then the file computes what onnxruntime computes."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnx.parser")
+    pytest.importorskip("tree_sitter_swift")
+    runtime = pytest.importorskip("onnxruntime")
+    from tests.swift.test_swift import run_file
+
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(3)
+    weights = (",".join(f"{v:.3f}" for v in rng.normal(size=n)) for n in (36, 48))
+    onnx.save(onnx.parser.parse_model(OPEN % tuple(weights)), "m.onnx")
+    assert cli.main(["graph", "m.onnx", "--swift=Model.swift"]) == 2
+    assert "zstate graph --shape" in capsys.readouterr().err
+    assert not Path("Model.swift").exists() and not Path("Model.safetensors").exists()
+    assert cli.main(["graph", "m.onnx", "--swift=Model.swift", "--shape=x=5,2,3"]) == 0
+    assert "it reads Model.safetensors beside it" in capsys.readouterr().out
+    feeds = {"x": rng.normal(size=(5, 2, 3)).astype(np.float32)}
+    found, _ = run_file(Path("Model.swift").read_text(), Path("Model.safetensors"), feeds)
+    session = runtime.InferenceSession("m.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(found["y"], session.run(["y"], feeds)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_swift_for_given_sizes_leaves_the_graph_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    g = zs.Graph()
+    g.tanh(g.placeholder(shape=(None, 2), name="x"), name="y")
+    g.save("g.safetensors")
+    before = Path("g.safetensors").read_bytes()
+    assert cli.main(["graph", "g.safetensors", "--swift=g.swift", "--shape=x=3,2"]) == 2
+    assert (
+        "--swift g.swift: its weights would overwrite 'g.safetensors'; choose"
+        in capsys.readouterr().err
+    )
+    assert cli.main(["graph", "g.safetensors", "--swift=h.swift", "--shape=x=3,2"]) == 0
+    assert Path("g.safetensors").read_bytes() == before
+    assert zs.Executable.load("h.safetensors").targets
+
+
+def test_a_model_of_another_framework(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["graph", "model.keras"]) == 2
+    assert "FILE: expected a saved graph or program, an .onnx" in capsys.readouterr().err

@@ -250,7 +250,7 @@ def test_the_command_leaves_what_it_promises(
     assert cli.main(["sample", str(folder), "--prompt", "Ω"]) == 2
     assert not capsys.readouterr().out
     assert cli.main(["sample", str(tmp_path)]) == 2
-    assert "expected a folder with run.json" in capsys.readouterr().err
+    assert "got a folder without run.json" in capsys.readouterr().err
     assert cli.main([*words, *ARGUMENTS]) == 2
     assert "expected a folder without a run" in capsys.readouterr().err
     assert cli.main(["train", "--run", str(folder), "--resume", "--hidden=3"]) == 2
@@ -264,7 +264,7 @@ def test_the_command_leaves_what_it_promises(
     ("words", "message"),
     [
         (["sample", "x", "--temperature", "-1"], "--temperature: expected a number of at least 0"),
-        (["sample", "x", "--length", "1.5"], "--length: expected a whole number of at least 0"),
+        (["sample", "x", "--length", "1.5"], "--length: expected an integer of at least 0"),
         (["train", "--temperature", "nan"], "--temperature: expected a number of at least 0"),
         (["train", "--cell", "transformer"], "--cell: invalid choice: 'transformer'"),
     ],

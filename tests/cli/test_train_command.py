@@ -24,7 +24,7 @@ from rich.progress import Progress
 import zstate as zs
 from zstate import cli
 from zstate.cli.train import _columns
-from zstate.train import Run, Settings, memory, plots
+from zstate.train import Run, Settings, locking, loop, memory, plots
 from zstate.train.data import read_text
 
 TEXT = "the cat sat on the mat. the dog ate the cat.\n" * 120
@@ -106,7 +106,7 @@ class TestResuming:
         assert cli.main(["sample", "../runs/lstm", "--length=5"]) == 0
         capsys.readouterr()
         assert cli.main(["train", "--resume", "--run=../runs/lstm"]) == 2
-        assert "expected a text file, got nothing: no such file" in capsys.readouterr().err
+        assert "expected a text file, got no such file" in capsys.readouterr().err
 
     def test_a_text_of_the_same_characters_is_another_text(
         self, capsys: pytest.CaptureFixture[str]
@@ -162,7 +162,7 @@ class TestResuming:
     def test_checkpoint_every(self, value: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             cli.main(["train", f"--checkpoint-every={value}"])
-        expected = f"--checkpoint-every: expected a whole number of at least 1, got '{value}'"
+        expected = f"--checkpoint-every: expected an integer of at least 1, got '{value}'"
         assert expected in capsys.readouterr().err
 
 
@@ -311,7 +311,7 @@ class TestStopping:
             process.communicate()
         resumed = Run.resume(Path("runs/lstm"), TEXT)
         assert resumed.step % 20 == 0 and len(resumed.history) == resumed.step
-        names = [path.name for path in Path("runs/lstm").iterdir()]
+        names = [path.name for path in Path("runs/lstm").iterdir() if path.name != ".lock"]
         assert len(names) <= 4, names
 
     @pytest.mark.parametrize("stop", [KeyboardInterrupt(), cli.Stopped(signal.SIGTERM)])
@@ -375,6 +375,72 @@ class TestStopping:
         process = command("shapes", "lstm", env=environment)
         assert process.communicate() == ("", "")
         assert process.returncode in (130, -signal.SIGINT)
+
+
+class TestTwoAtOnce:
+    LONG = TestStopping.LONG
+
+    @pytest.mark.usefixtures("no_pictures")
+    def test_a_folder_has_one_trainer(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The second is refused by name of folder and process, whatever it asks for; a reader is
+        not; a killed process leaves nothing that must be cleared away."""
+        first = command(*self.LONG, "--run=r")
+        until(first, Path("r/checkpoint.safetensors").exists)
+        before = json.loads(Path("r/run.json").read_text())["settings"]
+        for words in (["text.txt", *TINY, "--hidden=5", "--run=r"], ["--resume", "--run=r"]):
+            assert cli.main(["train", *words]) == 2
+            refused = capsys.readouterr().err
+            assert refused.startswith("zstate: [train] r: expected a folder that no other process ")
+            assert f"one held by process {first.pid} on " in refused
+        assert cli.main(["sample", "r", "--length=3"]) == 0
+        assert first.poll() is None
+        first.kill()
+        first.communicate()
+        assert Path("r/.lock").exists()
+        assert json.loads(Path("r/run.json").read_text())["settings"] == before
+        done = steps("r")
+        assert cli.main(["train", "--resume", "--run=r", f"--steps={done + 1}"]) == 0
+        assert not Path("r/.lock").exists()
+
+    def test_both_begin_together(self) -> None:
+        both = [command(*self.LONG, "--run=new", f"--seed={k}") for k in range(2)]
+        end = time.monotonic() + 60
+        while all(process.poll() is None for process in both) and time.monotonic() < end:
+            time.sleep(0.01)
+        (refused,) = [process for process in both if process.poll() is not None]
+        (going,) = [process for process in both if process is not refused]
+        assert f"held by process {going.pid} on" in refused.communicate()[1]
+        until(going, Path("new/checkpoint.safetensors").exists)
+        going.kill()
+        going.communicate()
+        assert json.loads(Path("new/run.json").read_text())["settings"]["seed"] == both.index(going)
+
+    @pytest.mark.usefixtures("no_pictures")
+    def test_a_folder_that_nobody_chose(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Without --run the next folder is taken, also when another took the first just now."""
+        right = loop.free_folder
+        with locking.claimed(Path("runs/lstm")), pytest.MonkeyPatch.context() as patch:
+            given = iter([Path("runs/lstm")])
+            patch.setattr(loop, "free_folder", lambda first: next(given, None) or right(first))
+            assert cli.main(["train", "text.txt", *TINY, "--steps=1"]) == 0
+        assert "run folder: runs/lstm-2 (runs/lstm is taken)" in capsys.readouterr().out
+
+    def test_a_lock_that_is_removed_meanwhile(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever locks a file that its holder has just removed locks the new one instead."""
+        right, removed = locking._try_to_lock, []
+
+        def late(file: Any) -> None:
+            if not removed:
+                removed.append(1)
+                Path("a/b/.lock").unlink()
+            right(file)
+
+        monkeypatch.setattr(locking, "_try_to_lock", late)
+        with locking.claimed(Path("a/b")):
+            assert str(os.getpid()) in Path("a/b/.lock").read_text()
+            with pytest.raises(zs.OptionError, match="held by"), locking.claimed(Path("a/b")):
+                pass
+        assert not Path("a").exists()
 
 
 class TestLimits:

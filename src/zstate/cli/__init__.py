@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from .. import __version__
-from ..errors import ZStateError
+from ..errors import ZStateError, visible
 
 _COMMANDS = {
     "train": "train a character language model through the graph",
     "sample": "write text with a trained model",
-    "graph": "print or draw a saved graph, or write it as Swift or for Core ML",
+    "export": "write a trained model as a generator: ONNX, Swift or Core ML",
+    "graph": "print or draw a graph (saved, ONNX or a run), or write it as Swift or for Core ML",
     "check": "check every backend on this machine against the oracle",
     "bench": "time zstate against PyTorch, ONNX Runtime and JAX, if installed",
     "convert": "convert weights between PyTorch, Keras, ONNX, Flax, MLX, Core ML and TensorFlow",
@@ -93,8 +94,8 @@ def _at_least(kind: type[int] | type[float], least: int) -> Callable[[str], floa
         except ValueError:
             value = least - 1
         if not least <= value < float("inf"):
-            what = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"expected a {what} of at least {least}, got {text!r}")
+            what = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"expected {what} of at least {least}, got {text!r}")
         return value
 
     return parsed
@@ -140,13 +141,15 @@ def _drop_output() -> None:
 
 
 def _refuse(message: str) -> int:
-    print(f"zstate: {message}", file=sys.stderr)
+    shown = "\n".join(map(visible, message.split("\n")))
+    print(f"zstate: {shown}", file=sys.stderr)
     return 2
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="zstate", description="MPSGraph's recurrent operations on any machine."
+        prog="zstate",
+        description="Fast recurrent layers, and MPSGraph's recurrent operations on any machine.",
     )
     parser.add_argument("--version", action="version", version=f"zstate {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -1,4 +1,4 @@
-"""Time zstate against the installed peers, after checking that everybody computes the same.
+"""Time zstate against the installed peers, after checking that all of them compute the same.
 
 On the CPU, each contender runs alone for a block after a short pause, over several rounds; the
 best median counts. Ratios carry over to other machines; single times do not. --device cuda times
@@ -47,13 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROWS",
         help="rows by name or glob, comma-separated: 'lstm 64x1x64', 'gru *x1x*', '*both ways'",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="the engine to time (default: cpu)"
+    )
     parser.add_argument(
         "--types",
-        default=",".join(_GPU_TYPES),
-        help="float types on a GPU, comma-separated (default: %(default)s)",
+        help=f"with --device cuda: comma-separated float types (default: {','.join(_GPU_TYPES)})",
     )
-    parser.add_argument("--mode", choices=tuple(_MODES), default="both")
+    parser.add_argument(
+        "--mode", choices=tuple(_MODES), default="both", help="what to time (default: both)"
+    )
     parser.add_argument(
         "--threads",
         type=at_least_one(int),
@@ -87,12 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-growth",
         action="store_true",
-        help="skip the tables of cost over T, N and H (on a GPU: of options, calls and scans)",
+        help="skip the tables of cost over T, N and H (on a GPU: of options, calls and scans), "
+        "as --only does",
     )
     parser.add_argument(
         "--small-calls",
         action="store_true",
-        help="instead of all that: how evenly zstate's small calls run, by threads and pauses",
+        help="time small calls instead: how steady they are, by threads and pauses between them",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     parser.add_argument(
@@ -111,6 +115,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the tables; 1 if zstate gave a wrong result."""
     if options.small_calls:
         return _run_small_calls(options)
+    if options.types is not None and options.device != "cuda":
+        raise OptionError("[bench] --types needs --device cuda")
     rows = choose(GPU_ROWS if options.device == "cuda" else ROWS, options.only)
     if options.through != "numpy" and contenders.missing(options.through):
         raise OptionError(
@@ -122,10 +128,9 @@ def run(options: argparse.Namespace) -> int:
     console = _console()
     if options.device == "cuda":
         return _run_on_gpu(console, rows, peers, options)
-    if not peers:
-        why = "was chosen" if options.peers is not None else "is installed"
+    if not peers and options.peers is None:
         console.print(
-            f"no peer {why}, so there are no ratios; to get one: pip install torch, "
+            "no peer is installed, so there are no ratios; to get one: pip install torch, "
             "pip install onnxruntime onnx, or pip install jax",
             soft_wrap=True,
         )
@@ -133,9 +138,14 @@ def run(options: argparse.Namespace) -> int:
     threads = options.threads or get_num_threads()
     set_num_threads(threads)
     protocol = Protocol(options.block, rounds=options.rounds)
-    sgemm = sgemm_rate(protocol)
+    sgemm = sgemm_rate(protocol, threads)
     backend = next(each.name for each in available() if each.device == "cpu")
     console.print(f"threads: {threads}, backend: {backend}, sgemm: {sgemm / 1e9:.0f} GFLOP/s")
+    console.print(
+        "sgemm is NumPy's product of 2048×2048 on these threads; a row can exceed 100% of it, "
+        "since zstate has products of its own",
+        soft_wrap=True,
+    )
     modes = _MODES[options.mode]
     measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed)
     for training in modes:
@@ -143,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
     report.summary(console, measured)
     if options.through == "jax":
         report.peers(console, measured)
-    growth = [] if options.no_growth else _growth(console, threads, protocol)
+    growth = [] if options.no_growth or options.only else _growth(console, threads, protocol)
     machine = report.cpu_machine(sgemm, threads)
     return _keep(options, measured, report.as_json(measured, machine, growth=growth))
 
@@ -162,8 +172,8 @@ def _run_small_calls(options: argparse.Namespace) -> int:
     plain = {"device": "cpu", "through": "numpy", "chart": None}
     for name, value in plain.items():
         if getattr(options, name) != value:
-            got = f"--{name} {getattr(options, name)}"
-            raise OptionError(refusal("bench", "--small-calls", f"no --{name} beside it", got))
+            other = f"--{name} {getattr(options, name)}"
+            raise OptionError(f"[bench] --small-calls cannot be combined with {other}")
     reason = native.unavailable()
     if reason is not None:
         raise BackendError(f"[bench] --small-calls times the native engine: {reason}")
@@ -241,7 +251,7 @@ def _run_on_gpu(
     console: Console, rows: list[Row], peers: list[str], options: argparse.Namespace
 ) -> int:
     """The rows of the CUDA engine; 1 if zstate gave a wrong result."""
-    kinds = options.types.split(",")
+    kinds = list(_GPU_TYPES) if options.types is None else options.types.split(",")
     unknown = [kind for kind in kinds if kind not in _GPU_TYPES]
     if unknown:
         expected = ", ".join(_GPU_TYPES)
@@ -263,7 +273,7 @@ def _run_on_gpu(
         console.print(report.line(each), highlight=False, soft_wrap=True)
     report.summary(console, measured)
     further = {}
-    if not options.no_growth:
+    if not options.no_growth and not options.only:
         from ..bench.gpu_details import details
 
         further = details(options.seed)

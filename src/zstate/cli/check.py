@@ -3,6 +3,7 @@
 Prints the configuration first, then one line per backend, cell and type. The oracle is the
 reference backend in float64; central differences verify its gradients first (rows "differences").
 --through jax checks the operations inside jitted JAX programs instead, on JAX's default device.
+--cell MODULE:NAME checks a cell of yours, from zstate.cells.cell, instead of the built-in ones.
 Exits with status 1 if an error exceeds its bound.
 
 With --mpsgraph, check Apple's framework instead, on a Mac with PyObjC: the same cases, and one
@@ -12,8 +13,10 @@ probe per decision that Apple's pages leave open. Exits with status 1 if somethi
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +24,11 @@ from pathlib import Path
 import numpy as np
 
 from ..backends import BACKENDS, available
+from ..cells import MadeCell
 from ..config import as_text, show_config
-from ..errors import OptionError, refusal
-from ..verify import CASES, FLOAT_TYPES, Case, gradient_error, worst_error
+from ..errors import OptionError, ZStateError, refusal
+from ..layout import describe
+from ..verify import CASES, FLOAT_TYPES, Case, cases_of, gradient_error, serves, worst_error
 from . import at_least_one, at_least_zero
 
 # Relative error of a whole tensor, the worst over results and gradients. The 16-bit bounds are a
@@ -57,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="check the backends on arrays, or zstate.jax in jitted programs",
     )
     parser.add_argument(
+        "--cell",
+        metavar="MODULE:NAME",
+        action="append",
+        help="check this cell, from a module here or installed; may be given several times",
+    )
+    parser.add_argument(
         "--seed",
         type=at_least_zero(int),
         metavar="N",
@@ -69,14 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mpsgraph.add_argument(
         "--module",
         metavar="NAME,...",
-        help="check these modules in the place of PyObjC's, for example zstate.pyobjc",
+        action="append",
+        help="check these modules instead of PyObjC's, for example zstate.pyobjc; may be repeated",
     )
     mpsgraph.add_argument(
         "--timeout",
         type=at_least_one(int),
-        default=60,
         metavar="SECONDS",
-        help="end a call that takes longer (default: %(default)s)",
+        help="end a call that takes longer (default: 60)",
     )
     mpsgraph.add_argument("--json", type=Path, metavar="FILE", help="write all findings")
     mpsgraph.add_argument(
@@ -90,19 +101,25 @@ def run(options: argparse.Namespace) -> int:
     if seed is None:
         seed = int(np.random.default_rng().integers(2**31))
     if options.mpsgraph:
+        if options.cell:
+            got = f"--cell {options.cell[0]}"
+            raise OptionError(refusal("check", "--mpsgraph", "MPSGraph's own cells", got))
         for name, default in (("backend", None), ("through", "numpy")):
             if getattr(options, name) != default:
-                got = f"--{name} {getattr(options, name)}"
-                raise OptionError(refusal("check", "--mpsgraph", "no other backend", got))
+                other = f"--{name} {getattr(options, name)}"
+                raise OptionError(f"[check] --mpsgraph cannot be combined with {other}")
         from . import check_mpsgraph
 
         return check_mpsgraph.run(options, seed, _show_progress)
-    for name in ("module", "json", "markdown"):
+    for name in ("module", "timeout", "json", "markdown"):
         if getattr(options, name) is not None:
-            raise OptionError(refusal("check", f"--{name}", "--mpsgraph beside it", "none"))
+            raise OptionError(f"[check] --{name} needs --mpsgraph")
     if options.through == "jax" and (options.backend or find_spec("jax") is None):
         got = f"--backend {options.backend}" if options.backend else "no jax: pip install jax"
         raise OptionError(refusal("check", "--through jax", "jax, and no backend", got))
+    cases: Mapping[str, list[Case]] = CASES
+    if options.cell:
+        cases = {spec: cases_of(_cell(spec)) for spec in options.cell}
     config = show_config(mode="dicts")  # imports torch: the CUDA backend works on its tensors
     print(f"{as_text(config)}\nseed: --seed {seed}\n")
     names = [backend.name for backend in available()]
@@ -115,16 +132,42 @@ def run(options: argparse.Namespace) -> int:
     if options.through == "jax":
         names = ["jax"]
     print("worst relative error over all results and gradients")
-    _print_columns("backend", "cell", "type", "cases", "error", "bound", "", "worst case")
-    rows = list(_rows(names, seed))
+    rows = list(_rows(names, cases, seed))
     failed = [row for row in rows if not row.passed]
     print(f"{len(rows) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 
 
-def _rows(names: list[str], seed: int) -> Iterator[_Row]:
+def _cell(spec: str) -> MadeCell:
+    """The cell that MODULE:NAME stands for; modules of the current folder come first."""
+    label = f"--cell {spec}"
+    where, _, name = spec.partition(":")
+    if not where or not name:
+        raise OptionError(refusal("check", label, "MODULE:NAME", "one of the two"))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(where)
+    except ZStateError:
+        raise  # of a cell, with the line of its source
+    except (Exception, SystemExit) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise OptionError(refusal("check", label, "a module that can be imported", got)) from error
+    cells = [each for each, value in vars(module).items() if isinstance(value, MadeCell)]
+    if not hasattr(module, name):
+        expected = f"a cell of {where} ({', '.join(cells) or 'it has none'})"
+        raise OptionError(refusal("check", label, expected, f"no {name} in it"))
+    found = getattr(module, name)
+    if not isinstance(found, MadeCell):
+        raise OptionError(refusal("check", label, "a cell from zstate.cells.cell", describe(found)))
+    return found
+
+
+def _rows(names: list[str], cases_by_cell: Mapping[str, list[Case]], seed: int) -> Iterator[_Row]:
     """Print and yield each row; in plain text, since this must work in every installation."""
-    groups = list(_groups(names))
+    groups = list(_groups(names, cases_by_cell))
+    width = max(4, *(len(_short(cell)) for cell in cases_by_cell))
+    _print_columns(width, "backend", "cell", "type", "cases", "error", "bound", "", "worst case")
     for number, (what, cell, dtype, cases) in enumerate(groups):
         _show_progress(f"checking {number + 1} of {len(groups)}")
         if dtype == "":
@@ -138,15 +181,21 @@ def _rows(names: list[str], seed: int) -> Iterator[_Row]:
         row = _Row(what, cell, dtype, len(cases), error, worst, bound)
         _show_progress("")
         _print_columns(
-            *(what, cell.replace("single_gate_", ""), dtype, str(len(cases))),
+            width,
+            *(what, _short(cell), dtype, str(len(cases))),
             *(f"{error:.1e}", f"{bound:.0e}", "ok" if row.passed else "FAILED", worst),
         )
         yield row
 
 
-def _print_columns(*columns: str) -> None:
+def _short(cell: str) -> str:
+    return cell.replace("single_gate_", "")
+
+
+def _print_columns(width: int, *columns: str) -> None:
     what, cell, dtype, cases, error, bound, verdict, worst = columns
-    print(f"{what:11} {cell:4} {dtype:8} {cases:>5} {error:>7} {bound:>5} {verdict:6} {worst}")
+    first = f"{what:11} {cell:{width}} {dtype:8} {cases:>5}"
+    print(f"{first} {error:>7} {bound:>5} {verdict:6} {worst}")
 
 
 def _show_progress(text: str) -> None:
@@ -155,12 +204,15 @@ def _show_progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _groups(names: list[str]) -> Iterator[tuple[str, str, str, list[Case]]]:
-    for cell, cases in CASES.items():
+def _groups(
+    names: list[str], cases_by_cell: Mapping[str, list[Case]]
+) -> Iterator[tuple[str, str, str, list[Case]]]:
+    for cell, cases in cases_by_cell.items():
         # Over many steps the loss bends too fast for a difference to say anything.
         yield "differences", cell, "", [case for case in cases if case.sizes[0] < 10]
     for name in names:
-        for cell, cases in CASES.items():
+        for cell, cases in cases_by_cell.items():
             for dtype in FLOAT_TYPES:
-                if name != "reference" or dtype != "float64":
-                    yield name, cell, dtype, cases
+                served = [case for case in cases if serves(name, case, dtype)]
+                if served and (name != "reference" or dtype != "float64"):
+                    yield name, cell, dtype, served

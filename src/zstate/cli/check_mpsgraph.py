@@ -31,9 +31,9 @@ def run(options: argparse.Namespace, seed: int, show: Callable[[str], None]) -> 
     for option, path in files.items():
         if path is not None:
             _check_writable(option, path)
-    names = APPLE if options.module is None else tuple(options.module.split(","))
+    names = APPLE if options.module is None else tuple(",".join(options.module).split(","))
     try:
-        with Children(names, options.timeout) as children:
+        with Children(names, options.timeout or 60) as children:
             report = _check(children, seed, show)
     except BackendError as error:
         raise OptionError(f"{error}; {_INSTALL}" if names == APPLE else str(error)) from None

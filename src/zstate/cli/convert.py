@@ -1,7 +1,9 @@
 """Convert the weights of recurrent layers from one framework's conventions to another's.
 
-Reads and writes .safetensors, .npz, .onnx, .keras and .h5. What the target cannot express is
-refused by name, and nothing is written.
+Reads and writes .safetensors, .npz, .onnx, .keras and .h5, and reads .pt and .pth. IN is
+converted whole only if it is a stack of recurrent layers, each fed by the one before it; of any
+other model, --only takes layers by their names, and what is left out is printed. What the target
+cannot express is refused by name, and nothing is written.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..convert import FRAMEWORKS, Layer, facts, load
+from ..convert.contents import shown
 from ..convert.files import check_target, read, write
-from ..errors import OptionError, refusal
+from ..convert.limits import MIB
+from ..errors import OptionError, refusal, visible
+from . import at_least_one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", dest="target", required=True, choices=list(FRAMEWORKS), help="framework of OUT"
     )
-    parser.add_argument("--cell", choices=["rnn", "lstm", "gru"], help="found out if left out")
     parser.add_argument(
-        "--only", metavar="PREFIX", default="", help="take only arrays whose names begin with this"
+        "--cell", choices=["rnn", "lstm", "gru"], help="cell of the layers (default: read from IN)"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="take this layer, or those whose names begin with this path; may be repeated. Layers "
+        "taken so keep their names and are not connected to each other",
     )
     parser.add_argument(
         "--fact",
@@ -39,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="an option of IN's layers in its framework's words, such as nonlinearity=relu",
     )
+    parser.add_argument(
+        "--limit",
+        metavar="MIB",
+        type=at_least_one(int),
+        help="refuse a file whose arrays take more memory than this "
+        "(default: 256 MiB, or 16 times the size of IN if that is more)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,16 +65,24 @@ def run(options: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, highlight=False)
     check_target(options.output, options.target)
     told = dict(_fact(text) for text in options.fact)
-    weights = read(options.input, options.source, options.only)
-    found = load(weights, options.source, options.cell, **told)
-    layers = found if isinstance(found, list) else [found]
-    write(options.output, layers, options.target)
-    for number, layer in enumerate(layers):
-        console.print(f"layer {number}: {_title(layer)}")
-        words = " ".join(f"{k}={json.dumps(v)}" for k, v in facts(layer, options.target).items())
-        if words:
-            console.print(f"  {options.target}: {escape(words)}")
-    console.print(f"wrote {escape(options.output)}")
+    limit = None if options.limit is None else int(options.limit) * MIB
+    chosen = read(options.input, options.source, options.only, limit)
+    stacks = {}
+    for name, pieces in chosen.stacks.items():
+        found = load(pieces, options.source, options.cell, **told)
+        stacks[name] = found if isinstance(found, list) else [found]
+    write(options.output, stacks, options.target)
+    for name, layers in stacks.items():
+        for number, layer in enumerate(layers):
+            title = (f"{name} {number}" if len(layers) > 1 else name) or str(number)
+            console.print(f"layer {escape(visible(title.strip()))}: {_title(layer)}")
+            words = facts(layer, options.target).items()
+            text = " ".join(f"{k}={json.dumps(v)}" for k, v in words)
+            if text:
+                console.print(f"  {options.target}: {escape(text)}")
+    if chosen.left_out:
+        console.print(f"left out: {escape(shown(chosen.left_out))}")
+    console.print(f"wrote {escape(visible(options.output))}")
     return 0
 
 

@@ -39,9 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write character by character, as the model draws them."""
-    from ..train.loop import load_sampler
+    from ..train.loop import load_model
+    from ..train.sampling import Sampler
 
-    sampler, prompt = load_sampler(Path(options.run_folder))
+    model, alphabet, prompt = load_model(Path(options.run_folder))
+    sampler = Sampler(model, alphabet)
     if options.prompt is not None:
         prompt = options.prompt
     sampler.alphabet.encode(prompt, "sample", "--prompt")  # refuse it before printing anything

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from ..cells import CELLS
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS, Layout, brackets, gate_order
@@ -26,6 +27,7 @@ _MEANINGS = {
     "mask": "m, multiplies h[t-1] before R; any shape that broadcasts",
     "peephole": "p, all gates look at c[t-1]",
     "secondary_bias": "b2, inside the reset",
+    "resets": "true where step t begins a new sequence; not in MPSGraph",
     "state": "h, every step",
     "cell": "c, every step",
     "training_state": "zState, for the gradients",
@@ -37,7 +39,7 @@ _MEANINGS = {
     "cell_gradient": "gradient of the last c, or of every c",
 }
 
-_CELLS = {"rnn": "single_gate_rnn", "lstm": "lstm", "gru": "gru"}
+_CELLS = {cell.short: cell.name for cell in CELLS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +125,8 @@ def _table(
         table.add_column(column, overflow="fold", min_width=len(column))
     for index, name in enumerate(names):
         forms = layout.forms(name)
+        if name == "resets":  # as they are passed: one for both directions
+            forms = [form[:2] for form in forms]
         letters = " or ".join(brackets(form) for form in forms)
         numbers = " or ".join(
             brackets(layout.number(dim) if layout.number(dim) is not None else dim for dim in form)

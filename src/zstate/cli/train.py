@@ -1,4 +1,7 @@
-"""Train a character language model: model, gradients and Adam are one compiled graph."""
+"""Train a character language model: model, gradients and Adam are one compiled graph.
+
+One process at a time trains in a run folder; others can sample from it meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +117,12 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    current = _resumed(options, console) if options.resume else _created(options, console)
+    with ExitStack() as held:  # the run folder, until its last file is written
+        begin = _resumed if options.resume else _created
+        return _trained(begin(options, console, held), console)
+
+
+def _trained(current: Run, console: Console) -> int:
     s, folder = current.settings, current.folder
     weights = sum(v.size for n, v in current.model.graph.variables().items() if _is_weight(n))
     console.print(
@@ -135,10 +143,10 @@ def run(options: argparse.Namespace) -> int:
     return _finish(current, console)
 
 
-def _created(options: argparse.Namespace, console: Console) -> Run:
+def _created(options: argparse.Namespace, console: Console, held: ExitStack) -> Run:
     """A new run; the text and the settings are checked before the folder is created."""
     from ..train.data import default_text, read_text
-    from ..train.loop import Run, fitted, free_folder
+    from ..train.loop import Run, fitted
 
     wanted = _settings(options)
     kept = {n: v if (v := getattr(options, n)) is not None else d for n, d in _KEPT.items()}
@@ -154,16 +162,33 @@ def _created(options: argparse.Namespace, console: Console) -> Run:
         )
     path = None if options.text is None else str(Path(options.text).resolve())
     first = Path(options.run or f"runs/{settings.cell}")
-    folder = first if options.run else free_folder(first)
+    folder = _claim(first, bool(options.run), held)
     current = Run.create(folder, settings, text, path, kept)
     taken = f" ({first} is taken)" if folder != first else ""
     console.print(f"run folder: {folder}{taken}")
     return current
 
 
-def _resumed(options: argparse.Namespace, console: Console) -> Run:
+def _claim(first: Path, is_chosen: bool, held: ExitStack) -> Path:
+    """The folder chosen, or the first free one of runs/CELL, runs/CELL-2, …: held from here on."""
+    from ..train.locking import FolderHeldError, claimed
+    from ..train.loop import free_folder
+
+    while True:
+        folder = first if is_chosen else free_folder(first)
+        try:
+            held.enter_context(claimed(folder))
+            return folder
+        except FolderHeldError:
+            if is_chosen:
+                raise
+
+
+def _resumed(options: argparse.Namespace, console: Console, held: ExitStack) -> Run:
     """The run in a folder, or the last run, with the settings it began with."""
+    from ..train.about import read_about
     from ..train.data import read_text
+    from ..train.locking import claimed
     from ..train.loop import Run, last_folder
 
     fixed = [typed for name, typed in options.typed.items() if name != "total"]
@@ -171,8 +196,10 @@ def _resumed(options: argparse.Namespace, console: Console) -> Run:
         names = ", ".join(fixed)
         raise OptionError(f"[train] --resume keeps the run's settings: leave out {names}")
     folder = Path(options.run) if options.run else last_folder(Path("runs"))
-    about = Run.about(folder)
-    kept = {**about["options"]}
+    read_about(folder)  # refused before anything is made
+    held.enter_context(claimed(folder))
+    about = read_about(folder)
+    kept = {**_KEPT, **about["options"]}
     kept |= {name: v for name in _KEPT if (v := getattr(options, name)) is not None}
     text = read_text(options.text or about["text"], kept["encoding"])
     with _named_as_typed(options):

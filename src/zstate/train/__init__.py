@@ -5,3 +5,7 @@ from .loop import Run
 from .model import Model, Settings
 
 __all__ = ["Corpus", "Model", "Run", "Settings", "default_text"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

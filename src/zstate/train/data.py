@@ -35,7 +35,7 @@ def read_text(path: str | None, encoding: str = "utf-8") -> str:
     file = Path(path)
     if not file.is_file():
         missing = "a directory" if file.is_dir() else "a device or a pipe"
-        raise refuse("a text file", missing if file.exists() else "nothing: no such file")
+        raise refuse("a text file", missing if file.exists() else "no such file")
     data = file.read_bytes()
     # A byte order mark is not part of the text.
     name = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding

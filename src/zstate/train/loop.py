@@ -5,26 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import GraphError, OptionError, refusal
+from ..errors import OptionError, refusal
 from ..graph import Graph
 from ..graph.storage import replacing
+from ..types import Array
 from . import memory
+from .about import ABOUT, no_run, read_about
 from .data import Alphabet, Corpus, Windows, characters_for, check_text, split
-from .model import Model, SettingError, Settings
+from .model import CELLS, Model, SettingError, Settings
 from .sampling import Sampler
 
 LN2 = math.log(2)
 _VALID_STEPS, _VALID_BATCH = 128, 16
-_CHECKPOINT, _ABOUT = "checkpoint.safetensors", "run.json"
+_CHECKPOINT = "checkpoint.safetensors"
 
 
 class Progress(NamedTuple):
@@ -65,7 +67,6 @@ class Run:
         self._valid = self.model.validation_program(rows, batch)
         self._sampler = Sampler(self.model, corpus)
         self.history: list[tuple[int, float, float | None]] = []  # step, bits, validation bits
-        self._made: list[Path] = []  # folders that this run created
 
     @property
     def step(self) -> int:
@@ -81,35 +82,13 @@ class Run:
         options: Mapping[str, Any] | None = None,
     ) -> Run:
         """A new run in a folder without one; ``options`` are kept for :meth:`resume`."""
-        if (folder / _ABOUT).exists():
+        if (folder / ABOUT).exists():
             expected = "a folder without a run (or --resume)"
             raise OptionError(refusal("train", "folder", expected, str(folder)))
-        if folder.exists() and not folder.is_dir():
-            raise OptionError(refusal("train", "folder", "a folder", f"the file {folder}"))
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        run = Run(folder, settings, text, text_path, options or {})
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            run = Run(folder, settings, text, text_path, options or {})
-            run._made = made
-            run._write_about()
-        except BaseException:
-            _remove(made)
-            raise
+        run._write_about()
         return run
-
-    @staticmethod
-    def about(folder: Path) -> dict[str, Any]:
-        """The contents of run.json."""
-        try:
-            found = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            expected = f"a folder with {_ABOUT}"
-            raise OptionError(refusal("train", "run", expected, str(folder))) from error
-        except ValueError as error:
-            raise _no_run(folder, "something else") from error
-        if not isinstance(found, dict) or not _KEYS.issubset(found):
-            raise _no_run(folder, "that of another program or version")
-        return found
 
     @staticmethod
     def resume(folder: Path, text: str, total: int | None = None) -> Run:
@@ -117,19 +96,22 @@ class Run:
 
         The text must be the same. A run killed before its first checkpoint starts again.
         """
-        about = Run.about(folder)
+        about = read_about(folder)
         if _hash(text) != about["sha256"]:
             expected = f"the text that the run began with ({about['characters']:,} characters)"
-            got = f"another one ({len(text):,} characters)"
+            got = f"a different text ({len(text):,} characters)"
             raise OptionError(refusal("train", "text", expected, got))
-        settings = _settings(folder, about)
+        settings = about["settings"]
         settings = settings if total is None else replace(settings, total=total)
         run = Run(folder, settings, text, about["text"], about["options"])
         if (folder / _CHECKPOINT).exists():
-            run.model.graph.set_variables(Graph.load(folder / _CHECKPOINT).variables())
-        run.history = [
-            (step, bits, valid) for step, bits, valid in about["history"] if step <= run.step
-        ]
+            graph = run.model.graph
+            saved = Graph.load(folder / _CHECKPOINT).variables()
+            _restore(graph, saved, folder, graph.variables())
+        done = float(run._train.variables["step"])
+        if done not in range(len(about["history"]) + 1):
+            raise no_run(folder, f"{_CHECKPOINT} of step {done:g}, which is not in the history")
+        run.history = [tuple(line) for line in about["history"][: int(done)]]
         if settings.total < run.step:
             expected = f"at least the {run.step} that are done"
             raise SettingError("total", expected, str(settings.total))
@@ -148,8 +130,7 @@ class Run:
         """Remove a run that has no checkpoint yet; returns whether it did."""
         if (self.folder / _CHECKPOINT).exists():
             return False
-        (self.folder / _ABOUT).unlink(missing_ok=True)
-        _remove(self._made)
+        (self.folder / ABOUT).unlink(missing_ok=True)
         return True
 
     def _write_about(self) -> None:
@@ -163,7 +144,7 @@ class Run:
             "text": self.text_path,
             "history": self.history,
         }
-        with replacing(self.folder / _ABOUT) as file:
+        with replacing(self.folder / ABOUT) as file:
             file.write(json.dumps(about).encode())
 
     def train(self, every: int) -> Iterator[Progress]:
@@ -211,25 +192,47 @@ class Run:
         return self._sampler.write(length, prompt, temperature, seed, show)
 
 
-_KEYS = {"settings", "options", "alphabet", "prompt", "characters", "sha256", "text", "history"}
+def load_model(folder: Path) -> tuple[Model, Alphabet, str]:
+    """The model of a run, its alphabet and its prompt; does not need the text."""
+    about = read_about(folder)
+    alphabet, settings = Alphabet(about["alphabet"]), about["settings"]
+    saved = Graph.load(checkpoint_of(folder)).variables()
+    # Of these sizes, before a model of any size is made; the other shapes follow from them.
+    sizes = {
+        "embedding": (len(alphabet.alphabet), settings.embedding),
+        "projection": (settings.hidden, len(alphabet.alphabet)),
+        f"layer{settings.layers - 1}.bias": (CELLS[settings.cell] * settings.hidden,),
+    }
+    wrong = [name for name, size in sizes.items() if name not in saved or saved[name].shape != size]
+    wrong += [name for name in saved if name == f"layer{settings.layers}.bias"]
+    if wrong:
+        raise no_run(folder, f"settings that are not those of {_CHECKPOINT}: {wrong[0]}")
+    model = Model(settings, len(alphabet.alphabet))
+    _restore(model.graph, saved, folder, [tensor.name for tensor in model.parameters])
+    return model, alphabet, about["prompt"]
 
 
-def load_sampler(folder: Path) -> tuple[Sampler, str]:
-    """The model of a run and its prompt; does not need the text."""
-    about = Run.about(folder)
-    alphabet = Alphabet(about["alphabet"])
-    if not (folder / _CHECKPOINT).exists():
-        raise OptionError(refusal("sample", str(folder), "a run with a checkpoint", "none yet"))
-    sampler = Sampler(Model(_settings(folder, about), len(alphabet.alphabet)), alphabet)
-    graph, saved = sampler.model.graph, Graph.load(folder / _CHECKPOINT).variables()
-    graph.set_variables({name: saved[name] for name in graph.variables() if name in saved})
-    return sampler, about["prompt"]
+def checkpoint_of(folder: Path) -> Path:
+    """The file with the graph and the variables of a run."""
+    read_about(folder)
+    path = folder / _CHECKPOINT
+    if not path.exists():
+        raise OptionError(refusal("run", str(folder), "a run with a checkpoint", "none yet"))
+    return path
+
+
+def _restore(graph: Graph, saved: Mapping[str, Array], folder: Path, names: Iterable[str]) -> None:
+    """Give the variables of these names their saved values."""
+    missing = [name for name in names if name not in saved]
+    if missing:
+        raise no_run(folder, f"{_CHECKPOINT} without {missing[0]}")
+    graph.set_variables({name: saved[name] for name in names})
 
 
 def free_folder(first: Path) -> Path:
     """``first``, or the first of first-2, first-3, … that does not exist."""
     folder, number = first, 1
-    while folder.exists():
+    while os.path.lexists(folder):
         number += 1
         folder = first.with_name(f"{first.name}-{number}")
     return folder
@@ -237,7 +240,7 @@ def free_folder(first: Path) -> Path:
 
 def last_folder(root: Path) -> Path:
     """The folder in ``root`` whose run was saved last."""
-    found = {path.parent: path.stat().st_mtime_ns for path in root.glob(f"*/{_ABOUT}")}
+    found = {path.parent: path.stat().st_mtime_ns for path in root.glob(f"*/{ABOUT}")}
     if not found:
         expected = f"a run in {root.name}/ (or the folder of one, with --run)"
         raise OptionError(refusal("train", "--resume", expected, "none"))
@@ -262,23 +265,5 @@ def fitted(settings: Settings, characters: int, typed: set[str], label: str) -> 
     return settings
 
 
-def _settings(folder: Path, about: Mapping[str, Any]) -> Settings:
-    try:
-        return Settings(**about["settings"])
-    except (TypeError, ValueError) as error:
-        raise _no_run(folder, f"wrong settings: {error}") from error
-
-
-def _no_run(folder: Path, got: str) -> GraphError:
-    return GraphError(refusal("train", str(folder / _ABOUT), "a run of `zstate train`", got))
-
-
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _remove(folders: list[Path]) -> None:
-    """Remove the folders that are empty, innermost first."""
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()

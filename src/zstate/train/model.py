@@ -8,17 +8,24 @@ the carried state and the random generator included, so that a saved graph is a 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from ..cells import GRU, LSTM, RNN
 from ..descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ..errors import OptionError, refusal
 from ..graph import Executable, Graph, Tensor
+from ..graph.tensor import result_name
+from ..layout import describe
 from ..types import Array
 
-CELLS = {"rnn": 1, "lstm": 4, "gru": 3}  # gates
+CELLS = {cell.short: len(cell.gates) for cell in (RNN, LSTM, GRU)}  # gates
+_STATES = {cell.short: [each.name for each in cell.states] for cell in (RNN, LSTM, GRU)}
+_KINDS: dict[type, Any] = {int: int, float: (int, float), str: str}
 _BETA1, _BETA2, _EPSILON = 0.9, 0.99, 1e-8
 
 
@@ -47,11 +54,19 @@ class Settings:
     seed: int = 1
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            is_large = kind is float and isinstance(value, int) and abs(value) > 2**53
+            if not isinstance(value, _KINDS[kind]) or isinstance(value, bool) or is_large:
+                expected = f"a value of type {kind.__name__}"
+                raise SettingError(field.name, expected, describe(value))
         if self.cell not in CELLS:
             raise SettingError("cell", "one of " + ", ".join(CELLS), repr(self.cell))
         for name in ("layers", "hidden", "embedding", "window", "batch", "total"):
             if getattr(self, name) < 1:
                 raise SettingError(name, "at least 1", str(getattr(self, name)))
+            if getattr(self, name) >= 2**53:
+                raise SettingError(name, "below 2**53", "more")
         for name in ("learning_rate", "clip"):
             if not getattr(self, name) > 0:
                 raise SettingError(name, "above 0", str(getattr(self, name)))
@@ -124,18 +139,10 @@ class Model:
         layers = [t for k in self.layers for t in (k.input_weight, k.recurrent_weight, k.bias)]
         return [self.embedding, *layers, self.projection, self.projection_bias]
 
-    def carries(self, name: str, batch: int) -> list[list[Tensor]]:
-        """For every layer the variables [N,H] that carry its state, and for an LSTM its cell."""
-        parts = ("state", "cell") if self.settings.cell == "lstm" else ("state",)
-        return [
-            [
-                self.graph.variable(
-                    0.0, shape=(batch, self.settings.hidden), name=f"{name}{k}.{part}"
-                )
-                for part in parts
-            ]
-            for k in range(self.settings.layers)
-        ]
+    def per_state(self, make: Callable[[int, str], Tensor]) -> list[list[Tensor]]:
+        """What ``make`` gives for the number of every layer and each state that it carries."""
+        parts = _STATES[self.settings.cell]
+        return [[make(k, part) for part in parts] for k in range(self.settings.layers)]
 
     def recurrent(
         self,
@@ -166,7 +173,7 @@ class Model:
         else:
             d3 = SingleGateRNNDescriptor(activation=Activation.TANH, training=training)
             found = g.single_gate_rnn(x, descriptor=d3, **weights)
-        return {tensor.name.rpartition(":")[2]: tensor for tensor in found}
+        return {result_name(tensor): tensor for tensor in found}
 
     def _looked_up(self, tokens: Tensor) -> tuple[Tensor, bool]:
         """The first layer's input for tokens [T,N], and whether it is projected: [T,N,G·H], not E.
@@ -185,24 +192,36 @@ class Model:
     def forward(
         self,
         tokens: Tensor,
-        carries: list[list[Tensor]],
-        keep: Tensor,
-        masks: list[Tensor | None],
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Logits [T·N,V] of tokens [T,N], and the assigns that carry the last state on."""
+        starts: list[list[Tensor]],
+        masks: list[Tensor | None] | None = None,
+    ) -> tuple[Tensor, list[list[Tensor]]]:
+        """Logits [T·N,V] of tokens [T,N] from states [N,H] of every layer, and the states after."""
         g, hidden = self.graph, self.settings.hidden
         x, projected = self._looked_up(tokens)
         steps, batch = (size or 0 for size in tokens.shape)
-        assigns = []
-        for k, (variables, mask) in enumerate(zip(carries, masks, strict=True)):
-            start = [variable * keep for variable in variables]
+        ends = []
+        for k, (start, mask) in enumerate(zip(starts, masks or [None] * len(starts), strict=True)):
             found = self.recurrent(k, x, start, mask, projected=projected and k == 0)
             x = found["state"]
-            for variable, part in zip(variables, ("state", "cell"), strict=False):
-                last = g.slice_tensor(found[part], 0, steps - 1, 1)
-                assigns.append(g.assign(variable, g.reshape(last, (batch, hidden))))
+            last = [
+                g.slice_tensor(found[part], 0, steps - 1, 1) for part in _STATES[self.settings.cell]
+            ]
+            ends.append([g.reshape(each, (batch, hidden)) for each in last])
         rows = g.reshape(x, (steps * batch, hidden))
-        return rows @ self.projection + self.projection_bias, assigns
+        return rows @ self.projection + self.projection_bias, ends
+
+    def _carried(
+        self, name: str, tokens: Tensor, keep: Tensor, masks: list[Tensor | None] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Logits [T·N,V] of tokens [T,N] from variables, and the assigns that carry these on."""
+        g, shape = self.graph, (tokens.shape[1] or 0, self.settings.hidden)
+        carries = self.per_state(
+            lambda k, part: g.variable(0.0, shape=shape, name=f"{name}{k}.{part}")
+        )
+        starts = [[variable * keep for variable in variables] for variables in carries]
+        logits, ends = self.forward(tokens, starts, masks)
+        pairs = zip(chain(*carries), chain(*ends), strict=True)
+        return logits, [g.assign(variable, end) for variable, end in pairs]
 
     def _inputs(self, name: str, steps: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         g = self.graph
@@ -233,7 +252,7 @@ class Model:
             for k in range(s.layers):
                 masks[k], after = g.dropout(ones, s.dropout, after)
             effects.append(g.assign(generator, after))
-        logits, assigns = self.forward(tokens, self.carries("train", s.batch), keep, masks)
+        logits, assigns = self._carried("train", tokens, keep, masks)
         loss = self._loss(logits, targets)
         gradients = g.gradients(of=loss, with_respect_to=self.parameters)
         squares = [g.reshape(g.reduction_sum(g.square(d)), ()) for d in gradients.values()]
@@ -279,8 +298,7 @@ class Model:
     def validation_program(self, steps: int, batch: int) -> Executable:
         """[tokens [T,N], targets [T,N], keep []] -> [loss]."""
         tokens, targets, keep = self._inputs("valid", steps, batch)
-        masks: list[Tensor | None] = [None] * self.settings.layers
-        logits, assigns = self.forward(tokens, self.carries("valid", batch), keep, masks)
+        logits, assigns = self._carried("valid", tokens, keep)
         return self.graph.compile(
             feeds={t: (t.shape, t.dtype) for t in (tokens, targets, keep)},  # type: ignore[misc]
             targets=[self._loss(logits, targets)],
@@ -292,12 +310,29 @@ class Model:
         g = self.graph
         token = g.placeholder(shape=(1, 1), dtype="int32", name="sample.token")
         keep = g.placeholder(shape=(), dtype="float32", name="sample.keep")
-        masks: list[Tensor | None] = [None] * self.settings.layers
-        logits, assigns = self.forward(token, self.carries("sample", 1), keep, masks)
+        logits, assigns = self._carried("sample", token, keep)
         return g.compile(
             feeds={token: ((1, 1), "int32"), keep: ((), "float32")},
             targets=[logits],
             operations=assigns,
+        )
+
+    def generator_program(self, steps: int) -> Executable:
+        """[characters [T,1], states [1,H]…] -> [logits [T,V], new states [1,H]…], for export.
+
+        The states are fed and returned, since not every format keeps variables: "state0" and for an
+        LSTM "cell0", then those of the next layer; what "state0" becomes is "new_state0".
+        """
+        g, shape = self.graph, (1, self.settings.hidden)
+        tokens = g.placeholder(shape=(steps, 1), dtype="int32", name="characters")
+        starts = self.per_state(lambda k, part: g.placeholder(shape=shape, name=f"{part}{k}"))
+        logits, ends = self.forward(tokens, starts)
+        targets = [g.identity(logits, name="logits")]
+        for start, end in zip(chain(*starts), chain(*ends), strict=True):
+            targets.append(g.identity(end, name=f"new_{start.name}"))
+        return g.compile(
+            feeds={t: (t.shape, t.dtype) for t in (tokens, *chain(*starts))},  # type: ignore[misc]
+            targets=targets,
         )
 
     def gates(self, ids: Array) -> Array:
@@ -329,7 +364,7 @@ class Model:
                 found = self.recurrent(k, x, states[k], None)
                 x = found["state"]
                 by_layer[k].append(x)
-                parts = [found[name] for name in ("state", "cell") if name in found]
+                parts = [found[name] for name in _STATES[s.cell]]
                 states[k] = [g.reshape(part, (1, s.hidden)) for part in parts]
         logits = g.reshape(x, (1, s.hidden)) @ self.projection + self.projection_bias
         loss = self._loss(logits, g.constant(ids[-1:, None]))

@@ -1,0 +1,97 @@
+"""Write the model of a run of `zstate train` as a generator for another runtime.
+
+One call takes characters as numbers and the state of every layer, and gives the logits of the next
+characters and the new states, which the caller feeds to the next call. A file beside it, FILE with
+the ending .json, has the alphabet, and the names and the shape of the states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import OptionError, refusal
+from ..graph.storage import replacing
+from . import at_least_one
+
+if TYPE_CHECKING:
+    from ..graph import Executable
+
+_ENDINGS = {"onnx": ".onnx", "swift": ".swift", "coreml": ".mlpackage"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run, the format and the file."""
+    parser.add_argument("run_folder", metavar="RUN", help="folder of a run, such as runs/lstm")
+    parser.add_argument(
+        "--to",
+        required=True,
+        choices=list(_ENDINGS),
+        help="ONNX, Swift that builds it with MPSGraph, or a Core ML package",
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help="file to write (default: RUN/generator with the right ending)"
+    )
+    parser.add_argument(
+        "--steps",
+        type=at_least_one(int),
+        default=1,
+        metavar="N",
+        help="characters per call (default: %(default)s)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the model, then what its caller has to know."""
+    from ..train.loop import load_model
+
+    folder = Path(options.run_folder)
+    path = Path(options.out) if options.out else folder / f"generator{_ENDINGS[options.to]}"
+    if path.suffix != _ENDINGS[options.to]:
+        expected = f"a name that ends in {_ENDINGS[options.to]}"
+        raise OptionError(refusal("export", "--out", expected, repr(str(path))))
+    model, alphabet, prompt = load_model(folder)
+    program = model.generator_program(options.steps)
+    written = [path, *_WRITERS[options.to](program, path), path.with_suffix(".json")]
+    states = [tensor.name for tensor in program.feeds[1:]]
+    about = {
+        "alphabet": alphabet.alphabet,
+        "prompt": prompt,
+        "characters": [options.steps, 1],
+        "states": {name: f"new_{name}" for name in states},
+        "state_shape": [1, model.settings.hidden],
+    }
+    with replacing(written[-1]) as file:
+        file.write(json.dumps(about, indent=1).encode() + b"\n")
+    for each in written:
+        print(f"wrote {each}")
+    print(f"characters, {', '.join(states)} -> {', '.join(program.target_names)}")
+    return 0
+
+
+def _onnx(program: Executable, path: Path) -> list[Path]:
+    from ..onnx import save
+
+    save(program.graph, dict(zip(program.target_names, program.targets, strict=True)), path)
+    return []
+
+
+def _swift(program: Executable, path: Path) -> list[Path]:
+    weights = path.with_suffix(".safetensors")
+    text = program.to_swift("Generator", weights=weights.name)
+    program.save(weights)
+    with replacing(path) as file:
+        file.write(text.encode())
+    return [weights]
+
+
+def _coreml(program: Executable, path: Path) -> list[Path]:
+    from ..coreml import save
+
+    save(program, path)
+    return []
+
+
+_WRITERS = {"onnx": _onnx, "swift": _swift, "coreml": _coreml}

@@ -1,0 +1,95 @@
+"""run.json: what a run says about itself, read and checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import GraphError, OptionError, refusal
+from .data import Alphabet
+from .model import Settings
+
+ABOUT = "run.json"
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """The contents of a folder's run.json, with ``settings`` as :class:`Settings`."""
+    try:
+        text = (folder / ABOUT).read_bytes()
+    except (OSError, ValueError) as error:
+        got = f"a folder without {ABOUT}" if folder.is_dir() else "no such folder"
+        if (folder / ABOUT).exists():
+            got = f"{ABOUT} that cannot be read: {getattr(error, 'strerror', error)}"
+        elif folder.is_file():
+            got = "a file"
+        expected = "the folder of a run of `zstate train`"
+        raise OptionError(refusal("run", repr(str(folder)), expected, got)) from error
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise no_run(folder, "something else") from error
+    if not isinstance(found, dict) or not _FIELDS.keys() <= found.keys():
+        raise no_run(folder, "that of another program or version")
+    for name, is_right in _FIELDS.items():
+        if not is_right(found[name]):
+            raise no_run(folder, f"{name}: {json.dumps(found[name]):.60}")
+    try:
+        found["settings"] = Settings(**found["settings"])
+        Alphabet(found["alphabet"]).encode(found["prompt"])
+    except (OptionError, TypeError) as error:
+        raise no_run(folder, f"wrong settings: {error}") from error
+    return found
+
+
+def no_run(folder: Path, got: str) -> GraphError:
+    """The refusal of a folder whose files do not fit together."""
+    return GraphError(refusal("run", str(folder / ABOUT), "a run of `zstate train`", got))
+
+
+def _is_number(value: object) -> bool:
+    if type(value) is int:
+        return abs(value) < 2**53
+    return type(value) is float and math.isfinite(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _are_options(value: object) -> bool:
+    """Those that are there are of their kind; what is missing has its default."""
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "checkpoint_every": lambda v: _is_count(v) and v > 0,
+        "temperature": lambda v: _is_number(v) and v >= 0,
+        "encoding": lambda v: isinstance(v, str),
+    }
+    return isinstance(value, dict) and all(
+        name in kinds and kinds[name](option) for name, option in value.items()
+    )
+
+
+def _is_history(value: object) -> bool:
+    """[step, bits, validation bits or null] of every step from the first."""
+    return isinstance(value, list) and all(
+        isinstance(line, list)
+        and len(line) == 3
+        and line[0] == number
+        and _is_number(line[1])
+        and (line[2] is None or _is_number(line[2]))
+        for number, line in enumerate(value, 1)
+    )
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "settings": lambda v: isinstance(v, dict),
+    "options": _are_options,
+    "alphabet": lambda v: isinstance(v, str) and len(v) > 1 and list(v) == sorted(set(v)),
+    "prompt": lambda v: isinstance(v, str),
+    "characters": _is_count,
+    "sha256": lambda v: isinstance(v, str),
+    "text": lambda v: v is None or isinstance(v, str),
+    "history": _is_history,
+}
