@@ -31,11 +31,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zstate.backends.cuda import cost_model
-from zstate.backends.cuda.cells import CELLS
 from zstate.backends.cuda.cost_model import Costs, Group, Model
-from zstate.backends.cuda.options import Options
+from zstate.backends.cuda.passes import Form, Options, Phase, pass_of, training
 from zstate.backends.cuda.placement import Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
+from zstate.cells import CELLS, GRU
+from zstate.descriptors import GRUDescriptor
 
 Array = Any
 FEWEST_ROWS = 40  # of a group: about two per cost
@@ -112,6 +113,8 @@ def fit(rows: list[Row], chip: Chip, model: Model) -> Model:
 
 def written(row: Row) -> dict[str, Any]:
     scan = {name: getattr(row.scan, name) for name in Scan.__dataclass_fields__}
+    phases = [phase.gates for phase in row.scan.phases]
+    scan["form"] = row.scan.form._asdict() | {"phases": phases}
     return {
         "scan": scan,
         "placement": row.placement._asdict(),
@@ -123,7 +126,10 @@ def read(entry: dict[str, Any]) -> Row:
     placement = dict(entry["placement"])
     for name in ("held", "stored"):
         placement[name] = tuple(placement[name])
-    return Row(Scan(**entry["scan"]), Placement(**placement), entry["microseconds"])
+    form = dict(entry["scan"]["form"])
+    form["phases"] = tuple(Phase(tuple(map(tuple, gates))) for gates in form["phases"])
+    scan = Scan(**{**entry["scan"], "form": Form(**form)})
+    return Row(scan, Placement(**placement), entry["microseconds"])
 
 
 def fit_file(times: Path, costs: Path) -> None:
@@ -138,15 +144,24 @@ def fit_file(times: Path, costs: Path) -> None:
 
 # ---- measuring
 
+# Every cell in every form, forward and backward.
+PLAIN = [(cell, cell.descriptor()) for cell in CELLS]
+DESCRIPTORS = [*PLAIN, (GRU, GRUDescriptor(reset_after=True))]
+FORMS = {
+    pass_of(options).form: options
+    for cell, descriptor in DESCRIPTORS
+    for options in (training(cell, descriptor, backward) for backward in (False, True))
+}
+
 
 def scans(limit: int) -> Iterator[Scan]:
     """Every cell, direction of time and type, with the sizes in random order."""
     hidden = (32, 64, 77, 128, 200, 256, 512, 768, 1024, 1536, 2048)
     sizes = list(itertools.product(hidden, (1, 2, 5, 8, 16, 32, 64, 96, 128, 256, 512)))
-    every = list(itertools.product(CELLS, (False, True), ("bfloat16", "tf32", "float32"), sizes))
+    every = list(itertools.product(FORMS, ("bfloat16", "tf32", "float32"), sizes))
     random.Random(0).shuffle(every)
-    for (cell, reset_after), backward, kind, (hidden, batch) in every[:limit]:
-        yield Scan(cell, backward, reset_after, kind, hidden, batch, 1)
+    for form, kind, (hidden, batch) in every[:limit]:
+        yield Scan(form, kind, hidden, batch, 1)
 
 
 def tried(scan: Scan, chip: Chip, count: int) -> list[Placement]:
@@ -216,15 +231,7 @@ def step_time(scan: Scan, placement: Placement, device: Any) -> float | None:
 
 def plain_options(scan: Scan) -> Options:
     """A call that trains, without anything optional."""
-    gates = scan.gates
-    return Options(
-        slots=tuple(range(gates)),
-        activations=(3,) * gates + (2,) * (gates == 4),
-        save_gates=not scan.backward,
-        save_cell=gates == 4 and not scan.backward,
-        want_left=scan.backward,
-        sum_bias=scan.backward,
-    )
+    return FORMS[scan.form]
 
 
 def run_time(kernel: Any, steps: int) -> float:
@@ -232,17 +239,16 @@ def run_time(kernel: Any, steps: int) -> float:
     import torch
 
     from zstate.backends.cuda.arguments import Arguments
-    from zstate.backends.cuda.launch import FIELDS
     from zstate.backends.cuda.prepared import current_stream
 
     scan, placement, device = kernel.scan, kernel.placement, kernel.device
     dtype = {"bfloat16": torch.bfloat16}.get(scan.type, torch.float32)
     size = steps * scan.batch * scan.directions * scan.gates * scan.hidden
-    shapes = dict.fromkeys(FIELDS[FIELDS.index("state0") : FIELDS.index("bias_sum")], size)
-    del shapes["exchange"]
+    found = pass_of(kernel.options)
+    shapes = dict.fromkeys(("gates_x", "saved", "d_gates", *found.read, *found.written), size)
     shapes["weight"] = scan.directions * scan.gates * placement.padded**2
     width = scan.directions * scan.gates * scan.hidden
-    shapes["bias_sum"] = 2 * placement.tile_groups(scan.batch) * width  # some are in float32
+    shapes["sum_bias"] = 2 * placement.tile_groups(scan.batch) * width  # some are in float32
     tensors = {
         name: torch.randn(count, device=device).mul_(0.1).to(dtype)
         for name, count in shapes.items()

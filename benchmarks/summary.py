@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 
@@ -36,76 +36,90 @@ def is_usual(row: Row) -> bool:
     return row.group == "GPU"
 
 
-# Engine, stored results, type, name of the peer; zstate's contender, the peers' contenders; rows.
+class Line(NamedTuple):
+    """A row of the table: which stored results it compares with which peers, over which sizes."""
+
+    engine: str
+    file: str
+    dtype: str
+    peer: str  # its name in the table
+    ours: str  # our contender
+    peers: tuple[str, ...]  # the peers' contenders
+    wanted: Callable[[Row], bool]
+
+
 GRAPHED = (GRAPH, "zstate graph", ("torch graph",))
 PEERS = ("torch", "onnxruntime", "jax")
 LINES = [
-    ("CPU", "cpu", "float32", BEST, "zstate", PEERS, is_any),
-    ("CPU, `zstate.torch`", "cpu_torch", "float32", "torch.nn", "zstate", ("torch",), is_any),
-    *(("H200", "h200", kind, *GRAPHED, is_usual) for kind in GPU),
-    *(("H200, compute-bound", "h200", kind, *GRAPHED, is_compute_bound) for kind in GPU),
-    *(("H200, tiny", "h200", kind, *GRAPHED, is_tiny) for kind in GPU),
-    ("H200, `zstate.torch`", "h200_torch", "bfloat16", *GRAPHED, is_any),
+    Line("CPU", "cpu", "float32", BEST, "zstate", PEERS, is_any),
+    Line("CPU, `zstate.torch`", "cpu_torch", "float32", "torch.nn", "zstate", ("torch",), is_any),
+    *(Line("H200", "h200", kind, *GRAPHED, is_usual) for kind in GPU),
+    *(Line("H200, compute-bound", "h200", kind, *GRAPHED, is_compute_bound) for kind in GPU),
+    *(Line("H200, tiny", "h200", kind, *GRAPHED, is_tiny) for kind in GPU),
+    Line("H200, `zstate.torch`", "h200_torch", "bfloat16", *GRAPHED, is_any),
 ]
 COLOURS = {"inference": "#4c78a8", "training": "#f58518"}
 
 
-def ratios(
-    file: str,
-    dtype: str,
-    mode: str,
-    ours: str,
-    peers: tuple[str, ...],
-    wanted: Callable[[Row], bool],
-) -> list[float]:
-    """How many times as fast as the fastest of `peers`, one number per row that was timed."""
-    rows = json.loads((RESULTS / f"{file}.json").read_text())["rows"]
+def ratios(line: Line, mode: str) -> list[float]:
+    """How many times as fast as the fastest peer, one number per row that was timed."""
+    rows = json.loads((RESULTS / f"{line.file}.json").read_text())["rows"]
     return [
-        min(row["ms"][peer] for peer in peers if peer in row["ms"]) / row["ms"][ours]
+        min(row["ms"][peer] for peer in line.peers if peer in row["ms"]) / row["ms"][line.ours]
         for row in rows
-        if row["type"] == dtype.split()[0]
+        if row["type"] == line.dtype.split()[0]
         and row["mode"] == mode
-        and ours in row["ms"]
-        and wanted(row_of(row))
+        and line.ours in row["ms"]
+        and line.wanted(row_of(row))
     ]
 
 
-def main() -> None:
-    figure, axes = plt.subplots(figsize=(9, 0.7 * len(LINES)))
-    print("| engine | type | against | inference | lowest row | training | lowest row |")
-    print("|---|---|---|---|---|---|---|")
-    for k, (engine, file, dtype, peer, ours, peers, wanted) in enumerate(LINES):
-        cells = [engine, dtype, peer]
-        for (mode, colour), offset in zip(COLOURS.items(), (-0.17, 0.17), strict=True):
-            found = ratios(file, dtype, mode, ours, peers, wanted)
+def draw(lines: list[Line], path: Path) -> None:
+    """A dot per size and a bar at the mean, which stands at the right, for every line."""
+    figure, axes = plt.subplots(figsize=(10, 0.62 * len(lines) + 1))
+    for k, line in enumerate(lines):
+        for (mode, colour), offset in zip(COLOURS.items(), (-0.18, 0.18), strict=True):
+            found, y = ratios(line, mode), k + offset
             mean = geometric_mean(found)
-            cells += [f"{mean:.2f}", f"{min(found):.2f}"]
-            axes.plot(found, [k + offset] * len(found), "o", color=colour, alpha=0.35, ms=4)
-            axes.plot(
-                mean, k + offset, "|", color=colour, ms=13, mew=3, label=mode if k == 0 else None
+            axes.plot(found, [y] * len(found), "o", color=colour, alpha=0.35, ms=4, mew=0)
+            axes.plot(mean, y, "|", color=colour, ms=13, mew=3, label=None if k else mode)
+            axes.text(
+                *(1.01, y, f"{mean:.2f}×"),
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                color=colour,
+                fontweight="bold",
             )
-            axes.annotate(
-                f"{mean:.2f}",
-                (mean, k + offset),
-                (0, 8 if offset < 0 else -15),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-            )
-        print(f"| {' | '.join(cells)} |")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
     ticks = [0.5, 1, 2, 5, 10, 20]
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()
-    labels = [f"{engine.replace('`', '')}\n{dtype}" for engine, _, dtype, *_ in LINES]
-    axes.set_yticks(range(len(LINES)), labels, fontsize=8)
-    axes.set_ylim(len(LINES) - 0.35, -0.6)
-    axes.set_xlabel("times as fast as the peer; dots: sizes, bars: geometric means", fontsize=9)
-    axes.legend(loc="lower right")
+    labels = [
+        f"{each.engine.replace('`', '')}, {each.dtype}\nagainst {each.peer}" for each in lines
+    ]
+    axes.set_yticks(range(len(lines)), labels, fontsize=9)
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.set_xlabel("speed relative to the peer named at the left; dots: sizes, bars: means")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
     figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
     folder = Path(sys.argv[1])
-    figure.savefig(folder / "speed.png", dpi=120)
+    print("| engine | type | inference | lowest row | training | lowest row | against |")
+    print("|---|---|---|---|---|---|---|")
+    for line in LINES:
+        cells = [line.engine, line.dtype]
+        for mode in COLOURS:
+            found = ratios(line, mode)
+            cells += [f"{geometric_mean(found):.2f}", f"{min(found):.2f}"]
+        print(f"| {' | '.join([*cells, line.peer])} |")
+    draw([line for line in LINES if line.engine in ("CPU", "H200")], folder / "speed.png")
+    draw(LINES, folder / "speed_all.png")
     content = json.loads((RESULTS / "h200.json").read_text())
     for name, wanted in (("h200", is_usual), ("h200_compute_bound", is_compute_bound)):
         rows = [row for row in content["rows"] if wanted(row_of(row))]

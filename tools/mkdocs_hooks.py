@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "examples/*"]
 # Methods that modules of zstate call on each other's classes; users do not.
 INTERNAL = {
-    *("add_node", "add_node_named", "apply", "apply_many", "fit", "needed", "own", "training_twin"),
-    *("direction_weights", "directions", "joined", "layer_parameters"),
+    *("add_node", "add_node_named", "apply", "apply_many", "check_fit", "needed", "note_assign"),
+    *("own", "training_twin", "run_checked", "saved_nodes", "updates"),
+    *("direction_weights", "directions", "joined", "layer_directions", "layer_parameters"),
 }
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)")
 
@@ -54,6 +55,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return LINK.sub(moved, markdown)
 
 
+def on_page_content(content: str, **_: Any) -> str:
+    """Let a picture open by itself: on a phone its words are too small to read."""
+    return re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', content)
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Every link of the built site leads to a file, and its anchor to an element of that file."""
     site = Path(config.site_dir)
@@ -61,6 +67,10 @@ def on_post_build(config: MkDocsConfig) -> None:
     anchors = {page: set(re.findall(r' id="([^"]+)"', text)) for page, text in pages.items()}
     broken = []
     for page, text in pages.items():
+        if page.parent.name == "api" and "<blockquote>" in text:
+            raise PluginError(
+                f"{page.relative_to(site)}: a docstring's >>> was read as a quotation"
+            )
         if page.name == "404.html":  # its links begin at the root of whatever serves it
             continue
         for link in re.findall(r' (?:href|src)="([^"]+)"', text):
@@ -94,13 +104,32 @@ class Docstrings(griffe.Extension):
                 if not member.is_alias:
                     member.public = name in exported
 
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        for name in [*cls.members]:  # removed: a member reached through an alias is public by name
+            if name in INTERNAL or re.fullmatch("__(?!init__|call__).*__", name):
+                cls.del_member(name)
+
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.name in INTERNAL:
-            obj.public = False
         if obj.docstring is not None:
             text, example, code = obj.docstring.value.partition("Example:\n")
-            text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
-            spans = re.split(r"(`+[^`]*`+)", text)
-            spans[::2] = [re.sub(r"([\[\]*])", r"\\\1", span) for span in spans[::2]]
-            text = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.html)", "".join(spans))
-            obj.docstring.value = text + example.replace("Example", "Examples") + code
+            # What a session prints goes to the end of its paragraph, as doctest reads it.
+            parts = re.split(r"^(>>> .*?)(?=\n\n|\Z)", text, flags=re.DOTALL | re.MULTILINE)
+            parts[::2] = map(_escaped, parts[::2])
+            parts[1::2] = [f"```pycon\n{session}\n```" for session in parts[1::2]]
+            obj.docstring.value = "".join(parts) + example.replace("Example", "Examples") + code
+
+
+def _escaped(text: str) -> str:
+    """Plain text as Markdown, with links to the pages that it names."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
+    spans = re.split(r"(`+[^`]*`+)", text)
+    spans[::2] = [re.sub(r"([\[\]*])", r"\\\1", span).replace("<", "&lt;") for span in spans[::2]]
+    return re.sub(
+        r"docs/(\S+)\.md", lambda page: f"[{_title(page[1])}](../{page[1]}.html)", "".join(spans)
+    )
+
+
+def _title(page: str) -> str:
+    """The heading of a page of docs/."""
+    first, _, _ = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").partition("\n")
+    return first.removeprefix("# ")

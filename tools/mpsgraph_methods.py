@@ -33,7 +33,7 @@ assert [(p.label, p.type, p.optional) for p in row.parameters] == [
 assert (row.returns, row.op) == ("MPSGraphTensor", "reshape")
 ```
 
-A selector that is published but not here is refused as such, and told from a misspelt one.
+A published selector that the facade lacks raises and says so; a misspelt one gets the nearest name.
 """
 
 
@@ -54,13 +54,16 @@ def page() -> str:
         offered = [row for row in members if row.kind == "offered"]
         parts.append(f"\n## {owner}\n")
         if offered:
-            parts.append("\n| selector | Swift | macOS | here |\n|---|---|---|---|\n")
+            parts.append('\n<div class="declarations" markdown>\n')
+            parts.append("\n| selector | here | macOS | Swift |\n|---|---|---|---|\n")
         for row in offered:
             sign = "+" if row.class_method else ""
             swift = f"`` {row.swift} ``" if "`" in row.swift else f"`{row.swift}`"
             here = calls.get(row.pyobjc, "yes") if owner == "MPSGraph" else "yes"
-            cells = [f"`{sign}{row.selector}`", swift if row.swift else "", row.since, here]
+            cells = [f"`{sign}{row.selector}`", here, row.since, swift if row.swift else ""]
             parts.append(f"| {' | '.join(cells)} |\n")
+        if offered:
+            parts.append("\n</div>\n")
         for kind, text in {"refused": "Refused, with the reason", "absent": "Not here"}.items():
             names = [f"`{row.selector}`" for row in members if row.kind == kind]
             if names:

@@ -54,6 +54,16 @@ def test_examples_for_other_libraries(packages: tuple[str, ...], command: list[s
     assert re.search(r"accuracy 0\.\d+ before, [01]\.\d+ after training", done.stdout)
 
 
+def test_the_slstm_of_the_xlstm_package() -> None:
+    """Results and gradients of its blocks; the script itself compares them."""
+    if importlib.util.find_spec("xlstm") is None:
+        pytest.skip("xlstm is not installed: too heavy for the dev extra")
+    script = [str(EXAMPLES / "xlstm_blocks.py"), "--width=32", "--steps=7", "--batch=3"]
+    done = subprocess.run([sys.executable, *script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"output differs by \d\S+, gradients by at most \d", done.stdout)
+
+
 def load_example(name: str, *packages: str) -> dict[str, Any]:
     for package in packages:
         if importlib.util.find_spec(package) is None:

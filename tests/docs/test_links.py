@@ -51,6 +51,11 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_have_the_names_of_pages_not_of_files(page: Path) -> None:
+    assert re.findall(r"\[[^\]]*\.md\]\(", prose(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_pictures_have_alternative_texts(page: Path) -> None:
     for text in re.findall(r"!\[([^\]]*)\]\(", prose(page)):
         assert len(text.split()) >= 5, f"{text!r} does not say what the picture shows"

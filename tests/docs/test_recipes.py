@@ -73,7 +73,8 @@ from zstate.operations import OPERATIONS
 
 forward, backward = OPERATIONS["mgu"], OPERATIONS["mgu_gradients"]
 assert forward.required == ("source", "recurrent_weight")
-assert forward.optional == ("input_weight", "bias", "init_state", "mask")
+assert forward.optional == ("input_weight", "bias", "init_state", "mask", "resets")
+assert "f = sigmoid(x_f + R_f h)" in str(MGU)
 rng = np.random.default_rng(0)
 T, N, H = 4, 3, 5
 for both in (False, True):
@@ -84,7 +85,7 @@ for both in (False, True):
     W, b = rng.normal(size=(D * 2 * H, 6)) / 2, rng.normal(size=D * 2 * H)
     h0, mask = rng.normal(size=(N, D * H)), rng.random((T, N, D * H)) + 0.5
     inputs = (x, R, W, b, h0, mask)
-    found = functional.run(forward, inputs, trained, None)  # the default call
+    found = zs.mgu(x, R, input_weight=W, bias=b, init_state=h0, mask=mask, descriptor=trained)
 
     # An independent loop.
     for d in range(D):
@@ -99,72 +100,191 @@ for both in (False, True):
 
     # Gradients, by torch on the same equations and by differences.
     given = [torch.from_numpy(a).requires_grad_() for a in inputs]
-    on_torch = functional.run(forward, tuple(given), trained, None)
+    on_torch = functional.run(forward, (*given, None), trained, None)
     assert np.array_equal(on_torch.state.detach().numpy(), found.state)
     dy = rng.normal(size=found.state.shape)
     on_torch.state.backward(torch.from_numpy(dy))
-    fed = (x, R, dy, found.training_state, found.state, None, W, b, h0, mask)
+    fed = (x, R, dy, found.training_state, found.state, None, W, b, h0, mask, None)
     gradients = functional.run(backward, fed, trained, None)
     for name, tensor in zip(forward.inputs[:5], given):
         assert np.allclose(getattr(gradients, name), tensor.grad.numpy(), rtol=1e-10), name
 
     def state(*tensors):
-        return functional.run(forward, tensors, MGUDescriptor(bidirectional=both), None).state
+        plain = MGUDescriptor(bidirectional=both)
+        return functional.run(forward, (*tensors, None), plain, None).state
 
     assert torch.autograd.gradcheck(state, given, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(state, given)
 
     # The graph, with its gradients.
     g = zs.Graph()
-    tensors = [g.constant(a) for a in inputs]
-    (h,) = g._recurrent("mgu", tensors, MGUDescriptor(bidirectional=both), None)
+    tensors = dict(zip(forward.inputs, map(g.constant, inputs)))
+    (h,) = g.mgu(**tensors, descriptor=MGUDescriptor(bidirectional=both))
     loss = g.reduction_sum(h * g.constant(dy), axes=[0, 1, 2])
-    (dR,) = g.gradients(of=loss, with_respect_to=[tensors[1]]).values()
+    (dR,) = g.gradients(of=loss, with_respect_to=[tensors["recurrent_weight"]]).values()
     assert np.allclose(g.run(feeds={}, targets=[dR])[dR], gradients.recurrent_weight, rtol=1e-10)
-
-# The engines refuse it by name.
-if "native" in [b.name for b in zs.backends.available()]:
-    try:
-        functional.run(forward, inputs, trained, "native")
-    except zs.BackendError as error:
-        assert "it has no cell 'mgu'; it has rnn, lstm, gru" in str(error)
-    else:
-        raise AssertionError("native serves a cell that it has not")
 """
 
-ACTIVATION = """
+# A second cell, by the same recipe: three states, a parameter of its own.
+LEDGER_FILE = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..descriptors import Descriptor
+from .definition import HIDDEN, Cell, Parameter, state
+
+
+@dataclass(frozen=True, eq=True, unsafe_hash=False)
+class LedgerDescriptor(Descriptor):
+    reverse: bool = False
+    bidirectional: bool = False
+    training: bool = False
+    produce_states: bool = False
+    __hash__ = Descriptor.__hash__
+
+
+def _equations(at, h, memory, sums):
+    x, R, function = at.x, at.R, h.book.operation
+    a = function("sigmoid", x.a + R.a @ h)
+    b = function("tanh", x.b + R.b @ (memory * a))
+    rate = at.own["decay"] if "decay" in at.own else 0.5
+    new = a * memory + (1 - a) * b
+    total = sums * function("sigmoid", rate * h) + function("exp", -new * new)
+    return function("tanh", new + total), new, total
+
+
+LEDGER = Cell(
+    "ledger",
+    gates=("a", "b"),
+    descriptor=LedgerDescriptor,
+    equations=_equations,
+    states=(HIDDEN, state("memory"), state("sums")),
+    own=(Parameter("decay"),),
+    keeps_states="produce_states",
+)
+"""
+
+LEDGER = """
+import jax
 import torch
+import zstate.convert as zc
+import zstate.jax
+import zstate.onnx as zo
 import zstate.torch
-from zstate import verify
+from jax.test_util import check_grads
+from zstate.cells.ledger import LedgerDescriptor
 
-softplus = zs.Activation.SOFTPLUS
+jax.config.update("jax_enable_x64", True)
 rng = np.random.default_rng(0)
-x, R = rng.normal(size=(4, 2, 12)), rng.normal(size=(12, 3)) / 3
-chosen = zs.LSTMDescriptor(cell_gate_activation=softplus, activation=softplus)
-state = zs.lstm(x, R, descriptor=chosen).state  # the default call
-tensors = [torch.from_numpy(a).requires_grad_() for a in (x, R)]
+T, N, I, H = 3, 2, 4, 3
+names = "recurrent_weight input_weight bias init_state init_memory init_sums mask decay".split()
+shapes = [(2 * H, H), (2 * H, I), (2 * H,), (N, H), (N, H), (N, H), (T, N, H), (H,)]
+x, values = rng.normal(size=(T, N, I)), [rng.normal(size=shape) / 2 for shape in shapes]
+trained, every = LedgerDescriptor(training=True), LedgerDescriptor(produce_states=True)
 
-def layer(*inputs):
-    return zs.lstm(*inputs, descriptor=chosen).state
+def run(x, R, *rest, descriptor=every):
+    return zs.ledger(x, R, **dict(zip(names[1:], rest)), descriptor=descriptor)
 
-i, f, z, o = np.split(x[0], 4, 1)
-c = 1 / (1 + np.exp(-i)) * np.log1p(np.exp(z))
-assert np.allclose(state[0], np.log1p(np.exp(c)) / (1 + np.exp(-o)), rtol=1e-12)
-assert np.array_equal(layer(*tensors).detach().numpy(), state)
-assert torch.autograd.gradcheck(layer, tensors, check_forward_ad=True)
-assert torch.autograd.gradgradcheck(layer, tensors)
+# A loop of its own.
+found = run(x, *values, descriptor=trained)
+R, W, b, h, memory, sums, mask, decay = values
+sigmoid = lambda a: 1 / (1 + np.exp(-a))
+for t in range(T):
+    x_a, x_b = np.split(x[t] @ W.T + b, 2, 1)
+    a = sigmoid(x_a + (h * mask[t]) @ R[:H].T)
+    new = a * memory + (1 - a) * np.tanh(x_b + (memory * a * mask[t]) @ R[H:].T)
+    sums = sums * sigmoid(decay * h) + np.exp(-new * new)
+    h, memory = np.tanh(new + sums), new
+    for name, value in (("state", h), ("memory", memory), ("sums", sums)):
+        assert np.allclose(getattr(found, name)[t], value, rtol=1e-12), name
+assert run(x, *values, descriptor=LedgerDescriptor()).memory is None
+
+# A loss on every state: torch, with second derivatives, and vmap.
+tensors = [torch.from_numpy(value).requires_grad_() for value in (x, *values)]
+states = lambda *inputs: run(*inputs)[:3]
+assert torch.autograd.gradcheck(states, tensors, check_forward_ad=True)
+assert torch.autograd.gradgradcheck(states, tensors)
+starts = torch.stack([tensors[4], 2 * tensors[4]]).detach()
+plain = [tensor.detach() for tensor in tensors]
+batched = torch.func.vmap(lambda start: run(*plain[:4], start, *plain[5:]).memory)(starts)
+alone = run(*plain[:4], starts[1], *plain[5:]).memory
+assert torch.allclose(batched[1], alone, rtol=1e-12)
+
+# JAX.
+def loss(*inputs):
+    found = run(*inputs)
+    return (found.state**2).sum() + (found.memory * found.sums).sum()
+
+arrays = [jax.numpy.asarray(value) for value in (x, *values)]
+check_grads(loss, arrays, order=2, modes=["rev"])
+gradients = jax.grad(loss, argnums=tuple(range(1, 9)))(*arrays)
+
+# The graph: gradients, files, ONNX.
+import onnxruntime
+
 g = zs.Graph()
-(h,) = g.lstm(g.constant(x), recurrent_weight=g.constant(R), descriptor=chosen)
-assert np.array_equal(g.run(feeds={}, targets=[h])[h], state)
-for cases in verify.CASES.values():  # they go through all activations
-    assert verify.gradient_error(cases[-1], 0) < 1e-7
-if "native" in [b.name for b in zs.backends.available()]:
+source = g.placeholder(shape=(None, N, I), dtype="float64", name="x")
+weights = {name: g.variable(value) for name, value in zip(names, values) if name != "mask"}
+weights["mask"] = g.constant(values[6])
+h, memory, sums = g.ledger(source, **weights, descriptor=every)
+total = g.reduction_sum(g.square(h) + memory * sums, axes=[0, 1, 2])
+wanted = [weights[name] for name in names if name != "mask"]
+given = g.gradients(of=total, with_respect_to=wanted)
+results = g.run(feeds={source: x}, targets=list(given.values()))
+for name, gradient in zip(names, gradients):
+    if name != "mask":
+        assert np.allclose(results[given[weights[name]]], gradient, rtol=1e-9), name
+g.save("ledger.safetensors")
+again = zs.Graph.load("ledger.safetensors")
+assert "ledger" in [node.op.name for node in again.nodes]
+g = zs.Graph()
+source = g.placeholder(shape=(None, N, I), dtype="float32", name="x")
+weights = {name: g.constant(value.astype("float32")) for name, value in zip(names, values)}
+h, memory, sums = g.ledger(source, **weights, descriptor=every)
+zo.save(g, outputs={"h": h, "sums": sums}, path="ledger.onnx")
+session = onnxruntime.InferenceSession("ledger.onnx")
+for value, wanted in zip(session.run(None, {"x": x.astype("float32")}), (found.state, found.sums)):
+    assert np.allclose(value, wanted, atol=1e-5)
+
+# The same by torch's exporter.
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return run(x, *(value.float() for value in plain[1:]))[:3]
+
+single = torch.from_numpy(x).float()
+table = zo.torch_translations()
+exported = torch.onnx.export(
+    Model(), (single,), dynamo=True, custom_translation_table=table, verbose=False
+)
+exported.save("exported.onnx")
+session = onnxruntime.InferenceSession("exported.onnx")
+for value, wanted in zip(session.run(None, {"x": single.numpy()}), found[:3], strict=True):
+    assert np.allclose(value, wanted, atol=1e-5)
+
+# What cannot express it says so, by its name.
+for attempt in (
+    lambda: g.to_swift("Model"),
+    lambda: zc.save(zc.Layer("ledger", every, {"recurrent_weight": R}), target="torch"),
+):
     try:
-        zs.lstm(x, R, descriptor=chosen, backend="native")
-    except zs.BackendError as error:
-        assert "it has no activation 'softplus'; it has none, relu, tanh" in str(error)
+        attempt()
+    except zs.ZStateError as error:
+        assert "ledger" in str(error), error
     else:
-        raise AssertionError("native serves an activation that it has not")
+        raise AssertionError("not refused")
+"""
+
+FUNCTION = """
+from zstate.cells.functions import FUNCTIONS
+from zstate.cells.expressions import Book
+
+x = Book().leaf("x", "z")
+y = x.book.operation("cube", x)
+assert y.op == "cube"
+assert np.allclose(FUNCTIONS["cube"].apply(np, np.array([2.0, -3.0])), [8, -27])
+(slope,) = FUNCTIONS["cube"].gradient(y.args, y, x.book.leaf("gradient", "h"))
+assert slope.op == "multiply"
 """
 
 OP = """
@@ -187,7 +307,7 @@ try:
 except zs.ZStateError as error:
     assert "[exponent_minus_one]" in str(error)
 else:
-    raise AssertionError("the exponent of whole numbers")
+    raise AssertionError("the exponent of integers")
 """
 
 BACKEND = """
@@ -198,7 +318,7 @@ from zstate import backends, verify
 rng = np.random.default_rng(0)
 x, R = rng.normal(size=(4, 2, 12)), rng.normal(size=(12, 3)) / 3
 operation = zs.operations.LSTM_FORWARD
-inputs = (x, R, *[None] * 6)
+inputs = (x, R, *[None] * 7)
 assert backends.prepare(operation, inputs, None, None).backend.name == "wide"
 wanted = zs.lstm(x, R, backend="reference").state
 assert np.array_equal(zs.lstm(x, R).state, wanted)
@@ -228,7 +348,7 @@ assert np.array_equal(g.run(feeds={}, targets=[h])[h], wanted)
     ("title", "code", "files"),
     [
         ("How to add a cell", CELL, 2),
-        ("How to add an activation", ACTIVATION, 2),
+        ("How to add a function to equations", FUNCTION, 1),
         ("How to add an op to the graph", OP, 2),
         ("How to add a backend", BACKEND, 2),
     ],
@@ -236,3 +356,14 @@ assert np.array_equal(g.run(feeds={}, targets=[h])[h], wanted)
 def test_recipe(title: str, code: str, files: int, tmp_path: Path) -> None:
     assert len(follow(title, tmp_path)) == files
     attempt(tmp_path, code)
+
+
+def test_a_second_cell(tmp_path: Path) -> None:
+    """The recipe for a cell, with three states and a parameter of its own, in every place."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    cells = tmp_path / "src" / "zstate" / "cells"
+    (cells / "ledger.py").write_text(LEDGER_FILE, encoding="utf-8")
+    text = (cells / "__init__.py").read_text(encoding="utf-8")
+    text = text.replace("CELLS = (RNN,", "from .ledger import LEDGER\n\nCELLS = (LEDGER, RNN,")
+    (cells / "__init__.py").write_text(text, encoding="utf-8")
+    attempt(tmp_path, LEDGER)
