@@ -69,7 +69,8 @@ void Pool::post(int size, int woken) {
   for (int rank = 1; rank < woken && crowded_.load(std::memory_order_relaxed); ++rank) {
     Worker& worker = worker_[static_cast<std::size_t>(rank)];
     const bool stays = !worker.sleeps.load() || worker.is_moved.load();
-    if (!stays && keep_off_core(worker.thread.load(), core_.load(), worker.moved)) worker.is_moved.store(true);
+    if (!stays && keep_off_core(worker.thread.load(), core_.load(), worker.moved))
+      worker.is_moved.store(true);
   }
   job_.notify_all();
 }
