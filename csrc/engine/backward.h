@@ -174,12 +174,12 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       for (int i = 0; i < stage_count; ++i)
         for (int k = 0; k < (i ? 2 : 4); ++k)
           if (!one_step || k == (i ? 1 : 3))
-            visit(cell.stages[i].programs[k], &stage_sources[d][i][k], d * 8 + i);
-      if (wants_initial()) visit(cell.end, &end_sources[d], d * 8);
+            visit(cell.stages[i].programs[k], &stage_sources[d][i][k], d * zstate::kMostStages + i);
+      if (wants_initial()) visit(cell.end, &end_sources[d], d * zstate::kMostStages);
       for (int k = 0; k < cell.operand_count; ++k)
         for (int first = 0; first < 2 && evaluates(k); ++first)
           if (!one_step || first)
-            visit(cell.operands[k].programs[first], &operand_sources[d][k][first], d * 8);
+            visit(cell.operands[k].programs[first], &operand_sources[d][k][first], d * zstate::kMostStages);
     }
   }
 
@@ -218,7 +218,8 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     each_program([&](const Program* program, From** sources, int stage) {
       *sources = arena.take<From>(program->place_count);
       for (int i = 0; i < program->place_count && this->runs; ++i)
-        new (*sources + i) From(source(stage / 8, stage % 8, program->places[i]));
+        new (*sources + i)
+            From(source(stage / zstate::kMostStages, stage % zstate::kMostStages, program->places[i]));
     });
   }
   // A member's operands of direct products: rows of x or of what R multiplied, and of the gates' gradient.
@@ -434,6 +435,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   void apply(int index, int d, i64 s, i64 row, int rows, i64 group, int groups, R* tile, int rank) const {
     i64 counters[kCounters];
     count(d, s, counters);
+    counters[kMember] = rank;
     const i64 now = batch_at(p, d, s), behind = batch_at(p, d, s + 1), front = batch_at(p, d, s - 1);
     const i64 edges[] = {now, behind, front};
     const i64 end = row + rows;

@@ -11,10 +11,10 @@ namespace zstate {
 
 enum class Type { kFloat32, kFloat64, kFloat16, kBfloat16 };
 
-inline constexpr int kMostGates = 8, kMostStates = 8, kMostOwn = 8, kMostStages = 4;
+inline constexpr int kMostGates = 8, kMostStates = 8, kMostOwn = 24, kMostStages = 16;
 inline constexpr int kMostProducts = 16;  // of a stage, gate by gate
 inline constexpr int kMostOperands = 8;   // of R
-inline constexpr int kMostPlaces = 96;    // of a program, and as many values
+inline constexpr int kMostPlaces = 160;   // of a program, and as many values
 
 struct Place {
   int kind, index;  // PlaceKind (opcodes.h)
@@ -50,6 +50,7 @@ struct GateProduct {
 struct CellStage {
   const GateProduct* products;
   int product_count;
+  int first_mean, mean_count;  // what it begins with, of all means
   // Forward: [0], or [1] where x's part is in the products already. Backward by [2·begin + first]: of rows
   // whose last step it is, and of rows whose first step it is.
   const Program* programs[4];
@@ -72,7 +73,7 @@ struct CellProgram {
   CellStage stages[kMostStages];
   int operand_count;
   CellOperand operands[kMostOperands];
-  int carried;
+  int carried, means;
   // forward
   const Program* first;  // before the first step
   bool saves_last;       // no stage reads x's part of a gate that an earlier one has saved

@@ -116,6 +116,7 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
     if (input_is_far) mark(Path::gates_prefetched);
     if (chunk < p.T) mark(Path::several_chunks);
     if (stage_count > 1) mark(Path::several_stages);
+    if (cell.means) mark(Path::means_of_rows);
     for (int i = 0; i < stage_count; ++i)
       if (cell.stages[i].product_count > 1 || stages[i].values > 4) mark(Path::products_in_several_parts);
   }
@@ -440,7 +441,7 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
     counters[kNow] = p.starts ? dense_row(p, d, s) : s;
     counters[kBefore] = s - 1;
     counters[kStep] = s, counters[kNextStep] = min_of(s + 1, p.T - 1);
-    counters[kInChunk] = s - chunk_begin, counters[kNextHalf] = (s + 1) & 1;
+    counters[kInChunk] = s - chunk_begin, counters[kNextHalf] = (s + 1) & 1, counters[kMember] = rank;
     Block<R> block{counters, row,  group * L, rows, 0, 0,
                    tile,     rows, groups,    0,    0, reads_results || s + 1 == p.T};
     this->run_blocks(*program(index), sources[d][index][s == 0], block, groups,

@@ -75,6 +75,8 @@
   X(reset)      /* of the step: above 0 where a sequence begins */ \
   X(next_reset) /* of the step behind it */                        \
   X(carried)    /* k: from stage to stage */                       \
+  X(reduced)    /* k: what the mean of a later stage is of */      \
+  X(mean)       /* k: over the units of a row */                   \
   X(saved)      /* g: the training state */                        \
   X(initial)    /* s: the state before the first step */           \
   /* forward */                                                    \

@@ -144,6 +144,8 @@ struct ScanBase {
       {};  // [bias of each gate, vectors of parameters][Hp], where they cannot be read in place
   Real* products[2] = {};  // [N][products][Hp]: of a stage, where the weights are not packed
   Real* carried[2] = {};   // [carried][N][Hp]
+  Real* reduced[2] = {};   // [means][N][Hp]
+  Real* means[2] = {};     // [members][means][N][L]
 
   explicit ScanBase(const Problem& problem)
       : p(problem),
@@ -216,6 +218,10 @@ struct ScanBase {
         return Places<S, E>::mask(resets[d], kStep);
       case PlaceKind::next_reset:
         return Places<S, E>::mask(resets[d], kNextStep);
+      case PlaceKind::reduced:
+        return Places<S, E>::real(reduced[d] + place.index * p.N * Hp, kFixed, 0, Hp, true);
+      case PlaceKind::mean:
+        return Places<S, E>::row_values(means[d] + place.index * p.N * L, kMember, cell.means * p.N * L);
       default:  // carried
         return Places<S, E>::real(carried[d] + place.index * p.N * Hp, kFixed, 0, Hp, true);
     }
@@ -227,12 +233,41 @@ struct ScanBase {
     for (int d = 0; d < p.D; ++d) {
       if (!vectors_in_place()) vectors[d] = arena.take<Real>(cell.gates + cell.own, Hp);
       if (cell.carried) carried[d] = arena.take<Real>(cell.carried, p.N, Hp);
+      if (cell.means) {
+        reduced[d] = arena.take<Real>(cell.means, p.N, Hp);
+        means[d] = arena.take<Real>(threads, cell.means, p.N, L);
+      }
       int most = 0;
       for (int i = 0; i < stage_count; ++i) most = static_cast<int>(max_of(most, stages[i].values));
       if (direct) products[d] = arena.take<Real>(p.N, most, Hp);
     }
     if (!direct) tiles = arena.take<Real>(threads, tile_size());
     runs = arena.take<Real>(threads, run_size);
+  }
+
+  // The means that a stage begins with. Every member computes those of the rows that it works on, in an order
+  // that depends on nothing but H.
+  void average(int index, int d, Range rows, int rank) const {
+    const zstate::CellStage& stage = cell.stages[index];
+    for (int k = stage.first_mean; k < stage.first_mean + stage.mean_count; ++k)
+      for (i64 n = rows.begin; n < rows.end; ++n) {
+        const Real* from = reduced[d] + (k * p.N + n) * Hp;
+        Real* to = means[d] + ((rank * cell.means + k) * p.N + n) * L;
+        Io<Real>::store(to, broadcast<Real>(sum_of(from, H) / static_cast<Real>(H)));
+      }
+  }
+  static Real sum_of(const Real* from, i64 count) {
+    Vec<Real> sums[4] = {};
+    i64 u = 0;
+    for (; u + 4 * L <= count; u += 4 * L)
+      for (int i = 0; i < 4; ++i) sums[i] += Io<Real>::load(from + u + i * L);
+    for (int i = 0; u < count; u += L, ++i) sums[i] += Io<Real>::load_n(from + u, lanes_at<Real>(u, count));
+    const Vec<Real> all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    Real lanes[L];
+    for (int i = 0; i < L; ++i) lanes[i] = all[i];
+    for (int half = L / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
   }
 
   // Runs a program over rows and groups of units, as many as a block may have at a time. Changes the block.

@@ -13,8 +13,19 @@ using zstate::PlaceKind;
 using zstate::Program;
 
 // What the steps of a place count by: nothing, the step's rows, those of the step in front, the step and the
-// one behind it (a mask has no packed rows), the step within a chunk, or which half of a buffer is next.
-enum Counter : unsigned char { kFixed, kNow, kBefore, kStep, kNextStep, kInChunk, kNextHalf, kCounters };
+// one behind it (a mask has no packed rows), the step within a chunk, which half of a buffer is next, or the
+// member that computes.
+enum Counter : unsigned char {
+  kFixed,
+  kNow,
+  kBefore,
+  kStep,
+  kNextStep,
+  kInChunk,
+  kNextHalf,
+  kMember,
+  kCounters
+};
 
 enum class Storage : unsigned char { kReal, kStored, kElement, kTile };
 
@@ -80,6 +91,12 @@ struct Places {
   static From mask(const MaskRows<S>& from, Counter counter) {
     From source = stored(from.data, counter, from.step, from.row);
     if (from.splat) source.unit = 0, source.copies_whole = source.copies_part = true;
+    return source;
+  }
+  // One value per row, in every lane of a vector of its own.
+  static From row_values(const R* data, Counter counter, i64 step) {
+    From source = real(data, counter, step, L, true);
+    source.unit = 0;
     return source;
   }
   static From product(int start, int width, int vector) {

@@ -250,6 +250,11 @@ void compute_directly(Cell& cell, int index, i64 s, Range tiles, int rank) {
 template <class Cell>
 void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int first_d, int last_d) {
   const auto& stage = cell.stages[index];
+  if (cell.cell.stages[index].mean_count)
+    for (int d = first_d; d < last_d; ++d) {
+      const i64 all = cell.rows_at(d, s);
+      cell.average(index, d, split == Split::kBatch ? share(team, all) : Range{0, all}, team.rank);
+    }
   if (cell.direct) {
     const i64 tiles = stage.panels * cell.p.D;
     return compute_directly(cell, index, s, split == Split::kUnits ? share(team, tiles) : Range{0, tiles},
@@ -309,6 +314,36 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
   }
 }
 
+// The stages from this one on that a member can compute one after the other for rows of its own: those that
+// begin with means and multiply nothing. The rows' values then stay in the first-level cache, and nobody
+// waits.
+template <class Cell>
+int end_of_rows(const Cell& cell, int index) {
+  const auto& stages = cell.cell.stages;
+  if (!stages[index].mean_count) return index;
+  while (index < cell.stage_count && !stages[index].product_count) ++index;
+  return index;
+}
+
+template <class Cell>
+void scan_rows(Cell& cell, const Team& team, Split split, int index, int end, i64 s, int first_d,
+               int last_d) {
+  const i64 groups = ceil_div(cell.p.H, Cell::L), together = max_of(1, Cell::kTogether / groups);
+  for (int d = first_d; d < last_d; ++d) {
+    const i64 all = cell.rows_at(d, s);
+    const bool shares = split == Split::kUnits || split == Split::kBatch;
+    const Range mine = shares ? share(team, all) : Range{0, all};
+    for (i64 row = mine.begin, next; row < mine.end && !team.stopped(); row = next) {
+      next = min_of(row + together, mine.end);
+      for (int each = index; each < end; ++each) {
+        cell.average(each, d, {row, next}, team.rank);
+        cell.apply(each, d, s, row, static_cast<int>(next - row), 0, static_cast<int>(groups), nullptr,
+                   team.rank);
+      }
+    }
+  }
+}
+
 template <class Cell>
 void mark_scan(const Cell& cell, Split split) {
   const Problem& p = cell.p;
@@ -332,8 +367,13 @@ void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
   if (split != Split::kSolo || team.rank == 0)
     for (int d = begin; d < end; d += together)
       for (i64 i = 0; i < count && !team.stopped(); ++i)
-        for (int index = 0; index < cell.stage_count; ++index) {
-          scan_stage(cell, team, split, index, first + i * direction, d, d + together);
+        for (int index = 0, next; index < cell.stage_count; index = next) {
+          const i64 s = first + i * direction;
+          next = end_of_rows(cell, index);
+          if (next > index)
+            scan_rows(cell, team, split, index, next, s, d, d + together);
+          else
+            scan_stage(cell, team, split, next++, s, d, d + together);
           if (split == Split::kUnits) team.barrier();
         }
   if (split != Split::kUnits) team.barrier();

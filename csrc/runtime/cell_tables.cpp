@@ -66,6 +66,9 @@ int most_of(PlaceKind kind, const CellProgram& cell) {
       return 1;
     case PlaceKind::carried:
       return cell.carried;
+    case PlaceKind::reduced:
+    case PlaceKind::mean:
+      return cell.means;
     case PlaceKind::operand:
     case PlaceKind::operand_value:
       return cell.operand_count;
@@ -137,7 +140,9 @@ const Program* CellTables::read_program(Reader& in) {
   return &program;
 }
 
-void CellTables::read_stage(Reader& in, CellStage& stage) {
+void CellTables::read_stage(Reader& in, CellStage& stage, int first_mean) {
+  stage.first_mean = first_mean;
+  stage.mean_count = in.next(0, cell_.means - first_mean);
   const int count = in.next(0, kMostProducts);
   std::vector<GateProduct>& products = products_.emplace_back();
   int gates = 0;
@@ -193,6 +198,7 @@ void CellTables::read(Reader& in) {
   for (int g = 0; g < cell_.gates; ++g) cell_.has_x[g] = in.next(0, 1) != 0;
   cell_.saves_last = in.next(0, 1) != 0;
   cell_.carried = in.next(0, kMostPlaces);
+  cell_.means = in.next(0, kMostPlaces);
   cell_.extra = in.next(0, kMostProducts);
   cell_.operand_count = in.next(0, kMostOperands);
   for (int k = 0; k < cell_.operand_count; ++k) {
@@ -205,9 +211,10 @@ void CellTables::read(Reader& in) {
       refuse("an operand without its program");
   }
   cell_.stage_count = in.next(1, kMostStages);
-  for (int i = 0; i < cell_.stage_count; ++i) {
+  for (int i = 0, means = 0; i < cell_.stage_count; ++i) {
     CellStage& stage = cell_.stages[i];
-    read_stage(in, stage);
+    read_stage(in, stage, means);
+    means += stage.mean_count;
     int values = 0;
     for (int k = 0; k < stage.product_count; ++k) values += gradient_ ? 1 : stage.products[k].gate_count;
     for (int k = 0; k < (gradient_ ? i ? 2 : 4 : 1); ++k)

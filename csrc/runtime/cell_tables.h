@@ -25,7 +25,7 @@ class CellTables {
   struct Reader;
   void read(Reader& reader);
   const Program* read_program(Reader& reader);
-  void read_stage(Reader& reader, CellStage& stage);
+  void read_stage(Reader& reader, CellStage& stage, int first_mean);
   std::vector<GateOperand>& read_pairs(Reader& reader);
 
   struct Text {

@@ -8,14 +8,20 @@
 
 namespace zstate {
 
-inline constexpr int kMostListed = 8;
-static_assert(kMostListed == kMostStates && kMostListed == kMostOwn);
+inline constexpr int kMostListed = kMostOwn > kMostStates ? kMostOwn : kMostStates;
 
 template <class Arrays>
 struct Member {
   const char* name;
   Array Arrays::* array;
-  Array (Arrays::*list)[kMostListed] = nullptr;
+  Array (Arrays::*states)[kMostStates] = nullptr;
+  Array (Arrays::*own)[kMostOwn] = nullptr;
+
+  constexpr bool is_list() const { return states || own; }
+  constexpr int size() const { return states ? kMostStates : own ? kMostOwn : 1; }
+  Array& at(Arrays& arrays, int number) const {
+    return states ? (arrays.*states)[number] : own ? (arrays.*own)[number] : arrays.*array;
+  }
 };
 
 constexpr Member<ForwardArrays> kForwardInputs[] = {
@@ -26,7 +32,7 @@ constexpr Member<ForwardArrays> kForwardInputs[] = {
     {"mask", &ForwardArrays::mask},
     {"resets", &ForwardArrays::resets},
     {"initial", nullptr, &ForwardArrays::initial},
-    {"own", nullptr, &ForwardArrays::own},
+    {"own", nullptr, nullptr, &ForwardArrays::own},
 };
 constexpr Member<ForwardArrays> kForwardResults[] = {
     {"training_state", &ForwardArrays::training_state},
@@ -41,7 +47,7 @@ constexpr Member<BackwardArrays> kBackwardInputs[] = {
     {"resets", &BackwardArrays::resets},
     {"training_state", &BackwardArrays::training_state},
     {"initial", nullptr, &BackwardArrays::initial},
-    {"own", nullptr, &BackwardArrays::own},
+    {"own", nullptr, nullptr, &BackwardArrays::own},
     {"after", nullptr, &BackwardArrays::after},
     {"outer", nullptr, &BackwardArrays::outer},
     {"last", nullptr, &BackwardArrays::last},
@@ -52,7 +58,7 @@ constexpr Member<BackwardArrays> kBackwardResults[] = {
     {"input_weight", &BackwardArrays::d_input},
     {"bias", &BackwardArrays::d_bias},
     {"initial", nullptr, &BackwardArrays::d_initial},
-    {"own", nullptr, &BackwardArrays::d_own},
+    {"own", nullptr, nullptr, &BackwardArrays::d_own},
 };
 
 // The place of the array of that name, or -1.
@@ -60,21 +66,21 @@ template <class Arrays, std::size_t Count>
 constexpr int place_of(const Member<Arrays> (&members)[Count], std::string_view name) {
   const std::size_t dot = name.find('.');
   const std::string_view first = name.substr(0, dot);
+  const bool numbered = dot != std::string_view::npos;
   int number = 0;
-  if (dot != std::string_view::npos) {
-    if (dot + 2 != name.size()) return -1;
-    number = name[dot + 1] - '0';
-    if (number < 0 || number >= kMostListed) return -1;
+  for (std::size_t i = dot + 1; numbered && i < name.size(); ++i) {
+    if (name[i] < '0' || name[i] > '9' || number > kMostListed) return -1;
+    number = 10 * number + (name[i] - '0');
   }
+  if (numbered && dot + 1 == name.size()) return -1;
   for (std::size_t i = 0; i < Count; ++i)
-    if (first == members[i].name && (members[i].list != nullptr) == (dot != std::string_view::npos))
+    if (first == members[i].name && members[i].is_list() == numbered && number < members[i].size())
       return static_cast<int>(i) * kMostListed + number;
   return -1;
 }
 template <class Arrays, std::size_t Count>
 Array& array_at(Arrays& arrays, const Member<Arrays> (&members)[Count], int place) {
-  const Member<Arrays>& member = members[place / kMostListed];
-  return member.list ? (arrays.*member.list)[place % kMostListed] : arrays.*member.array;
+  return members[place / kMostListed].at(arrays, place % kMostListed);
 }
 
 // Whether it is one of the states between calls, [N,X], which may have an axis of one in front.

@@ -39,6 +39,7 @@ namespace zstate {
   X(gates_in_fewer_registers)           \
   X(results_are_operands)               \
   X(several_stages)                     \
+  X(means_of_rows)                      \
   X(products_in_several_parts)          \
   /* products */                        \
   X(rows_shared_by_rows)                \

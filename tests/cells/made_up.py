@@ -36,8 +36,10 @@ def function(name, *args):
     return args[-1].book.operation(str(name), *args)
 
 
-def make(rng: np.random.Generator, smooth: bool = False) -> Cell:
-    """A cell of 1 to 4 states, 1 to 5 gates, one or two phases, and up to two parameters."""
+def make(rng: np.random.Generator, smooth: bool = False, means: float = 0.0) -> Cell:
+    """A cell of 1 to 4 states, 1 to 5 gates, one or two phases, and up to two parameters.
+
+    ``means``: how often a value is centred or scaled over the units of its row."""
     gates = tuple("abcde"[: rng.integers(1, 6)])
     states = (HIDDEN, *(state(name) for name in ("cell", "third", "fourth")[: rng.integers(0, 4)]))
     own = [Parameter("shift"), Parameter("scale", by_gate=True)]
@@ -45,7 +47,8 @@ def make(rng: np.random.Generator, smooth: bool = False) -> Cell:
     seed = int(rng.integers(2**60))
 
     def equations(at, *before):
-        return _equations(np.random.default_rng(seed), at, before, smooth)
+        reduces = _Reduces(np.random.default_rng(seed + 1), means)
+        return _equations(np.random.default_rng(seed), at, before, smooth, reduces)
 
     return Cell("made_up", gates, PlainDescriptor, equations, states=states, own=own)
 
@@ -71,7 +74,22 @@ def make_by_decorator(rng: np.random.Generator, smooth: bool = False) -> MadeCel
     return cells.cell(" ".join(gates), " ".join(states), " ".join(own), initial=start)(made_up)
 
 
-def _equations(rng, at, before, smooth):
+class _Reduces:
+    """Puts means into some values."""
+
+    def __init__(self, rng, share=0.0):
+        self._rng, self._share = rng, share
+
+    def __call__(self, value):
+        if not self._rng.random() < self._share:
+            return value
+        centred = value - 0.5 * function("mean", value)  # not all: equal units would cancel
+        if self._rng.random() < 0.5:
+            return centred
+        return centred / function("sqrt", function("mean", centred * centred) + 0.5)
+
+
+def _equations(rng, at, before, smooth, reduces=lambda value: value):
     pool = list(before)
     names = list(at.x._values)
     late = set(rng.choice(names, rng.integers(0, len(names)), replace=False))
@@ -80,11 +98,13 @@ def _equations(rng, at, before, smooth):
         for gate in names:
             if (gate in late) != (phase == 1):
                 continue
-            found.append(_gate(rng, at, gate, pool, before, smooth))
+            # What R multiplies has no mean: the native engine refuses that.
+            inner = reduces if phase == 1 or not late else lambda value: value
+            found.append(_gate(rng, at, gate, pool, before, smooth, inner))
         pool += found
     after = []
     for value in before:
-        terms = [_term(rng, pool, smooth) for _ in range(rng.integers(1, 3))]
+        terms = [reduces(_term(rng, pool, smooth)) for _ in range(rng.integers(1, 3))]
         keep = _bounded(rng, pool) * value
         after.append(sum(terms, keep) * 0.5)
     unused = [each for each in pool[len(before) :] if rng.random() < 1]
@@ -92,7 +112,7 @@ def _equations(rng, at, before, smooth):
     return tuple(after)
 
 
-def _gate(rng, at, gate, pool, before, smooth):
+def _gate(rng, at, gate, pool, before, smooth, reduces):
     """A gate before or behind its activation, with an operand of its own now and then."""
     kind = rng.random()
     operand = before[0] if kind < 0.5 else _bounded(rng, pool) * before[0]
@@ -109,7 +129,7 @@ def _gate(rng, at, gate, pool, before, smooth):
         value = at.own["shift"] + value
     if "scale" in at.own:
         value = value + at.own["scale"][gate] * before[rng.integers(len(before))]
-    return function(rng.choice(_BOUNDED[:2] if smooth else _BOUNDED), value)
+    return function(rng.choice(_BOUNDED[:2] if smooth else _BOUNDED), reduces(value))
 
 
 def _bounded(rng, pool):

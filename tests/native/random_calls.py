@@ -113,7 +113,7 @@ def draw(
     dtype = str(rng.choice(["float32", "float32", "float64", "float16", "bfloat16"]))
     if rng.random() < made_up and kind not in _LARGE:
         # At a kink or a jump, rounding decides.
-        operation, _ = operations_of(make(rng, smooth=dtype != "float64"))
+        operation, _ = operations_of(make(rng, smooth=dtype != "float64", means=0.2))
     T, N, I, H = (int(rng.integers(low, high + 1)) for low, high in sizes[kind])
     large = kind in _LARGE
     if large and operation is operations.SINGLE_GATE_RNN:

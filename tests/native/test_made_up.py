@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zstate as zs
+import zstate.cells as cells
 from tests.cells.made_up import PlainDescriptor, make
 from tests.native import random_calls
 from zstate import backends
 from zstate.backends import native
-from zstate.cells import Cell
+from zstate.cells import Cell, MadeCell
 from zstate.cells.definition import HIDDEN, state
+from zstate.errors import BackendError
 from zstate.extensions import extended
 from zstate.operations import operations_of
 
@@ -63,7 +65,7 @@ def test_a_state_that_grows_unseen() -> None:
 def test_threads_give_the_same_bits(isa: str, dtype: str) -> None:
     for number in range(12):
         rng = np.random.default_rng(number)
-        cell = make(rng)
+        cell = make(rng, means=0.5 * (number % 3 == 0))
         forward, backward = operations_of(cell)
         d = random_calls.Draw(
             forward,
@@ -123,6 +125,57 @@ def test_cells_beyond_its_bounds_are_refused() -> None:
     states = (HIDDEN, *(state(f"s{k}") for k in range(8)))
     cell = Cell("deep", ("a",), Plain, many_states, states=states)
     assert refused(cell) == "it has room for 8 states, not for 9"
+
+
+def library_layout(cell: MadeCell, T: int, N: int, H: int, heads: int = 1) -> Any:
+    definition = cell.definition
+    forward, _ = operations_of(definition)
+    G, units = len(definition.gates), H // heads
+    shapes = {"source": (T, N, G * H), "recurrent_weight": (heads, G * units, units)}
+    shapes |= {each.name: (H,) for each in definition.own}
+    if heads == 1:
+        shapes["recurrent_weight"] = (G * H, H)
+    values = tuple(np.zeros(shapes[name]) if name in shapes else None for name in forward.inputs)
+    return backends.bind(forward, values, definition.descriptor(heads=heads))
+
+
+LAYER_NORMS = (cells.layer_norm_lstm, cells.layer_norm_gru, cells.block_gru)
+
+
+@pytest.mark.parametrize("cell", LAYER_NORMS, ids=lambda cell: cell.__name__)
+def test_layer_norms_are_computed_by_the_engine(cell: MadeCell) -> None:
+    assert native.refuses(library_layout(cell, 3, 2, 6)) is None
+    assert native.refuses(library_layout(cell, 3, 2, 6, heads=6)) is None
+    said = native.refuses(library_layout(cell, 3, 2, 6, heads=2))
+    assert said == "it computes heads one by one, and the equations have a mean over all of them"
+
+
+def test_a_mean_in_what_r_multiplies() -> None:
+    """The engine computes that forward; the gradient, which needs it of all steps, is refused."""
+
+    @cells.cell(gates="a", states="h")
+    def normed(x: Any, R: Any, h: Any) -> Any:
+        return cells.tanh(x.a + R.a @ cells.layer_norm(h))
+
+    rng = np.random.default_rng(0)
+    x, R, h = (rng.normal(size=size) for size in ((4, 3, 5), (5, 5), (3, 5)))
+    found = normed(x, R, init_h=h, training=True, backend="native")
+    for value, wanted in zip(found, normed(x, R, init_h=h, training=True), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-12)
+    want = x[0] + (_normed(h) @ R.T)
+    np.testing.assert_allclose(found.h[0], np.tanh(want), rtol=1e-12)
+    with pytest.raises(BackendError, match="a mean in what R multiplies"):
+        normed.gradients(x, R, found, {"h": x}, init_h=h, backend="native")
+    gradients = normed.gradients(x, R, found, {"h": x}, init_h=h)
+    step = 1e-6 * np.eye(1, 15, 7).reshape(3, 5)
+    above, below = (normed(x, R, init_h=each).h for each in (h + step, h - step))
+    slope = ((above - below) * x).sum() / 2e-6
+    np.testing.assert_allclose(gradients.init_h[1, 2], slope, rtol=1e-6)
+
+
+def _normed(h: Any) -> Any:
+    centred = h - h.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
 
 
 def test_a_function_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

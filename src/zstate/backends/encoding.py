@@ -15,6 +15,7 @@ from ..cells import Cell
 from ..cells.expressions import Book, Expression, ordered
 from ..cells.program import Leaf, Program
 from ..cells.stages import Equations, backward_stages, forward_stages
+from ..cells.tracing import Trace
 from ..descriptors import Descriptor
 from ..layout import Layout
 
@@ -62,6 +63,10 @@ class Form(NamedTuple):
     def text(self) -> tuple[Descriptor, frozenset[str], bool, bool]:
         """What the equations depend on."""
         return self.descriptor, self.own, "mask" in self.given, "resets" in self.given
+
+    @property
+    def trace(self) -> Trace:
+        return self.cell.forward(*self.text)
 
     @property
     def vectors(self) -> list[Leaf]:
@@ -138,7 +143,7 @@ class _Cell:
     def __init__(self, form: Form, tables: Tables) -> None:
         self.form, self.tables, self.numbers = form, tables, list[float]()
         self.book = Book()
-        self.trace = form.cell.forward(*form.text)
+        self.trace = form.trace
         self._check("gates", len(form.cell.gates))
         self._check("states", len(form.cell.states))
         self._check("parameters", len(form.cell.own))
@@ -158,8 +163,8 @@ class _Cell:
             return self.place(kind)
         if kind == "own":
             return self.place("own", self.form.vectors.index(leaf))
-        if kind == "carried":
-            return self.place("carried", int(rest[0]))
+        if kind in ("carried", "mean"):
+            return self.place(kind, int(rest[0]))
         if kind == "saved":
             return self.place("saved", self.form.cell.gates.index(rest[0]))
         raise AssertionError(leaf)
@@ -189,6 +194,7 @@ class _Cell:
         has_x: Sequence[bool],
         saves_last: bool,
         carried: int,
+        means: int,
         extra: int,
     ) -> Words:
         form = self.form
@@ -196,7 +202,7 @@ class _Cell:
         vectors = form.vectors
         parameters = [each.name for each in form.cell.own]
         gates = form.cell.gates
-        self._check("values", carried)
+        self._check("values", max(carried, means))
         return [
             len(self.tables.opcodes),
             int(isinstance(self, _Gradient)),
@@ -217,16 +223,18 @@ class _Cell:
             *map(int, has_x),
             int(saves_last),
             carried,
+            means,
             extra,
         ]
 
     def stage(
         self,
+        means: int,
         products: Sequence[tuple[int, Sequence[tuple[str, int]]]],
         programs: list[Words | None],
     ) -> Words:
         self._check("products", sum(len(gates) for _, gates in products))
-        words = [len(products)]
+        words = [means, len(products)]
         for operand, gates in products:
             words += [operand, len(gates)]
             for gate, extra in gates:
@@ -259,7 +267,7 @@ class _Forward(_Cell):
         )
         has_x = [True] * len(self.form.cell.gates)
         keeps = [name in self.kept for name in names]
-        words = self.head(keeps, has_x, saves_last, stages.carried, 0)
+        words = self.head(keeps, has_x, saves_last, stages.carried, sum(stages.means), 0)
         firsts = dict(
             zip(stages.first.labels, self.values(stages.first.text, self._first_leaf), strict=True)
         )
@@ -269,13 +277,14 @@ class _Forward(_Cell):
             plain = value.detail if value is not None and value.op == "leaf" else ("", 0)
             words += [int(k in self.early), plain[1] if plain[0] == "initial" else -1, 0, -1, -1]
         words.append(len(stages.stages))
-        for products, equations in zip(stages.products, stages.stages, strict=True):
+        of_stages = zip(stages.means, stages.products, stages.stages, strict=True)
+        for means, products, equations in of_stages:
             listed = [(p.operand, [(gate, -1) for gate in p.gates]) for p in products]
             made = [(str(k), gate) for k, gates in listed for gate, _ in gates]
             programs: list[Words | None] = [self._program(equations, made, fused=False)]
             if len(stages.stages) == 1 and _adds_input(equations.text, made, self.form.cell.gates):
                 programs.append(self._program(equations, made, fused=True))
-            words += self.stage(listed, programs)
+            words += self.stage(means, listed, programs)
         outputs = [
             Output(("operand", int(label[1])), value, False) for label, value in firsts.items()
         ]
@@ -368,7 +377,8 @@ class _Gradient(_Cell):
         self._check("stages", len(stages.stages))
         has_x = [("x", gate) in back.inputs for gate in gates]
         keeps = [False] * len(form.names)
-        words = self.head(keeps, has_x, True, stages.carried, len(self.extra))
+        means = sum(stages.means)
+        words = self.head(keeps, has_x, True, stages.carried, means, len(self.extra))
         words.append(len(stages.operands))
         for k, equations in enumerate(stages.operands):
             words += self._operand(k, equations)
@@ -382,7 +392,7 @@ class _Gradient(_Cell):
             programs: list[Words | None] = [
                 self._program(text, made, first) for text in texts for first in (False, True)
             ]
-            words += self.stage(listed, programs)
+            words += self.stage(stages.means[k], listed, programs)
         made = [p.operand for p in stages.products[0]]
         words += [-1, *self._program(stages.end, made, True)]
         order = form.cell.gate_order(form.descriptor)
@@ -696,6 +706,8 @@ class _Text:
             self._core,
         ]
         for op, result, args in self._steps:
+            if op == "mean":
+                raise UnsupportedError("its gradient cannot have a mean in what R multiplies")
             if op not in self._tables.opcodes:
                 raise UnsupportedError(f"it has no function {op!r}")
             words += [self._tables.opcodes[op], at[result], *(at[arg] for arg in args)]

@@ -24,7 +24,7 @@ from ..operations import AnyResult, Operation
 from ..types import Array
 from .encoding import Encoded, Tables, UnsupportedError, called, encode, form_of
 
-INTERFACE = 13  # what these sources know how to call; csrc/runtime/problem.h says what is offered
+INTERFACE = 14  # what these sources know how to call; csrc/runtime/problem.h says what is offered
 
 
 def _stale(module: Any) -> str | None:
@@ -65,10 +65,13 @@ def unavailable() -> str | None:
 
 def refuses(layout: Layout) -> str | None:
     """Why the backend cannot serve such a call, or None."""
+    heads = layout.descriptor.heads
     try:
         encoded(layout)
     except UnsupportedError as reason:
         return str(reason)
+    if 1 < heads < layout.size[3] and form_of(layout, None, False).trace.has_means:
+        return "it computes heads one by one, and the equations have a mean over all of them"
     return None
 
 

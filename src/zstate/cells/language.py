@@ -112,16 +112,16 @@ def layer_norm(
     scales, shifts = (_one_each(what, several, len(given)) for what in (scale, shift))
     middle = _mean_of(given)
     centred = [each - middle for each in given]
-    spread = sqrt(_mean_of([each * each for each in centred]) + epsilon)
-    found = [each / spread for each in centred]
+    inverse = 1 / sqrt(_mean_of([each * each for each in centred]) + epsilon)
+    found = [each * inverse for each in centred]
     found = [each if by is None else each * by for each, by in zip(found, scales, strict=True)]
     found = [each if by is None else each + by for each, by in zip(found, shifts, strict=True)]
     return tuple(found) if several else found[0]
 
 
 def _mean_of(values: Sequence[Expression]) -> Expression:
-    means = [mean(each) for each in values]
-    return means[0] if len(means) == 1 else sum(means[1:], means[0]) / len(means)
+    found = mean(sum(values[1:], values[0]))  # one mean: an engine waits for each
+    return found if len(values) == 1 else found * (1 / len(values))
 
 
 def _one_each(given: Any, several: bool, count: int) -> list[Any]:

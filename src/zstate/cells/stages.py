@@ -3,11 +3,12 @@
 Forward, a stage multiplies the operands that it was handed and computes up to the operands of the
 next one. Backward the same, the products of later stages first; the first stage of a step begins
 with the end of the step behind it, which waited for a product. What a stage has and a later one
-needs is carried.
+needs is carried. A mean over the units of a row needs all of them: the stage that has its argument
+gives it, ("reduced", k), and a later one reads the mean.
 
-Leaves beyond those of the step itself (tracing.py, derivation.py): ("product", k), ("back", k) and
-("recomputed", k), numbered as below; ("next_mask",), the mask of the step that is processed next
-(backward: of the step behind); ("next_reset",) and ("next_x", gate), likewise;
+Leaves beyond those of the step itself (tracing.py, derivation.py): ("product", k), ("back", k),
+("recomputed", k) and ("mean", k), numbered as below; ("next_mask",), the mask of the step that is
+processed next (backward: of the step behind); ("next_reset",) and ("next_x", gate), likewise;
 ("outer", state), the gradient of a state from outside; ("last", state), the same of the last
 step's state; ("carried", k).
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TypeAlias
 
 from .derivation import Backward
@@ -44,8 +46,8 @@ class Product:
 
 @dataclass(frozen=True)
 class ForwardStages:
-    """The equations give ("saved", gate), ("carried", k), ("operand", k) of the next stage and, in
-    the last stage, ("after", state) and ("operand", k) of the next step.
+    """The equations give ("saved", gate), ("carried", k), ("reduced", k), ("operand", k) of the
+    next stage and, in the last stage, ("after", state) and ("operand", k) of the next step.
 
     The leaf ("product", operand, gate) is what a stage's products gave.
     """
@@ -55,13 +57,14 @@ class ForwardStages:
     first: Equations  # ("operand", k) of the first step; the initial states as ("after", state)
     operands: int
     carried: int
+    means: tuple[int, ...]  # how many each stage begins with, numbered through
 
 
 @dataclass(frozen=True)
 class BackwardStages:
     """The equations give ("x", gate), the gradients of the gates; ("product", operand, gate), those
-    of the products where they differ; ("own", …), what a step adds to a parameter's gradient; and
-    ("carried", k).
+    of the products where they differ; ("own", …), what a step adds to a parameter's gradient;
+    ("carried", k) and ("reduced", k).
 
     ``products[0]`` are of the step behind: its last ones. The leaf ("back", k) is what the k-th of
     all products gave.
@@ -79,41 +82,46 @@ class BackwardStages:
     first_state: Equations | None  # ("after", state), where the gradient operation does not take it
     carried: int
     same: frozenset[tuple[str, int]]  # gates and operands whose product has the gradient of x
+    means: tuple[int, ...]  # how many each stage begins with, numbered through
 
 
 def forward_stages(trace: Trace, x_ahead: bool = False) -> ForwardStages:
     """A step forward by stages; with ``x_ahead`` a step can read the input of the next one."""
-    book, phase = trace.book, trace.phase
+    book = trace.book
     operands = list(dict.fromkeys(each.args[0] for each in trace.products))
-    # An operand that needs the step's input cannot be ready before the step: then the first stage
-    # multiplies nothing.
-    early = [each for each in operands if not phase[each]]
-    leaves = [each for each in ordered(early) if each.op == "leaf"]
-    waits = not x_ahead and any(each.detail[0] == "x" for each in leaves)
-    count = max((phase[each] for each in trace.products), default=0) + waits or 1
-
-    def level(each: Expression) -> int:
-        return max(phase[each] - 1 + waits, 0)
+    early = [each for each in operands if _is_early(each, x_ahead)]
+    levels: dict[Expression, int] = {}
+    for each in ordered([*trace.states, *trace.saved]):
+        inner = max((levels[arg] for arg in each.args), default=0)
+        if each.op == "product":
+            levels[each] = 0 if each.args[0] in early else inner + 1
+        else:
+            levels[each] = inner + (each.op == "mean")
+    means = _Means(levels)
+    count = 1 + max(levels.values())
 
     def leaf(each: Expression, at: int) -> Expression | None:
         if each.op == "leaf":
             return each
+        if each.op == "mean":
+            return means.leaf(each)
         number = str(operands.index(each.args[0]))
-        return book.leaf("product", number, each.detail) if level(each) == at else None
+        return book.leaf("product", number, each.detail) if levels[each] == at else None
 
-    cut = _Cut(level, leaf, recompute_cheap=True)
+    cut = _Cut(levels.__getitem__, leaf, recompute_cheap=True, many=bool(means.all))
     of_stage: list[dict[Label, Expression]] = [{} for _ in range(count)]
     for gate, each in zip(trace.gates, trace.saved, strict=True):
-        of_stage[level(each)]["saved", gate] = each
+        of_stage[levels[each]]["saved", gate] = each
     for name, each in zip(trace.names, trace.states, strict=True):
         of_stage[-1]["after", name] = each
     for k, operand in enumerate(operands):
-        if phase[operand] or waits:
-            of_stage[level(operand)]["operand", str(k)] = operand
+        if operand not in early:
+            of_stage[levels[operand]]["operand", str(k)] = operand
+    means.reduce_in(of_stage)
     begins: dict[Label, Expression] = {
         ("operand", str(k)): _replaced(operand, _of_next_step(trace))
         for k, operand in enumerate(operands)
-        if not (phase[operand] or waits)
+        if operand in early
     }
     ends = cut.inside(count - 1, of_stage[-1])
     after = {book.leaf("after", name): ends["after", name] for name in trace.names}
@@ -125,13 +133,49 @@ def forward_stages(trace: Trace, x_ahead: bool = False) -> ForwardStages:
         tuple(
             Product(tuple(e.detail for e in trace.products if e.args[0] is operand), k)
             for k, operand in enumerate(operands)
-            if phase[operand] + waits == at
+            if (0 if operand in early else levels[operand] + 1) == at
         )
         for at in range(count)
     ]
     return ForwardStages(
-        tuple(products), tuple(stages), _equations(begins), len(operands), len(cut.carried)
+        tuple(products),
+        tuple(stages),
+        _equations(begins),
+        len(operands),
+        len(cut.carried),
+        means.by_stage(count),
     )
+
+
+def _is_early(operand: Expression, x_ahead: bool) -> bool:
+    """Whether the step before can compute it: unless it needs the step's input, or waits."""
+    every = ordered([operand])
+    return not any(
+        each.op in ("product", "mean")
+        or (each.op == "leaf" and each.detail[0] == "x" and not x_ahead)
+        for each in every
+    )
+
+
+class _Means:
+    """The means of a step, by the stages that can read them."""
+
+    def __init__(self, levels: Mapping[Expression, int]) -> None:
+        self._levels = levels
+        found = [each for each in levels if each.op == "mean"]
+        self.all = sorted(found, key=levels.__getitem__)
+
+    def leaf(self, mean: Expression) -> Expression:
+        return mean.book.leaf("mean", str(self.all.index(mean)))
+
+    def reduce_in(self, of_stage: list[dict[Label, Expression]]) -> None:
+        """Lets the stage before give what each is the mean of."""
+        for k, each in enumerate(self.all):
+            of_stage[self._levels[each] - 1]["reduced", str(k)] = each.args[0]
+
+    def by_stage(self, count: int) -> tuple[int, ...]:
+        levels = [self._levels[each] for each in self.all]
+        return tuple(map(levels.count, range(count)))
 
 
 def backward_stages(
@@ -149,7 +193,8 @@ def backward_stages(
     trace, book = back.trace, back.trace.book
     gradients = _Gradients(trace, back, in_registers)
     count = gradients.stages
-    cut = _Cut(gradients.level, gradients.leaf, recompute_cheap=False)
+    many = bool(gradients.means.all)
+    cut = _Cut(gradients.level, gradients.leaf, recompute_cheap=False, many=many)
     if in_registers:
         cut.carry_leaves([*back.inputs.values(), *back.products.values()])
     of_stage: list[dict[Label, Expression]] = [{} for _ in range(count)]
@@ -161,6 +206,7 @@ def backward_stages(
             of_stage[gradients.level(each)][label] = each
         else:
             behind[("behind", *label)] = each
+    gradients.means.reduce_in(of_stage)
     for k, operand in enumerate(back.operands if in_registers else ()):
         if gradients.only_of_step_before(operand):
             behind["behind", "operand", str(k)] = operand
@@ -213,6 +259,7 @@ def backward_stages(
         else _equations({("after", trace.names[0]): back.first_state}),
         carried=len(cut.carried),
         same=gradients.same,
+        means=gradients.means.by_stage(count),
     )
 
 
@@ -245,8 +292,9 @@ def _replaced(value: Expression, new: Mapping[Expression, Expression]) -> Expres
 
 
 _CHEAP = frozenset({"add", "subtract", "multiply", "negative"})
+_DEPTH = 1  # of cheap operations that one of many stages computes again rather than read
 _AT_ANY_TIME = ("own", "mask", "reset")  # inputs that are read wherever they are needed
-_SOURCES = frozenset({"leaf", "product", "back"})  # what is read, or comes from a product
+_SOURCES = frozenset({"leaf", "product", "back", "mean"})  # what is read, or a stage begins with
 
 
 class _Cut:
@@ -257,8 +305,10 @@ class _Cut:
         level: Callable[[Expression], int],  # the stage that can compute a value first
         leaf: Callable[[Expression, int], Expression | None],  # what a stage reads; None: it cannot
         recompute_cheap: bool,  # rather than to carry it
+        many: bool,  # whether there are many stages: then reading is cheaper than most else
     ) -> None:
-        self._level, self._leaf, self._recompute_cheap = level, leaf, recompute_cheap
+        self._level, self._leaf = level, leaf
+        self._recompute_cheap, self._many = recompute_cheap, many
         self.carried: dict[Expression, int] = {}
         self._carried_leaves: set[Expression] = set()
 
@@ -293,6 +343,8 @@ class _Cut:
         return done[each]
 
     def _computed_again(self, each: Expression, at: int) -> bool:
+        if self._many:
+            return self._depth(each, at) <= _DEPTH
         if each.op == "number" or (self._recompute_cheap and each.op in _CHEAP):
             return True
         every = ordered([each])
@@ -302,6 +354,16 @@ class _Cut:
             for one in every
             if one.op in _SOURCES
         )
+
+    def _depth(self, each: Expression, at: int) -> float:
+        """How many cheap operations in a row make a value of what a stage reads."""
+        if each.op == "number":
+            return 0
+        if each.op in _SOURCES:
+            return 0 if self._leaf(each, at) is not None else inf
+        if each.op not in _CHEAP:
+            return inf
+        return 1 + max(self._depth(arg, at) for arg in each.args)
 
     def _carry(self, each: Expression) -> Expression:
         k = self.carried.setdefault(each, len(self.carried))
@@ -322,7 +384,8 @@ class _Gradients:
         self._levels: dict[Expression, int] = {}
         for each in every:
             inner = max((self._levels[arg] for arg in each.args), default=0)
-            self._levels[each] = inner + (each.op == "back")
+            self._levels[each] = inner + (each.op in ("back", "mean"))
+        self.means = _Means(self._levels)
         self._backs = [each for each in every if each.op == "back"]
         self._needed_again = [each for each in every if each.op == "product"]
         self.same = frozenset(
@@ -330,11 +393,17 @@ class _Gradients:
             for (gate, operand), e in back.products.items()
             if back.inputs.get(("x", gate)) is e
         )
+        self._ends = {  # when the gradient of a product that is needed again is written
+            each: self._levels[back.products[each.detail, each.args[0]]]
+            for each in self._needed_again
+            if (each.detail, each.args[0]) in back.products
+        }
         # What waits for the last products is left to the step in front, if it is only that step
         # which needs it.
         outputs = [each for _, each in self.outputs()]
         depth = max((self._levels[each] for each in self._backs), default=0)
-        self.stages = max([depth, *(self._levels[each] + 1 for each in outputs), 1])
+        inside = [*outputs, *self.means.all]
+        self.stages = max([depth, *(self._levels[each] + 1 for each in inside), 1])
         if in_registers:
             self.stages = max(depth, 1)
 
@@ -346,14 +415,16 @@ class _Gradients:
         if each.op == "back":
             number = str(self._operand_of(each))
             return self._book.leaf("back", number) if self._levels[each] == at else None
+        if each.op == "mean":
+            return self.means.leaf(each) if at < self.stages else None
         if at == self.stages:
             return (
                 each if each.op == "leaf" and each.detail[0] in (*_AT_ANY_TIME, "before") else None
             )
         if at > 0 and self._in_registers:
             return each if each.op == "leaf" and each.detail[0] in _AT_ANY_TIME else None
-        if each.op == "product":
-            return self.known(each)
+        if each.op == "product":  # its gradient may go where it lies
+            return self.known(each) if at <= self._ends.get(each, at) else None
         return None if at > 0 and each.detail[0] == "gradient" else each
 
     def only_of_step_before(self, operand: Expression) -> bool:

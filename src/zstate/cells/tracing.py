@@ -110,6 +110,11 @@ class Trace:
             found[each] = inner + (each.op == "product")
         return found
 
+    @cached_property
+    def has_means(self) -> bool:
+        """Whether a unit needs the others of its row other than through R."""
+        return any(each.op == "mean" for each in ordered([*self.states, *self.saved]))
+
     @property
     def gives_first_state(self) -> bool:
         """Whether what is saved and the other states determine the first one."""

@@ -13,7 +13,6 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...cells.expressions import ordered
 from ...layout import Layout
 from .calls import plain_options
 from .passes import lacks
@@ -59,8 +58,7 @@ def _by_torch(layout: Layout) -> bool:
     own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
     if not layout.cell_kind.needed <= own:
         return False  # asked of without its parameters
-    trace = layout.cell_kind.forward(layout.descriptor, own, "mask" in layout.present)
-    return any(each.op == "mean" for each in ordered(trace.states))
+    return layout.cell_kind.forward(layout.descriptor, own, "mask" in layout.present).has_means
 
 
 def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
