@@ -55,8 +55,9 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   Rows<R> extra[2];                          // [T][N][extra·H]
   Rows<R> values[2][zstate::kMostOperands];  // [T][N][H]: what R multiplied, where that is not simply a state
   R* sums[2] = {};                           // [vectors of parameters][N][Hp]
-  From *stage_sources[2][zstate::kMostStages][4] = {}, *end_sources[2] = {};
-  From* operand_sources[2][zstate::kMostOperands][2] = {};
+  // Set for the programs that each_program() visits.
+  From *stage_sources[2][zstate::kMostStages][4], *end_sources[2];
+  From* operand_sources[2][zstate::kMostOperands][2];
   E *packed_input[2] = {}, *packed_again[2] = {};
   E *row_scratch = nullptr, *outer_scratch = nullptr, *outer_b = nullptr;
   R* operand_rows = nullptr;  // of each member: two rows of what R multiplied

@@ -39,8 +39,9 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
   E* scratch = nullptr;
   StateE* operands[2][zstate::kMostOperands] = {};  // [2][N][Hp], or [N][Hp]
   R* kept[2][zstate::kMostStates] = {};             // [N][Hp]
-  From* sources[2][zstate::kMostStages][2] = {};    // [1]: at the first step
-  From* first_sources[2] = {};
+  // Set for the stages that there are.
+  From* sources[2][zstate::kMostStages][2];  // [1]: at the first step
+  From* first_sources[2];
 
   Forward(const Problem& problem, const ForwardArrays& arrays) : Base(problem), in(arrays) {
     for (int i = 0; i < stage_count; ++i) make_stage(i);

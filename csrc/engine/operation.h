@@ -139,7 +139,7 @@ struct ScanBase {
   i64 run_size = 0;      // of the scratch memory of a member's programs
   Real *tiles = nullptr, *runs = nullptr;
   MaskRows<S> mask[2], resets[2];
-  const S* own[2][zstate::kMostOwn] = {};
+  const S* own[2][zstate::kMostOwn];  // as many as the cell has
   Real* vectors[2] =
       {};  // [bias of each gate, vectors of parameters][Hp], where they cannot be read in place
   Real* products[2] = {};  // [N][products][Hp]: of a stage, where the weights are not packed
