@@ -46,6 +46,13 @@ def tell_of_cells(listener: Callable[[Cell], object]) -> None:
         listener(each)
 
 
+def announce(cell: Cell) -> None:
+    """Tell the listeners of a new cell."""
+    _defined.add(cell)
+    for listener in _listeners:
+        listener(cell)
+
+
 @dataclass(frozen=True, eq=True, unsafe_hash=False)
 class CellDescriptor(Descriptor):
     """The options of every cell from equations."""
@@ -135,9 +142,7 @@ class MadeCell:
         self.__module__ = getattr(function, "__module__", __name__)
         self.__doc__ = function.__doc__
         self.definition = _defined_cell(label, function, listed, self.initial)
-        _defined.add(self.definition)
-        for listener in _listeners:
-            listener(self.definition)
+        announce(self.definition)
 
     def __call__(
         self,

@@ -15,6 +15,7 @@ from ..cells.decorator import MadeCell
 from ..errors import DTypeError, OptionError, refusal
 from ..layout import describe
 from ..operations import Operation, operations_of
+from .changes import ByState
 from .checks import Lengths, several_states
 from .layer import Hidden
 from .leaf import Proxy, leaf_call
@@ -51,12 +52,20 @@ class Recurrent(Layers):
         heads: int = 1,
         device: Any = None,
         dtype: Any = None,
+        *,
+        zoneout: ByState = 0.0,
+        clip: ByState | None = None,
     ) -> None:
         """The arguments of torch.nn's layers, with:
 
         Args:
             cell: a cell of zstate.cells, or of one's own.
             heads: blocks of units that do not see each other in the recurrent product.
+            zoneout: the probability that a unit keeps its value at a step, while training;
+                otherwise a state is the expectation of that. One number for all states, or
+                {"h": 0.1} for some.
+            clip: a bound b for new values, which stay within ±b: of the state c or, without one,
+                of the first; likewise {"n": 3.0} for others.
         """
         if not isinstance(cell, MadeCell):
             expected = "a cell that @zstate.cells.cell made"
@@ -76,6 +85,8 @@ class Recurrent(Layers):
             device=device,
             dtype=dtype,
             heads=heads,
+            zoneout=zoneout,
+            clip=clip,
             options={},
         )
         begins = [cell.initial.get(each.name, 0.0) for each in cell.definition.states]

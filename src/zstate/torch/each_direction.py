@@ -14,6 +14,7 @@ from torch.nn.functional import linear
 
 from .layer import Hidden, LayerResult, operation_inputs, recurrent_mask
 from .sequences.whole import Sequences
+from .step_values import run_operation
 
 if TYPE_CHECKING:
     from .recurrent import Layers, Weights
@@ -71,7 +72,7 @@ def _scan(
         weights = weights._replace(recurrent=recurrent, input=weight, bias=bias)
         initial = (None, *initial[1:])
     tensors = operation_inputs(module.operation, source, weights, initial, mask, resets)
-    results: tuple[Tensor, ...] = sequences.run(module.operation, tensors, module.one_direction)
+    results: tuple[Tensor, ...] = run_operation(module, tensors, module.one_direction, sequences)
     # Not a slice: torch.compile of 2.6 cannot slice a named tuple.
     results = tuple([results[k] for k in range(len(initial))])
     if projection is not None:

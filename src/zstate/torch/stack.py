@@ -101,7 +101,7 @@ def _run_packed(
     if order is not None:
         initial = tuple(None if s is None else s.index_select(1, order) for s in initial)
         resets = None if resets is None else resets.index_select(1, order)
-    if packed.serves(module.operation, module.descriptor, resets is not None, data):
+    if packed.serves(module.computed, module.descriptor, resets is not None, data):
         known = tuple(sizes.tolist())
         initial = _checked(module, data, known[0], initial)
         sequences = packed.Packed(known)
@@ -146,7 +146,7 @@ def _run_padded(
     if lengths is None:
         return _stack(module, source, initial, WHOLE if resets is None else Whole(resets))
     has_resets = resets is not None
-    if packed.serves(module.operation, module.descriptor, has_resets, source, lengths):
+    if packed.serves(module.computed, module.descriptor, has_resets, source, lengths):
         arranged = packed.from_lengths(lengths, resets)
         if arranged is not None:
             return _run_unpadded(module, source, initial, *arranged)
@@ -175,6 +175,8 @@ def _run_exported(
     module: Layers, source: Tensor, initial: Hidden, lengths: Tensor | None
 ) -> tuple[Tensor, States, None] | None:
     """[T,N,I] through all layers, each a node of ONNX's own; None if those cannot express them."""
+    if not module.is_plain:
+        return None
     words = words_of(module.operation.cell.key, module.descriptor)
     has_mask = module.recurrent_dropout and module.training
     if words is None or has_mask or module.peephole or module.proj_size or module.returns_cells:
