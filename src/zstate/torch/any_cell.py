@@ -5,6 +5,7 @@ T time, N batch, I input_size, H hidden_size, D directions, L layers, G gates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -70,9 +71,6 @@ class Recurrent(Layers):
         if not isinstance(cell, MadeCell):
             expected = "a cell that @zstate.cells.cell made"
             raise DTypeError(refusal("Recurrent", "cell", expected, describe(cell)))
-        if cell.steps:
-            given = f"{cell.__name__} with {' '.join(cell.steps)}"
-            raise OptionError(refusal("Recurrent", "cell", "a cell without values per step", given))
         self.cell = cell
         super().__init__(
             input_size=input_size,
@@ -103,6 +101,7 @@ class Recurrent(Layers):
         states: Any = None,
         lengths: Lengths | None = None,
         resets: Tensor | None = None,
+        steps: Mapping[str, Tensor] | None = None,
     ) -> tuple[Any, Any]:
         """output [T,N,D·H] of the first state, and all states after the last step [D·L,N,H].
 
@@ -113,10 +112,12 @@ class Recurrent(Layers):
             lengths: [N], a tensor or a list: how many steps of each sequence count; None means
                 all.
             resets: [T,N], or [N,T] with batch_first: where step t begins a new sequence.
+            steps: the cell's values per step by their names, each [T,N,H] or what broadcasts to
+                it, [N,T,H] with batch_first; every layer and both directions get the same.
         """
         if isinstance(input, Proxy):
-            return leaf_call(self, input, states, lengths, resets)
-        output, ends, _ = run(self, input, self._each_state(states), lengths, resets)
+            return leaf_call(self, input, states, lengths, resets, steps)
+        output, ends, _ = run(self, input, self._each_state(states), lengths, resets, steps)
         return output, ends[0] if self.states == 1 else ends
 
     def _each_state(self, states: Any) -> Hidden:

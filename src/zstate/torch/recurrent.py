@@ -210,7 +210,8 @@ class Layers(LayerBase):
 
     def _shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
         """The shapes by these names, in the order in which they are made."""
-        rows, wide = len(self.operation.cell.gates) * self.hidden_size, self.hidden_size
+        cell, wide = self.operation.cell, self.hidden_size
+        rows = (len(cell.gates) - len(cell.values)) * wide
         heads = () if self.heads == 1 else (self.heads,)
         recurrent = (*heads, rows // self.heads, (self.proj_size or wide) // self.heads)
         return {"weight_ih": (rows, inputs), "weight_hh": recurrent}
