@@ -133,6 +133,9 @@ class MadeCell:
         label = _checked_label(getattr(function, "__name__", "cell"))
         names = {"gates": gates, "states": states, "parameters": parameters, "steps": steps}
         listed = {what: _listed(label, what, text) for what, text in names.items()}
+        for name in listed["steps"]:
+            if name in listed["gates"]:
+                raise EquationError(f"[{label}] steps: {name!r} is already the name of a gate")
         arguments = (*listed["states"], *listed["parameters"], *listed["steps"])
         _check_arguments(label, function, arguments)
         self.steps = listed["steps"]  # values per step: gates that no weight reaches

@@ -8,12 +8,12 @@ from typing import Any
 from ...cells import CELLS, Cell, MadeCell
 from ...descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ...errors import DTypeError, OptionError, refusal
-from ...extensions import with_heads
+from ...extensions import has_head_axis, with_heads
 from ...layout import describe
 from ...operations import OPERATIONS, Operation, check_saved
 from ..ops import RECURRENT
 from ..ops.recurrent import MADE, operation_of, with_training
-from ..tensor import Node, Tensor
+from ..tensor import Node, Tensor, result_name
 from .core import Core, label_of
 from .step_values import in_type_of, with_step_values
 
@@ -298,12 +298,22 @@ class Recurrent(Core):
             check_saved(operation, tensor_name, tensor, label)
             if tensor is not None or tensor_name in operation.required:
                 passed[tensor_name] = self.own(label, tensor_name, tensor)
-        attributes = {
-            "names": tuple(passed),
-            "descriptor": with_heads(operation, descriptor, heads, label),
-            **more,
-        }
-        return self.add_node(RECURRENT[kind], tuple(passed.values()), attributes, name)
+        found = with_heads(operation, descriptor, heads, label)
+        weight = passed["recurrent_weight"]
+        axis = {"axes": (len(weight.shape) - 3,)}  # of the one head, where it has one
+        has_axis = has_head_axis(operation, weight.shape, found)
+        if has_axis:
+            passed["recurrent_weight"] = self.apply("squeeze", (weight,), axis)
+        attributes = {"names": tuple(passed), "descriptor": found, **more}
+        results = self.add_node(RECURRENT[kind], tuple(passed.values()), attributes, name)
+        if not (has_axis and operation.is_gradient):
+            return results
+        return [
+            self.apply("expand_dims", (each,), axis)
+            if result_name(each) == "recurrent_weight"
+            else each
+            for each in results
+        ]
 
 
 _BUILT_IN: dict[object, Cell] = {key: each for each in CELLS for key in (each, each.name)}
