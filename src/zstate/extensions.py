@@ -7,6 +7,7 @@ T time, N batch, D directions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -62,6 +63,32 @@ def _with_heads(descriptor: AnyDescriptor, heads: int) -> AnyDescriptor:
     if key not in _WITH_HEADS:
         _WITH_HEADS[key] = replace(descriptor, heads=heads)
     return _WITH_HEADS[key]
+
+
+def has_head_axis(
+    operation: Operation, shape: PartialShape, descriptor: AnyDescriptor | None
+) -> bool:
+    """Whether a recurrent weight is in blocks though there is one head: [1,G·H,H], [2,1,G·H,H]."""
+    both = bool(getattr(descriptor, "bidirectional", False))
+    if len(shape) != 3 + both or shape[both] != 1 or getattr(descriptor, "heads", 1) != 1:
+        return False
+    rows, units = shape[-2:]  # of another size, the weight is refused in the shape it came in
+    return rows is None or units is None or rows == len(operation.cell.gates) * units
+
+
+def without_head_axis(
+    run: Callable[..., Any],
+    operation: Operation,
+    tensors: tuple[Any, ...],
+    *options: Any,
+) -> Any:
+    """``run`` on the recurrent weight without the axis of its one head; a gradient has it again."""
+    weight = tensors[1]
+    flat = weight.reshape((*weight.shape[:-3], *weight.shape[-2:]))
+    found = run(operation, (tensors[0], flat, *tensors[2:]), *options)
+    if not operation.is_gradient:
+        return found
+    return found._replace(recurrent_weight=found.recurrent_weight.reshape(weight.shape))
 
 
 def _by_direction(operation: Operation, resets: Any, source: Any, descriptor: AnyDescriptor) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from . import operations as ops
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from .extensions import extended
+from .extensions import extended, has_head_axis, without_head_axis
 from .layout import is_jax_array, is_torch_tensor
 from .operations import AnyArray as Array
 from .operations import (
@@ -43,6 +43,10 @@ def run(
 
     The last of the tensors are the resets, [T,N].
     """
+    shape = getattr(tensors[1], "shape", ())
+    if len(shape) > 2 and heads == 1 and has_head_axis(operation, shape, descriptor):
+        found = without_head_axis(run, operation, tensors, descriptor, backend)
+        return cast(ops.AnyResult, found)
     if tensors[-1] is not None or heads != 1:
         tensors, descriptor = extended(operation, tensors, descriptor, heads)
     # First of all, since torch.compile follows a call on its tensors into here.
@@ -60,10 +64,10 @@ def run(
         known = run_known(operation, tensors, descriptor)
         if known is not None:
             return known
-    run = prepare(operation, tensors, descriptor, backend).run
-    results = run(tensors)
+    prepared = prepare(operation, tensors, descriptor, backend).run
+    results = prepared(tensors)
     if backend is None:
-        remember_call(operation, tensors, descriptor, run)
+        remember_call(operation, tensors, descriptor, prepared)
     named = type(results) is operation.result
     return cast(ops.AnyResult, results if named else operation.result(*results))
 

@@ -24,6 +24,7 @@ class StepValues(NamedTuple):
     names: tuple[str, ...]
     gates: int
     directions: int
+    by_gate: tuple[str, ...] = ()  # the cell's parameters with a vector per gate
 
     def inner(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """The inputs of the cell with further gates, in the type of the arithmetic."""
@@ -37,6 +38,9 @@ class StepValues(NamedTuple):
         values = [self._whole(name, wide.pop(name), gates) for name in self.names]
         wide["source"] = self._joined(xp, gates, values)
         wide["recurrent_weight"] = self._longer(xp, wide["recurrent_weight"])
+        for name in self.by_gate:
+            if name in wide:
+                wide[name] = self._longer_parameter(xp, wide[name])
         return wide
 
     def outer(self, given: Mapping[str, Value], found: Mapping[str, Value]) -> dict[str, Value]:
@@ -88,6 +92,12 @@ class StepValues(NamedTuple):
         *lead, rows, units = weight.shape
         zeros = xp.zeros((*lead, len(self.names) * units, units), weight.dtype)
         return xp.concat([weight.reshape((*lead, rows, units)), zeros], -2)
+
+    def _longer_parameter(self, xp: Namespace, value: Value) -> Value:
+        """[D·(G+K)·H]."""
+        rows = value.reshape((self.directions, self.gates, -1))
+        zeros = xp.zeros((self.directions, len(self.names), rows.shape[-1]), rows.dtype)
+        return xp.concat([rows, zeros], -2).reshape((-1,))
 
 
 def check_values(label: str, names: tuple[str, ...], given: Mapping[str, Any]) -> None:

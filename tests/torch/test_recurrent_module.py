@@ -587,11 +587,6 @@ def named_as_a_weight() -> MadeCell:
     return own
 
 
-@cells.cell(gates="z", steps="k")
-def leaky(x, R, h, k):
-    return k * h + (1 - k) * cells.tanh(x.z + R.z @ h)
-
-
 X = torch.randn(T, N, I)
 Y = torch.randn(1, N, H)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -604,10 +599,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a parameter of a weight's name": (
         lambda: zt.Recurrent(named_as_a_weight(), I, H),
         "[Recurrent] cell: expected a cell whose parameters have other names than the layer's own",
-    ),
-    "values per step": (
-        lambda: zt.Recurrent(leaky, I, H),
-        "[Recurrent] cell: expected a cell without values per step, got leaky with k",
     ),
     "no units": (lambda: zt.Recurrent(gru, I, 0), "hidden_size: expected at least 1, got 0"),
     "half a unit": (lambda: zt.Recurrent(gru, I, 1.5), "hidden_size: expected an integer"),

@@ -46,6 +46,13 @@ def tell_of_cells(listener: Callable[[Cell], object]) -> None:
         listener(each)
 
 
+def announce(cell: Cell) -> None:
+    """Tell the listeners of a new cell."""
+    _defined.add(cell)
+    for listener in _listeners:
+        listener(cell)
+
+
 @dataclass(frozen=True, eq=True, unsafe_hash=False)
 class CellDescriptor(Descriptor):
     """The options of every cell from equations."""
@@ -126,6 +133,9 @@ class MadeCell:
         label = _checked_label(getattr(function, "__name__", "cell"))
         names = {"gates": gates, "states": states, "parameters": parameters, "steps": steps}
         listed = {what: _listed(label, what, text) for what, text in names.items()}
+        for name in listed["steps"]:
+            if name in listed["gates"]:
+                raise EquationError(f"[{label}] steps: {name!r} is already the name of a gate")
         arguments = (*listed["states"], *listed["parameters"], *listed["steps"])
         _check_arguments(label, function, arguments)
         self.steps = listed["steps"]  # values per step: gates that no weight reaches
@@ -135,9 +145,7 @@ class MadeCell:
         self.__module__ = getattr(function, "__module__", __name__)
         self.__doc__ = function.__doc__
         self.definition = _defined_cell(label, function, listed, self.initial)
-        _defined.add(self.definition)
-        for listener in _listeners:
-            listener(self.definition)
+        announce(self.definition)
 
     def __call__(
         self,

@@ -138,6 +138,10 @@ def _torch(module: Any) -> list[Piece] | None:
             raise OptionError(refusal("load", "weights", expected, where))
         if kind is None:
             continue
+        if getattr(part, "changes", None) is not None:
+            expected = "layers without zoneout and clip, which no other format has"
+            where = f"{path or 'the model'} ({type(part).__name__})"
+            raise OptionError(refusal("load", "weights", expected, where))
         facts, options = {}, {}
         ours = getattr(part, "descriptor", getattr(part, "_descriptor", None))
         if isinstance(ours, Descriptor):  # zstate.torch's own options

@@ -18,7 +18,7 @@ from ..cells import CELLS, Cell
 from ..cells.decorator import tell_of_cells
 from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ..errors import BackendError, DTypeError, ShapeError, refusal
-from ..extensions import extended
+from ..extensions import extended, has_head_axis, without_head_axis
 from ..layout import (
     Layout,
     brackets,
@@ -58,6 +58,10 @@ def run(
     heads: int = 1,
 ) -> AnyResult:
     """A call of the functional interface; the last of the tensors are the resets, [T,N]."""
+    shape = getattr(tensors[1], "shape", ())
+    if heads == 1 and has_head_axis(operation, shape, descriptor):
+        rest = (descriptor, backend, lengths)
+        return cast(AnyResult, without_head_axis(run, operation, tensors, *rest))
     if tensors[-1] is not None or heads != 1:
         tensors, descriptor = extended(operation, tensors, descriptor, heads)
     return traced(operation, tensors, descriptor, backend, lengths)

@@ -5,6 +5,7 @@ T time, N batch, I input_size, H hidden_size, D directions, L layers, G gates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..cells.decorator import MadeCell
 from ..errors import DTypeError, OptionError, refusal
 from ..layout import describe
 from ..operations import Operation, operations_of
+from .changes import ByState
 from .checks import Lengths, several_states
 from .layer import Hidden
 from .leaf import Proxy, leaf_call
@@ -51,19 +53,24 @@ class Recurrent(Layers):
         heads: int = 1,
         device: Any = None,
         dtype: Any = None,
+        *,
+        zoneout: ByState = 0.0,
+        clip: ByState | None = None,
     ) -> None:
         """The arguments of torch.nn's layers, with:
 
         Args:
             cell: a cell of zstate.cells, or of one's own.
             heads: blocks of units that do not see each other in the recurrent product.
+            zoneout: the probability that a unit keeps its value at a step, while training;
+                otherwise a state is the expectation of that. One number for all states, or
+                {"h": 0.1} for some.
+            clip: a bound b for new values, which stay within ±b: of the state c or, without one,
+                of the first; likewise {"n": 3.0} for others.
         """
         if not isinstance(cell, MadeCell):
             expected = "a cell that @zstate.cells.cell made"
             raise DTypeError(refusal("Recurrent", "cell", expected, describe(cell)))
-        if cell.steps:
-            given = f"{cell.__name__} with {' '.join(cell.steps)}"
-            raise OptionError(refusal("Recurrent", "cell", "a cell without values per step", given))
         self.cell = cell
         super().__init__(
             input_size=input_size,
@@ -76,6 +83,8 @@ class Recurrent(Layers):
             device=device,
             dtype=dtype,
             heads=heads,
+            zoneout=zoneout,
+            clip=clip,
             options={},
         )
         begins = [cell.initial.get(each.name, 0.0) for each in cell.definition.states]
@@ -92,6 +101,7 @@ class Recurrent(Layers):
         states: Any = None,
         lengths: Lengths | None = None,
         resets: Tensor | None = None,
+        steps: Mapping[str, Tensor] | None = None,
     ) -> tuple[Any, Any]:
         """output [T,N,D·H] of the first state, and all states after the last step [D·L,N,H].
 
@@ -102,10 +112,12 @@ class Recurrent(Layers):
             lengths: [N], a tensor or a list: how many steps of each sequence count; None means
                 all.
             resets: [T,N], or [N,T] with batch_first: where step t begins a new sequence.
+            steps: the cell's values per step by their names, each [T,N,H] or what broadcasts to
+                it, [N,T,H] with batch_first; every layer and both directions get the same.
         """
         if isinstance(input, Proxy):
-            return leaf_call(self, input, states, lengths, resets)
-        output, ends, _ = run(self, input, self._each_state(states), lengths, resets)
+            return leaf_call(self, input, states, lengths, resets, steps)
+        output, ends, _ = run(self, input, self._each_state(states), lengths, resets, steps)
         return output, ends[0] if self.states == 1 else ends
 
     def _each_state(self, states: Any) -> Hidden:

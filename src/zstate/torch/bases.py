@@ -23,6 +23,8 @@ _OURS = {
     "reset_after": True,
     "cell": None,
     "heads": 1,
+    "zoneout": 0.0,
+    "clip": None,
 }
 
 

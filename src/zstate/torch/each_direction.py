@@ -14,6 +14,7 @@ from torch.nn.functional import linear
 
 from .layer import Hidden, LayerResult, operation_inputs, recurrent_mask
 from .sequences.whole import Sequences
+from .step_values import run_operation
 
 if TYPE_CHECKING:
     from .recurrent import Layers, Weights
@@ -31,7 +32,7 @@ def run_each_direction(
         turned = source if index == 0 else sequences.turn(source)
         mask = recurrent_mask(module, source, sequences, 1)
         resets = _resets(sequences, index)
-        results = _scan(module, turned, weights, firsts, mask, resets, sequences)
+        results = _scan(module, turned, weights, firsts, mask, resets, sequences, index == 1)
         pairs = zip(results, firsts, strict=True)
         ends.append([sequences.last(result, first) for result, first in pairs])
         if index == 1:
@@ -60,6 +61,7 @@ def _scan(
     mask: Tensor | None,
     resets: Tensor | None,
     sequences: Sequences,
+    is_turned: bool,
 ) -> tuple[Tensor, ...]:
     """Every state [T,N,H] of one direction; ``initial`` [N,H]."""
     projection, first = weights.projection, initial[0]
@@ -71,7 +73,8 @@ def _scan(
         weights = weights._replace(recurrent=recurrent, input=weight, bias=bias)
         initial = (None, *initial[1:])
     tensors = operation_inputs(module.operation, source, weights, initial, mask, resets)
-    results: tuple[Tensor, ...] = sequences.run(module.operation, tensors, module.one_direction)
+    descriptor = module.one_direction
+    results: tuple[Tensor, ...] = run_operation(module, tensors, descriptor, sequences, is_turned)
     # Not a slice: torch.compile of 2.6 cannot slice a named tuple.
     results = tuple([results[k] for k in range(len(initial))])
     if projection is not None:

@@ -25,6 +25,7 @@ from .gradient_pairs import pair_of
 from .private import is_tracing
 from .recurrent import Weights
 from .sequences.whole import WHOLE, Sequences
+from .step_values import run_operation
 from .tensors import compute
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def run_in_one_call(
     if module.recurrent_dropout:
         mask = recurrent_mask(module, source, sequences, module.directions)
     tensors = (source, mask, sequences.resets, *initial, *module.layer_parameters(layer))
-    route = choose("layer", tensors) if sequences.is_whole else Route.DISPATCHED
+    as_one = module.is_plain and sequences.is_whole
+    route = choose("layer", tensors) if as_one else Route.DISPATCHED
     results: Any
     if route is Route.RECORDED:
         results = Recorded.apply(LayerStep(module), *tensors)
@@ -107,7 +109,7 @@ def run_in_one_call(
 
 def _in_steps(module: Layers, tensors: Tensors, sequences: Sequences) -> Tensors:
     """The same by operators that autograd, and whoever else is there, sees one by one."""
-    results = sequences.run(module.operation, _inputs(module, tensors), module.descriptor)
+    results = run_operation(module, _inputs(module, tensors), module.descriptor, sequences)
     return _outputs(module, results, _initial(module, tensors), sequences)
 
 

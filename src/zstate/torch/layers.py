@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import operations
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
+from .changes import ByState
 from .checks import Lengths, two_states
 from .leaf import Proxy, leaf_call
 from .parameters import Activations
@@ -74,6 +75,8 @@ class RNN(_OneState):
         recurrent_dropout: float = 0.0,
         recurrent_dropout_per_step: bool = False,
         activations: Activations | None = None,
+        zoneout: ByState = 0.0,
+        clip: ByState | None = None,
     ) -> None:
         """The arguments of torch.nn.RNN, then:
 
@@ -82,6 +85,9 @@ class RNN(_OneState):
                 recurrent weight, while training; one mask for a whole sequence.
             recurrent_dropout_per_step: a new mask at every step.
             activations: one activation instead of ``nonlinearity``.
+            zoneout: the probability that a unit of h keeps its value at a step, while training;
+                otherwise h is the expectation of that.
+            clip: h[t] stays within ±clip.
         """
         if nonlinearity not in ("tanh", "relu"):
             raise OptionError(
@@ -100,6 +106,8 @@ class RNN(_OneState):
             recurrent_dropout=recurrent_dropout,
             recurrent_dropout_per_step=recurrent_dropout_per_step,
             activations=activations,
+            zoneout=zoneout,
+            clip=clip,
             options={"activation": Activation[nonlinearity.upper()]},
         )
         self.nonlinearity = nonlinearity
@@ -140,6 +148,8 @@ class GRU(_OneState):
         recurrent_dropout_per_step: bool = False,
         activations: Activations | None = None,
         reset_after: bool = True,
+        zoneout: ByState = 0.0,
+        clip: ByState | None = None,
     ) -> None:
         """The arguments of torch.nn.GRU, then:
 
@@ -150,6 +160,9 @@ class GRU(_OneState):
             activations: of the update, reset and output gate, or some by the descriptor's names.
             reset_after: whether the reset gate works after the recurrent product, as in torch.nn,
                 or in front of it, as in the paper.
+            zoneout: the probability that a unit of h keeps its value at a step, while training;
+                otherwise h is the expectation of that.
+            clip: h[t] stays within ±clip.
         """
         super().__init__(
             input_size=input_size,
@@ -164,6 +177,8 @@ class GRU(_OneState):
             recurrent_dropout=recurrent_dropout,
             recurrent_dropout_per_step=recurrent_dropout_per_step,
             activations=activations,
+            zoneout=zoneout,
+            clip=clip,
             options={"reset_gate_first": True, "reset_after": reset_after},
         )
         self.reset_after = reset_after
@@ -205,6 +220,8 @@ class LSTM(BuiltIn):
         activations: Activations | None = None,
         return_cells: bool = False,
         peephole_on_new_cell: bool = False,
+        zoneout: ByState = 0.0,
+        clip: ByState | None = None,
     ) -> None:
         """The arguments of torch.nn.LSTM, then:
 
@@ -217,6 +234,10 @@ class LSTM(BuiltIn):
                 descriptor's names.
             return_cells: also return c[t] of the last layer for every step.
             peephole_on_new_cell: let the output gate's peephole see c[t] instead, as in ONNX.
+            zoneout: the probability that a unit of h or c keeps its value at a step, while
+                training; otherwise both are the expectation of that. {"h": 0.1, "c": 0.5} says it
+                by state.
+            clip: c[t] stays within ±clip, in front of h[t] = o·f(c[t]); likewise by state.
         """
         super().__init__(
             input_size=input_size,
@@ -231,6 +252,8 @@ class LSTM(BuiltIn):
             recurrent_dropout=recurrent_dropout,
             recurrent_dropout_per_step=recurrent_dropout_per_step,
             activations=activations,
+            zoneout=zoneout,
+            clip=clip,
             proj_size=proj_size,
             peephole=peephole,
             options={"produce_cell": True, "peephole_on_new_cell": peephole_on_new_cell},

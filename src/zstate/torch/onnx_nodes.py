@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cells.decorator import CellDescriptor
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
 from ..layout import gate_order
@@ -48,8 +49,12 @@ def check_export(operation: Operation) -> None:
     exporter would not say how to go on."""
     traced = is_tracing() and torch.onnx.is_in_onnx_export()
     if operation.key not in OPERATIONS and (traced or is_exporting()):
-        expected = "a built-in cell, as no translation of equations is there yet"
-        given = "a cell from equations"
+        if operation.cell.descriptor is CellDescriptor:
+            expected = "a built-in cell, as no translation of equations is there yet"
+            given = "a cell from equations"
+        else:
+            expected = "a layer without zoneout and clip, which ONNX's nodes do not have"
+            given = "one with them"
         raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
     if traced:
         way, given = "dynamo=True", "an operator that ONNX does not have"

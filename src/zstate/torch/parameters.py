@@ -65,6 +65,8 @@ _DEFAULTS = {
     "return_cells": False,
     "activations": None,
     "heads": 1,
+    "zoneout": 0.0,
+    "clip": None,
 }
 
 

@@ -6,16 +6,19 @@ H hidden_size, P proj_size or H, G gates, D directions.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..cells.variants import Changes, variant, variant_of_key
 from ..descriptors import AnyDescriptor
 from ..errors import DTypeError, OptionError, refusal
-from ..operations import Operation
+from ..operations import Operation, operations_of
 from .bases import LayerBase
+from .changes import ByState, checked_changes
 from .parameters import (
     Activations,
     activation_options,
@@ -24,6 +27,8 @@ from .parameters import (
     reset_parameters,
 )
 from .private import parameter
+
+_CHANGING = ("zoneout", "clip")
 
 
 class Weights(NamedTuple):
@@ -60,6 +65,10 @@ class Layers(LayerBase):
     """What all layers share."""
 
     operation: ClassVar[Operation]
+    zoneout: ByState
+    clip: ByState | None
+    changes: Changes | None = None  # what zoneout and clip come to
+    is_plain = True  # whether a call computes the operation, without changes or values per step
 
     def __init__(
         self,
@@ -79,6 +88,8 @@ class Layers(LayerBase):
         proj_size: int = 0,
         peephole: bool = False,
         heads: int = 1,
+        zoneout: ByState = 0.0,
+        clip: ByState | None = None,
         options: dict[str, Any],
     ) -> None:
         """``options``: the descriptor's, as torch.nn's layer has them."""
@@ -96,7 +107,10 @@ class Layers(LayerBase):
         self.peephole = peephole
         self.heads = heads
         self.activations = activations
+        self.zoneout = zoneout
+        self.clip = clip
         self._check_options()
+        self._change(self.zoneout, self.clip)
         cell = self.operation.cell
         kind: Any = cell.descriptor
         options = options | activation_options(type(self).__name__, kind, activations)
@@ -152,6 +166,38 @@ class Layers(LayerBase):
                 stacklevel=4,
             )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CHANGING:
+            value = dict(value) if isinstance(value, Mapping) else value
+            if "changes" in self.__dict__:  # the layer is made, and its option set anew
+                self._change(*(value if n == name else getattr(self, n) for n in _CHANGING))
+        super().__setattr__(name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A layer from a pickle: its cell's variants may not be there yet."""
+        super().__setstate__(state)
+        self._make_variants()
+
+    def _change(self, zoneout: ByState, clip: ByState | None) -> None:
+        cell, name = self.operation.cell, type(self).__name__
+        self.changes = checked_changes(name, cell, bool(self.proj_size), zoneout, clip)
+        self.is_plain = self.changes is None and not cell.values
+        self._make_variants()
+
+    def _make_variants(self) -> None:
+        """At once: no operator can be defined inside torch.compile."""
+        if self.changes is not None:
+            cell, changes = self.operation.cell, self.changes
+            self._variants = [variant(cell, changes, drawn).key for drawn in (False, True)]
+
+    @property
+    def computed(self) -> Operation:
+        """What a call computes: the operation or, with changes, that of the cell's variant."""
+        if self.changes is None:
+            return self.operation
+        key = self._variants[self.training]
+        return operations_of(variant_of_key(self.operation.cell, key))[0]
+
     @property
     def directions(self) -> int:
         """1 or 2."""
@@ -164,7 +210,8 @@ class Layers(LayerBase):
 
     def _shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
         """The shapes by these names, in the order in which they are made."""
-        rows, wide = len(self.operation.cell.gates) * self.hidden_size, self.hidden_size
+        cell, wide = self.operation.cell, self.hidden_size
+        rows = (len(cell.gates) - len(cell.values)) * wide
         heads = () if self.heads == 1 else (self.heads,)
         recurrent = (*heads, rows // self.heads, (self.proj_size or wide) // self.heads)
         return {"weight_ih": (rows, inputs), "weight_hh": recurrent}

@@ -5,6 +5,7 @@ T time, N batch, I input_size, H hidden_size, P proj_size or H, D directions, L 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from .sequences import packed
 from .sequences.padded import Padded
 from .sequences.rows import put_rows, take_rows
 from .sequences.whole import WHOLE, Sequences, Whole
+from .step_values import values_of_caller
 
 States = tuple[Tensor, ...]  # every state after the last step: [D·L,N,·] each
 
@@ -42,6 +44,7 @@ def run(
     initial: Hidden,
     lengths: Lengths | None,
     resets: Tensor | None = None,
+    steps: Mapping[str, Tensor] | None = None,
 ) -> tuple[Any, States, Any]:
     """output, the last states [D·L,N,·], and the last layer's cells or None."""
     # Every call of one step pays for what stands here: no function is called without need.
@@ -52,17 +55,20 @@ def run(
     if resets is not None:
         check_tensor(module, "resets", resets)
     if isinstance(input, PackedSequence):
-        return _run_packed(module, input, initial, lengths, resets)
+        return _run_packed(module, input, initial, lengths, resets, steps)
     if not isinstance(input, Tensor) or input.is_nested:
         check_tensor(module, "input", input)
     if lengths is not None:
         lengths = as_lengths(module, lengths)
     axes = input.dim()
+    values = None
+    if (steps is not None or not module.is_plain) and axes in (2, 3):
+        values = values_of_caller(module, steps, input, tuple(input.shape[:-1]))
     if axes == 3:
         if not module.batch_first:
-            return _run_padded(module, input, initial, lengths, resets)
-        resets = _time_major(module, resets)
-        output, ends, cells = _run_padded(module, input.transpose(0, 1), initial, lengths, resets)
+            return _run_padded(module, input, initial, lengths, resets, values)
+        resets, source = _time_major(module, resets), input.transpose(0, 1)
+        output, ends, cells = _run_padded(module, source, initial, lengths, resets, values)
         return output.transpose(0, 1), ends, None if cells is None else cells.transpose(0, 1)
     if axes != 2:
         expected = "2 axes (one sequence) or 3"
@@ -71,7 +77,8 @@ def run(
     initial = tuple(None if state is None else state.unsqueeze(1) for state in initial)
     lengths = None if lengths is None else lengths.reshape(1)
     resets = None if resets is None else resets.unsqueeze(-1)
-    output, ends, cells = _run_padded(module, input.unsqueeze(1), initial, lengths, resets)
+    source = input.unsqueeze(1)
+    output, ends, cells = _run_padded(module, source, initial, lengths, resets, values)
     cells = None if cells is None else cells.squeeze(1)
     return output.squeeze(1), tuple(end.squeeze(1) for end in ends), cells
 
@@ -89,6 +96,7 @@ def _run_packed(
     initial: Hidden,
     lengths: Lengths | None,
     resets: Tensor | None,
+    steps: Mapping[str, Tensor] | None,
 ) -> tuple[Any, States, Any]:
     if lengths is not None:
         expected = "none with a PackedSequence, which has its own"
@@ -96,22 +104,29 @@ def _run_packed(
     data, sizes, order, back = input
     # In the order of the packed batch, longest first; the states go there and back.
     resets = _time_major(module, resets)
+    size = (len(sizes), int(sizes[0]))
     if resets is not None:
-        check_resets(module, resets, (len(sizes), int(sizes[0])))
+        check_resets(module, resets, size)
+    values = values_of_caller(module, steps, data, size[::-1] if module.batch_first else size)
     if order is not None:
+        values = {name: value.index_select(1, order) for name, value in values.items()}
         initial = tuple(None if s is None else s.index_select(1, order) for s in initial)
         resets = None if resets is None else resets.index_select(1, order)
-    if packed.serves(module.operation, module.descriptor, resets is not None, data):
+    if packed.serves(module.computed, module.descriptor, resets is not None, data):
         known = tuple(sizes.tolist())
         initial = _checked(module, data, known[0], initial)
         sequences = packed.Packed(known)
         if resets is not None:
             own = _by_direction(module, resets, data, sequences.lengths)
             sequences.resets = pack_padded_sequence(own, sequences.lengths).data
+        sequences.values = {
+            name: pack_padded_sequence(value, sequences.lengths).data
+            for name, value in values.items()
+        }
         output, ends, cells = _stack(module, data, initial, sequences)
     else:
         source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
-        output, ends, cells = _run_padded(module, source, initial, own_lengths, resets)
+        output, ends, cells = _run_padded(module, source, initial, own_lengths, resets, values)
         output = pack_padded_sequence(output, own_lengths).data
         cells = None if cells is None else pack_padded_sequence(cells, own_lengths).data
     if back is not None:
@@ -128,6 +143,7 @@ def _run_padded(
     initial: Hidden,
     lengths: Tensor | None,
     resets: Tensor | None,
+    values: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, States, Tensor | None]:
     """[T,N,I] through all layers."""
     steps, batch, _ = source.shape
@@ -144,13 +160,17 @@ def _run_padded(
         check_resets(module, resets, (steps, batch))
         resets = _by_direction(module, resets, source, lengths)
     if lengths is None:
-        return _stack(module, source, initial, WHOLE if resets is None else Whole(resets))
+        plain = resets is None and not values
+        return _stack(module, source, initial, WHOLE if plain else Whole(resets, values))
     has_resets = resets is not None
-    if packed.serves(module.operation, module.descriptor, has_resets, source, lengths):
+    if packed.serves(module.computed, module.descriptor, has_resets, source, lengths):
         arranged = packed.from_lengths(lengths, resets)
         if arranged is not None:
+            rows = arranged[1].rows
+            arranged[0].values = {n: take_rows(each, rows) for n, each in (values or {}).items()}
             return _run_unpadded(module, source, initial, *arranged)
     sequences = Padded(lengths, steps, resets)
+    sequences.values = {name: sequences.held(each) for name, each in (values or {}).items()}
     output, ends, cells = _stack(module, sequences.only_inside(source), initial, sequences)
     cells = None if cells is None else sequences.only_inside(cells)
     return sequences.only_inside(output), ends, cells
@@ -175,6 +195,8 @@ def _run_exported(
     module: Layers, source: Tensor, initial: Hidden, lengths: Tensor | None
 ) -> tuple[Tensor, States, None] | None:
     """[T,N,I] through all layers, each a node of ONNX's own; None if those cannot express them."""
+    if not module.is_plain:
+        return None
     words = words_of(module.operation.cell.key, module.descriptor)
     has_mask = module.recurrent_dropout and module.training
     if words is None or has_mask or module.peephole or module.proj_size or module.returns_cells:

@@ -8,13 +8,14 @@ from typing import Any
 from ...cells import CELLS, Cell, MadeCell
 from ...descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ...errors import DTypeError, OptionError, refusal
-from ...extensions import with_heads
+from ...extensions import has_head_axis, with_heads
 from ...layout import describe
 from ...operations import OPERATIONS, Operation, check_saved
 from ..ops import RECURRENT
 from ..ops.recurrent import MADE, operation_of, with_training
-from ..tensor import Node, Tensor
+from ..tensor import Node, Tensor, result_name
 from .core import Core, label_of
+from .step_values import in_type_of, with_step_values
 
 
 class Recurrent(Core):
@@ -186,7 +187,8 @@ class Recurrent(Core):
 
         ``cell`` is one from equations (:func:`zstate.cells.cell`), or a built-in one or its name,
         which gives what its own method gives. ``tensors`` are initial states, init_<state>
-        [N,D·H], and the cell's own parameters by their names. Shapes as in a call of the cell.
+        [N,D·H], and the cell's own parameters and values per step by their names. Shapes as in a
+        call of the cell.
 
         Example:
             >>> import numpy as np
@@ -248,16 +250,27 @@ class Recurrent(Core):
             raise DTypeError(refusal(label, "cell", expected, describe(cell)))
         more: dict[str, Any] = {} if built_in else {"cell": cell}
         operation = operation_of(kind, more)
-        if isinstance(cell, MadeCell) and cell.steps:
-            expected = "a cell without values per step"
-            raise OptionError(refusal(label, "cell", expected, f"{cell.__name__} with some"))
+        steps = cell.steps if isinstance(cell, MadeCell) else ()
+        if steps and operation.is_gradient:
+            expected = "a cell without values per step, or graph.gradients, which has theirs too"
+            raise OptionError(refusal(label, "cell", expected, f"{operation.name} with some"))
         for each, tensor in tensors.items():
-            if each not in operation.inputs and tensor is not None:
-                one_of = f"one of {', '.join(operation.inputs)}"
+            if each not in (*operation.inputs, *steps) and tensor is not None:
+                one_of = f"one of {', '.join((*operation.inputs, *steps))}"
                 raise OptionError(refusal(label, each, one_of, "another name"))
-        given = [tensors.get(each) for each in operation.inputs]
         descriptor: Any = operation.cell.descriptor(**options)
-        return self._recurrent(kind, given, descriptor, name, heads, more)
+        if steps:
+            descriptor = with_heads(operation, descriptor, heads, label)
+            required = (*operation.required, *steps)
+            passed = {
+                each: self.own(label, each, tensors.get(each))
+                for each in (*operation.inputs, *steps)
+                if tensors.get(each) is not None or each in required
+            }
+            tensors = with_step_values(self, label, operation.cell, passed, descriptor)
+        given = [tensors.get(each) for each in operation.inputs]
+        found = self._recurrent(kind, given, descriptor, name, heads, more)
+        return in_type_of(self, found, passed["source"]) if steps else found
 
     def training_twin(self, node: Node) -> Node:
         """The recurrent node itself if it keeps its training state, else its twin that does."""
@@ -285,12 +298,22 @@ class Recurrent(Core):
             check_saved(operation, tensor_name, tensor, label)
             if tensor is not None or tensor_name in operation.required:
                 passed[tensor_name] = self.own(label, tensor_name, tensor)
-        attributes = {
-            "names": tuple(passed),
-            "descriptor": with_heads(operation, descriptor, heads, label),
-            **more,
-        }
-        return self.add_node(RECURRENT[kind], tuple(passed.values()), attributes, name)
+        found = with_heads(operation, descriptor, heads, label)
+        weight = passed["recurrent_weight"]
+        axis = {"axes": (len(weight.shape) - 3,)}  # of the one head, where it has one
+        has_axis = has_head_axis(operation, weight.shape, found)
+        if has_axis:
+            passed["recurrent_weight"] = self.apply("squeeze", (weight,), axis)
+        attributes = {"names": tuple(passed), "descriptor": found, **more}
+        results = self.add_node(RECURRENT[kind], tuple(passed.values()), attributes, name)
+        if not (has_axis and operation.is_gradient):
+            return results
+        return [
+            self.apply("expand_dims", (each,), axis)
+            if result_name(each) == "recurrent_weight"
+            else each
+            for each in results
+        ]
 
 
 _BUILT_IN: dict[object, Cell] = {key: each for each in CELLS for key in (each, each.name)}

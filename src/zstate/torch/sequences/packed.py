@@ -7,7 +7,7 @@ it does not give (gradients of gradients) comes sequence by sequence from the op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -46,6 +46,7 @@ class Packed:
     def __init__(self, sizes: tuple[int, ...], resets: Tensor | None = None) -> None:
         self.sizes = sizes  # [T], of the batch
         self.resets = resets  # [M,D]
+        self.values: Mapping[str, Tensor] = {}  # [M,F]
         # How many steps each sequence has, [N], and the first row of each step, [T].
         self._lengths: Any = (np.array(sizes)[:, None] > np.arange(sizes[0])).sum(0)
         self._starts: Any = np.cumsum(sizes) - sizes

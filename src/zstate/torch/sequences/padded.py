@@ -8,6 +8,7 @@ give. The reverse direction reads each sequence turned round within its length.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class Padded:
 
     def __init__(self, lengths: Tensor, steps: int, resets: Tensor | None = None) -> None:
         self.resets = resets
+        self.values: Mapping[str, Tensor] = {}
         times = torch.arange(steps, device=lengths.device)
         self._lengths = lengths  # [N]
         self._inside = (times[:, None] < lengths)[:, :, None]  # [T,N,1]
@@ -56,6 +58,13 @@ class Padded:
     def only_inside(self, steps: Tensor) -> Tensor:
         """[T,N,F] with zeros past each sequence's end."""
         return steps.masked_fill(~self._inside, 0)
+
+    def held(self, steps: Tensor) -> Tensor:
+        """[T,N,F] with each sequence's last step in its padding, 1 if there is none: values per
+        step of which nothing is known but that a cell computes with them."""
+        times = torch.arange(len(steps), device=steps.device)[:, None]
+        places = times.minimum((self._lengths - 1).clamp(min=0))[:, :, None].expand(steps.shape)
+        return steps.gather(0, places).masked_fill((self._lengths <= 0)[:, None], 1)
 
     def turn(self, steps: Tensor) -> Tensor:
         """Each sequence of [T,N,F] turned round within its length; the padding stays in place."""

@@ -5,6 +5,7 @@ T time, N batch, F any number of features.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -23,6 +24,8 @@ class Sequences(Protocol):
     @property
     def resets(self) -> Tensor | None: ...  # [T,N,D], above 0 where a direction begins anew
     @property
+    def values(self) -> Mapping[str, Tensor]: ...  # per step, [T,N,F] of one direction
+    @property
     def both_at_once(self) -> bool: ...  # whether one call computes both directions
     def size(self, source: Tensor) -> tuple[int, int]: ...
     def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any: ...
@@ -36,8 +39,11 @@ class Whole:
     is_whole = True
     both_at_once = True
 
-    def __init__(self, resets: Tensor | None = None) -> None:
+    def __init__(
+        self, resets: Tensor | None = None, values: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.resets = resets
+        self.values = values or {}
 
     def size(self, source: Tensor) -> tuple[int, int]:
         """T and N."""
