@@ -190,3 +190,44 @@ def test_peepholes(on_new_cell: bool, tmp_path: Path) -> None:
     layer = zt.LSTM(I, H, peephole=True, peephole_on_new_cell=on_new_cell)
     kinds = check(Model(layer, H, False), {"x": torch.randn(T, N, I)}, None, tmp_path / "m.onnx")
     assert "Scan" in kinds and "LSTM" not in kinds  # ONNX has no peephole on the cell gate
+
+
+class WithResets(torch.nn.Module):
+    """A layer that begins anew in the middle of its rows."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any, resets: Any, lengths: Any = None) -> Any:
+        return self.layer(x, lengths=lengths, resets=resets)
+
+
+@pytest.mark.parametrize("with_lengths", [False, True])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_resets(kind: str, with_lengths: bool, tmp_path: Path) -> None:
+    feeds = {"x": torch.randn(T, N, I), "resets": torch.rand(T, N) < 0.4}
+    steps, batch = torch.export.Dim("T"), torch.export.Dim("N")
+    dynamic = {name: {0: steps, 1: batch} for name in feeds}
+    if with_lengths:
+        feeds["lengths"], dynamic["lengths"] = LENGTHS, {0: batch}
+    layer = getattr(zt, kind)(I, H, bidirectional=with_lengths)
+    assert "Scan" in check(WithResets(layer), feeds, dynamic, tmp_path / "m.onnx")
+
+
+class InBlocks(torch.nn.Module):
+    """A recurrent weight of heads."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads, units = heads, 6 // heads
+        self.weight = torch.nn.Parameter(torch.empty(heads, 3 * units, units))
+
+    def forward(self, x: Any) -> Any:
+        return zs.gru(x, self.weight, heads=self.heads).state
+
+
+@pytest.mark.parametrize("heads", [2, 6])
+def test_heads(heads: int, tmp_path: Path) -> None:
+    feeds = {"x": torch.randn(T, N, 18)}
+    assert "Scan" in check(InBlocks(heads), feeds, None, tmp_path / "m.onnx")

@@ -13,7 +13,6 @@ from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
 from ..graph import Tensor
-from ..graph.ops.recurrent import refuse_extensions
 from ..graph.tensor import Node
 from ..layout import gate_order
 from .recurrent import CELLS, ROW, activation_word, gate_rows
@@ -25,7 +24,6 @@ KINDS = {cell: kind for kind, cell in CELLS.items()}
 
 def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
     """The values of a recurrent node's results; None for one that has no readers."""
-    refuse_extensions(node, "an export to ONNX")
     for tensor in node.results:
         if tensor.name.endswith(":training_state") and _is_read(e, tensor):
             expected = "no readers, as only gradient operations have a use for it"
@@ -62,7 +60,9 @@ def activations(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
 def _is_plain(e: Exporter, node: Node) -> bool:
     """Whether ONNX's own node computes the same."""
     names, descriptor = node.attributes["names"], node.attributes["descriptor"]
-    if "mask" in names or getattr(descriptor, "flip_z", False) != ROW.flip_z:
+    if {"mask", "resets"} & {*names} or descriptor.heads != 1:
+        return False
+    if getattr(descriptor, "flip_z", False) != ROW.flip_z:
         return False
     if "peephole" not in names:
         return True

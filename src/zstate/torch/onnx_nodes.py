@@ -68,7 +68,9 @@ def words_of(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
     from ..onnx.recurrent import ROW
     from ..onnx.writing import activations
 
-    if not hasattr(torch.onnx, "ops") or getattr(descriptor, "flip_z", False) != ROW.flip_z:
+    if not hasattr(torch.onnx, "ops") or descriptor.heads != 1:
+        return None
+    if getattr(descriptor, "flip_z", False) != ROW.flip_z:
         return None
     return activations(cell, descriptor)
 
