@@ -256,6 +256,11 @@ def test_refusals(tmp_path: Path) -> None:
     _, z = g.single_gate_rnn(x, recurrent_weight=weight, descriptor=descriptor, name="the_layer")
     with pytest.raises(zs.ZStateError, match="'the_layer'.*training_state"):
         zo.save(g, {"z": z}, tmp_path / "no.onnx")
+    open_weight = g.placeholder(shape=(None, None), name="R")
+    (h,) = g.single_gate_rnn(x, recurrent_weight=open_weight, name="open")
+    expected = r"'open'.*recurrent_weight: expected known sizes, got \[\?,\?\]"
+    with pytest.raises(zs.ShapeError, match=expected):
+        zo.save(g, {"h": h}, tmp_path / "no.onnx")
     with pytest.raises(zs.ZStateError, match="at least one"):
         zo.save(g, {}, tmp_path / "no.onnx")
     with pytest.raises(zs.ZStateError, match="another graph"):

@@ -15,6 +15,7 @@ import zstate as zs
 import zstate.onnx as zo
 import zstate.torch as zt
 from tests.onnx.common import runtime
+from zstate import cells
 
 pytest.importorskip("onnxscript", reason="torch's exporter needs onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -213,6 +214,24 @@ def test_resets(kind: str, with_lengths: bool, tmp_path: Path) -> None:
         feeds["lengths"], dynamic["lengths"] = LENGTHS, {0: batch}
     layer = getattr(zt, kind)(I, H, bidirectional=with_lengths)
     assert "Scan" in check(WithResets(layer), feeds, dynamic, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [
+        (cells.slstm, {"heads": 2, "bidirectional": True}),
+        (cells.layer_norm_gru, {"num_layers": 2}),
+        (cells.cifg, {"heads": 6}),
+    ],
+    ids=["slstm", "layer_norm_gru", "cifg"],
+)
+def test_cells_from_equations(cell: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    batch = torch.export.Dim("N")
+    feeds = {"x": torch.randn(T, N, I), "resets": torch.rand(T, N) < 0.4, "lengths": LENGTHS}
+    dynamic = {"x": {1: batch}, "resets": {1: batch}, "lengths": {0: batch}}
+    layer = zt.Recurrent(cell, I, 6, **options)
+    assert "Scan" in check(WithResets(layer), feeds, dynamic, tmp_path / "m.onnx")
+    assert "recurrent" in [node.op.name for node in zo.load(tmp_path / "m.onnx").graph.nodes]
 
 
 class InBlocks(torch.nn.Module):

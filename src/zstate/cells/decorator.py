@@ -42,8 +42,13 @@ _listeners: list[Callable[[Cell], object]] = []
 def tell_of_cells(listener: Callable[[Cell], object]) -> None:
     """Tell ``listener`` of every cell that was and that will be defined."""
     _listeners.append(listener)
-    for each in list(_defined):
+    for each in defined_cells():
         listener(each)
+
+
+def defined_cells() -> list[Cell]:
+    """The cells from equations that there are."""
+    return list(_defined)
 
 
 @dataclass(frozen=True, eq=True, unsafe_hash=False)

@@ -217,6 +217,10 @@ class Exporter:
         """[1]: the size of an axis, when the model runs."""
         return self.emit("Gather", self.emit("Shape", value), self.ints(axis))
 
+    def mean(self, value: Value) -> Value:
+        """Over the last axis, which stays."""
+        return self.emit("ReduceMean", value, axes=[-1])
+
     # The body of a Scan: what is emitted between the two calls is in it.
 
     def begin_body(self) -> None:

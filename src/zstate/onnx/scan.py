@@ -31,7 +31,6 @@ WORDS = {
     "where": "Where",
     "maximum": "Max",
     "minimum": "Min",
-    "mean": "ReduceMean",
     "relu": "Relu",
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
@@ -45,7 +44,6 @@ WORDS = {
 # The attributes that such a node has.
 DETAILS: dict[str, dict[str, Any]] = {
     "HardSigmoid": dict(zip(("alpha", "beta"), ONNX_VALUES["hardsigmoid"], strict=True)),
-    "ReduceMean": {"axes": [-1]},
 }
 
 
@@ -240,6 +238,8 @@ class _Body:
             return np.asarray(detail, NUMPY.dtype(self.layer.dtype))
         if op == "log_sigmoid":
             found = e.emit("Neg", e.emit("Softplus", e.emit("Neg", *given)))
+        elif op == "mean":
+            found = e.mean(*given)
         elif op in WORDS:
             found = e.emit(WORDS[op], *given, **DETAILS.get(WORDS[op], {}))
         else:

@@ -243,6 +243,14 @@ class Body:
             raise other("an Expand to another shape than the states'")
         self._set(proto, self._operand(given[0]))
 
+    def _mean(self, proto: Any, given: list[Any], told: dict[str, Any]) -> None:
+        axes = told.pop("axes", None)  # from opset 18 on an input
+        if axes is None and len(given) == 2:
+            axes = self.node.owner.known(proto.input[1]).tolist()
+        if axes != [-1] or told.pop("keepdims", 1) != 1 or told:
+            raise other(f"ReduceMean of the axes {axes}")
+        self._set(proto, self.book.operation("mean", self._operand(given[0])))
+
     def _rearrange(self, proto: Any, given: list[Any], told: dict[str, Any]) -> None:
         """A product is a MatMul; by head, one between two Transposes between two Reshapes."""
         kind, value = proto.op_type, given[0]
@@ -285,5 +293,6 @@ _SPECIAL = {
     "Slice": Body._slice,
     "Shape": Body._shape,
     "Expand": Body._expand,
+    "ReduceMean": Body._mean,
     **dict.fromkeys(("Reshape", "Transpose", "MatMul"), Body._rearrange),
 }

@@ -11,10 +11,11 @@ from ..arrays import NUMPY
 from ..convert.options import ONNX_VALUES
 from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, refusal
+from ..errors import OptionError, ShapeError, refusal
 from ..graph import Tensor
+from ..graph.ops.recurrent import title_of
 from ..graph.tensor import Node
-from ..layout import gate_order
+from ..layout import brackets, gate_order
 from .recurrent import CELLS, ROW, activation_word, gate_rows
 from .saving import Exporter, Value
 from .scan import scan
@@ -24,6 +25,10 @@ KINDS = {cell: kind for kind, cell in CELLS.items()}
 
 def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
     """The values of a recurrent node's results; None for one that has no readers."""
+    weight = node.inputs[node.attributes["names"].index("recurrent_weight")]
+    if None in weight.shape:
+        got = brackets(weight.shape)
+        raise ShapeError(refusal(title_of(node), "recurrent_weight", "known sizes", got))
     for tensor in node.results:
         if tensor.name.endswith(":training_state") and _is_read(e, tensor):
             expected = "no readers, as only gradient operations have a use for it"

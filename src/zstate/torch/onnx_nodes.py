@@ -37,28 +37,25 @@ def _is_onnx() -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_table() -> bool:
+def _has_table(key: str) -> bool:
     from ..onnx.exporting import has_table
 
-    return has_table()
+    return has_table(key)
 
 
 def check_export(operation: Operation) -> None:
     """ONNX has no operators of zstate: without a table of translations an export fails, and the
     exporter would not say how to go on."""
-    traced = is_tracing() and torch.onnx.is_in_onnx_export()
-    if operation.key not in OPERATIONS and (traced or is_exporting()):
-        expected = "a built-in cell, as no translation of equations is there yet"
-        given = "a cell from equations"
-        raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
-    if traced:
+    if is_tracing() and torch.onnx.is_in_onnx_export():
         way, given = "dynamo=True", "an operator that ONNX does not have"
-    elif is_exporting() and not _has_table():
+    elif is_exporting() and not _has_table(operation.key):
         way = "custom_translation_table=zstate.onnx.torch_translations()"
         given = "options that ONNX's own nodes do not have"
     else:
         return
     expected = f"{way}, or a model of torch.nn's layers, as zstate.torch.restore(model) makes it"
+    if operation.key not in OPERATIONS:
+        expected, given = f"{way}, called after the cell was defined", "a cell from equations"
     raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
 
 
