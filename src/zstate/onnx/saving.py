@@ -208,6 +208,10 @@ class Exporter:
             return self.emit("Slice", value, *bounds)
         return value[(slice(None),) * axis + (slice(start, stop),)]
 
+    def nth(self, value: Value, index: int, length: int, axis: int) -> Value:
+        """The index-th part of this length along an axis."""
+        return self.part(value, index * length, (index + 1) * length, axis)
+
     def flip(self, value: Value, axes: Sequence[int]) -> Value:
         back = [-1] * len(axes)
         bounds = (self.ints(*back), self.ints(*[-END] * len(axes)), self.ints(*axes))

@@ -103,11 +103,9 @@ class _Direction:
         if name == "recurrent_weight" and self.heads > 1:
             shape = (self.heads, len(self.order) * self.units, self.units)
         if axis is None:
-            return e.reshape(
-                e.part(e.reshape(value, self.count, *shape), index, index + 1, 0), *shape
-            )
+            return e.reshape(e.nth(e.reshape(value, self.count, *shape), index, 1, 0), *shape)
         length = self.hidden * (len(self.order) if name in ("input_weight", "bias") else 1)
-        return e.part(value, index * length, (index + 1) * length, axis)
+        return e.nth(value, index, length, axis)
 
     def _start(self) -> list[Value]:
         """The states before the first step, [N,H] each."""
@@ -130,13 +128,13 @@ class _Direction:
         if "input_weight" in parts:
             gates = e.emit("MatMul", source, e.transpose(parts["input_weight"], 1, 0))
         else:
-            gates = e.part(source, self.index * rows, (self.index + 1) * rows, 2)
+            gates = e.nth(source, self.index, rows, 2)
         found = {"gates": e.emit("Add", gates, parts["bias"]) if "bias" in parts else gates}
         if "mask" in self.tensors:
             sizes = (e.size(source, 0), e.size(source, 1), e.ints(self.count * hidden))
             shape = e.emit("Concat", *sizes, axis=0)
             whole = e.emit("Expand", e.name(self.tensors["mask"]), shape)
-            found["mask"] = e.part(whole, self.index * hidden, (self.index + 1) * hidden, 2)
+            found["mask"] = e.nth(whole, self.index, hidden, 2)
         if "resets" in self.tensors:
             found["reset"] = self._resets()
         return found
@@ -146,7 +144,7 @@ class _Direction:
         e, given = self.e, self.tensors["resets"]
         found = e.name(given)
         if len(given.shape) == 3:  # [T,N,D], as an operator of torch has them
-            return e.part(found, self.index, self.index + 1, 2)
+            return e.nth(found, self.index, 1, 2)
         if given.dtype != "bool":
             found = e.emit("Cast", found, to=e.type_number("bool"))
         found = e.emit("Cast", found, to=e.type_number(self.dtype))
@@ -161,10 +159,7 @@ class _Direction:
         e, units, hint = self.e, self.units, self.tensors["recurrent_weight"].name
         axes = (1, 0) if self.heads == 1 else (0, 2, 1)
         turned = e.transpose(self.parts["recurrent_weight"], *axes)  # […,d,G·d]
-        found = {
-            gate: e.part(turned, k * units, (k + 1) * units, len(axes) - 1)
-            for k, gate in enumerate(self.order)
-        }
+        found = {gate: e.nth(turned, k, units, len(axes) - 1) for k, gate in enumerate(self.order)}
         if self.heads > 1 and units == 1:
             found = {gate: e.reshape(block, 1, self.hidden) for gate, block in found.items()}
         return {gate: e.named(block, hint) for gate, block in found.items()}
@@ -227,7 +222,7 @@ class _Body:
             found = self.own[names[0]]
         else:
             k, hidden = self.layer.order.index(names[1]), self.layer.hidden
-            found = self.e.part(self.own[names[0]], k * hidden, (k + 1) * hidden, 0)
+            found = self.e.nth(self.own[names[0]], k, hidden, 0)
         self.narrow.add(found)
         return found
 

@@ -25,6 +25,7 @@ _COUNTS = {  # of their arguments, behind the library
     word: len(inspect.signature(FUNCTIONS[name].apply).parameters) - 1
     for word, name in _FUNCTIONS.items()
 }
+_MOST_NODES = 4096  # of a body: the text of a cell would not hold more
 # What a step reads, by the operator that reads it.
 _ROLES = {"Split": "gates", "Mul": "mask", "Greater": "reset"}
 
@@ -35,11 +36,10 @@ def other(what: str) -> OptionError:
 
 
 class Outer(NamedTuple):
-    """A value from outside the body, or a window of it."""
+    """A value from outside the body, or H numbers of it."""
 
     name: str
     start: int | None = None
-    stop: int | None = None
 
 
 class _View(NamedTuple):
@@ -69,6 +69,8 @@ class Body:
         sequences = int(node.attribute("num_scan_inputs", 0))
         if not 1 <= sequences <= len(_ROLES):
             raise other(f"{sequences} inputs of each step")
+        if len(graph.node) > _MOST_NODES:
+            raise other(f"{len(graph.node)} nodes")
         self.places = len(node.inputs) - sequences  # of states, and of what comes in as one
         count = len(results) - self.places
         if len(names) != len(node.inputs) or not 0 < count <= self.places:
@@ -175,12 +177,11 @@ class Body:
         limit = begins.args[1]
         is_plain = (begins.op, limit.op, limit.detail) == ("greater", "number", 0)
         is_state = state.op == "leaf" and state.detail[0] == "unset" and start.op == "number"
-        name = state.detail[1] if is_state else ""
-        if (
-            not (is_plain and is_state)
-            or self.starts.setdefault(name, start.detail) != start.detail
-        ):
+        if not (is_plain and is_state):
             raise other("a reset that is not one of a state")
+        name = state.detail[1]
+        if self.starts.setdefault(name, start.detail) != start.detail:
+            raise other("a state with two values to begin with")
         return self.book.leaf("before", name)
 
     def _operand(self, value: Any) -> Expression:
@@ -229,7 +230,7 @@ class Body:
         wanted = [k * self.hidden, (k + 1) * self.hidden, 0]
         if not isinstance(given[0], Outer) or given[0].start is not None or bounds != wanted:
             raise other(f"a Slice of {bounds}")
-        self._set(proto, Outer(given[0].name, *bounds[:2]))
+        self._set(proto, Outer(given[0].name, bounds[0]))
 
     def _shape(self, proto: Any, given: list[Any], told: dict[str, Any]) -> None:
         value = given[0]

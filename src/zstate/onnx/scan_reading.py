@@ -6,7 +6,7 @@ H hidden units, d units of a head, G gates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from keyword import iskeyword
@@ -98,7 +98,7 @@ def _parameter(body: Body, names: Sequence[str]) -> Tensor:
     """A parameter of the cell; of one per gate, the whole or what its parts make up."""
     windows = [next(key for key, name in body.own.items() if name == each) for each in names]
     whole, hidden = body.tensor(windows[0].name), body.hidden
-    places = [Outer(windows[0].name, k * hidden, (k + 1) * hidden) for k in range(len(names))]
+    places = [Outer(windows[0].name, k * hidden) for k in range(len(names))]
     if windows[0].start is None and len(names) == 1:
         return whole
     if windows == places and whole.shape == (len(names) * hidden,):
@@ -106,7 +106,7 @@ def _parameter(body: Body, names: Sequence[str]) -> Tensor:
     g = body.node.graph
     parts = [
         body.tensor(name) if start is None else g.slice_tensor(body.tensor(name), 0, start, hidden)
-        for name, start, _ in windows
+        for name, start in windows
     ]
     return parts[0] if len(parts) == 1 else g.concat_tensors(parts, axis=0)
 
@@ -189,10 +189,10 @@ def _bound(
     order = tuple(slots[name] for name in body.gates if name in slots)
     if not len(body.gates) == len(order) == len(cell.gates):
         return None
-    option, other = cell.other_order or ("", ())
-    if order not in (cell.gates, other):
+    switch, turned = cell.other_order or ("", ())
+    if order not in (cell.gates, turned):
         return None
-    fields = {**options, option: True} if order == other else {**options}
+    fields = {**options, switch: True} if order == turned else {**options}
     fields |= {name: bound[name] for name in cell.descriptor.activation_fields if name in bound}
     own: dict[str, list[str]] = {}
     for leaf, name in bound.items():
@@ -215,7 +215,8 @@ def _from_equations(body: Body) -> _Layer:
     states = tuple(new[each] for each in body.after)
     steps = Trace(book, tuple(body.gates), tuple(body.names), states, (), {})
     is_name = body.label.isidentifier() and not iskeyword(body.label)
-    text = text_of(body.label if is_name else "step", steps, own, initial=body.starts)
+    starts = {name: start for name, start in body.starts.items() if start}
+    text = text_of(body.label if is_name else "step", steps, own, initial=starts)
     blocks = {gate: block for block, gate in gates.items()}
     return _Layer(
         read_cell(text), {}, [*map(blocks.get, body.gates)], {name: [name] for name in own}
@@ -228,18 +229,17 @@ def _gates_of_blocks(body: Body) -> dict[str, str]:
     A gate whose x nothing reads has to have one.
     """
     found: dict[str, str] = {}
-    xs: dict[Expression, list[str]] = {}  # in a sum, and without a part of R so far
-    parts: dict[Expression, list[str]] = {}  # likewise
+    xs: dict[Expression, dict[str, None]] = {}  # in a sum, and without a part of R so far
+    parts: dict[Expression, dict[str, None]] = {}  # likewise
     for each in body.every:
         if each.op == "leaf" and each.detail[0] == "x":
-            xs[each] = [each.detail[1]]
+            xs[each] = {each.detail[1]: None}
         elif each.op == "product":
-            parts[each] = [each.detail]
+            parts[each] = {each.detail: None}
         elif each.op in ("add", "subtract", "multiply", "divide"):
-            parts[each] = [p for arg in each.args for p in parts.get(arg, []) if p not in found]
+            parts[each] = _left(parts, each, found)
             if each.op in ("add", "subtract"):
-                taken = found.values()
-                xs[each] = [x for arg in each.args for x in xs.get(arg, []) if x not in taken]
+                xs[each] = _left(xs, each, found.values())
                 found |= dict(zip(parts[each], xs[each], strict=False))
     blocks = dict.fromkeys(each.detail for each in body.every if each.op == "product")
     unread = [gate for gate in body.gates if body.book.leaf("x", gate) not in body.every]
@@ -250,6 +250,14 @@ def _gates_of_blocks(body: Body) -> dict[str, str]:
     if len(left) > len(free):
         raise other("more recurrent weights than gates")
     return found | dict(zip(left, free, strict=False))
+
+
+def _left(
+    of: Mapping[Expression, Mapping[str, None]], each: Expression, taken: Collection[str]
+) -> dict[str, None]:
+    """What the arguments of a value have, but for what is taken."""
+    every = (name for arg in each.args for name in of.get(arg, ()))
+    return {name: None for name in every if name not in taken}
 
 
 def _directions(node: Node, name: str, count: int) -> bool:

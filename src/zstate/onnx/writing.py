@@ -120,9 +120,7 @@ def _ends(e: Exporter, node: Node, tensor: Tensor) -> _Ends:
     return found
 
 
-def _node(
-    e: Exporter, node: Node, words: list[str], ends: list[tuple[Node, int, int, int]]
-) -> Sequence[Value | None]:
+def _node(e: Exporter, node: Node, words: list[str], ends: _Ends) -> Sequence[Value | None]:
     cell, descriptor = node.op.name, node.attributes["descriptor"]
     tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
     count = 2 if descriptor.bidirectional else 1
@@ -188,7 +186,7 @@ def _name_ends(e: Exporter, ends: _Ends, name: str, count: int, hidden: int) -> 
     for reader, direction, first, last in ends:
         (tensor,) = reader.results
         if (first, last) != (0, hidden) or count == 2:
-            value = e.part(name, direction, direction + 1, 0)  # [1,N,H]
+            value = e.nth(name, direction, 1, 0)  # [1,N,H]
             e.names[tensor] = e.part(value, first, last, 2) if last - first < hidden else value
         else:
             e.names[tensor] = name
