@@ -236,3 +236,31 @@ def test_altered_bodies(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         kinds = Counter(check_altered(rng, tmp_path / "altered.onnx") for _ in range(60))
     assert kinds["refused"] > 10 and kinds["same"] > 5
+
+
+def test_a_body_that_doubles_costs_no_more_than_its_nodes(tmp_path: Path) -> None:
+    """Two hundred times a value by itself: what is kept per value must not double each time."""
+    g = zs.Graph()
+    x, R = g.placeholder(shape=(2, 1, 4), name="x"), g.variable(np.full((4, 2), 0.1, np.float32))
+    (h,) = g.recurrent(cells.mgu, x, recurrent_weight=R)
+    zo.save(g, {"h": h}, tmp_path / "m.onnx")
+    model = onnx.load(tmp_path / "m.onnx")
+    (scan,) = [node for node in model.graph.node if node.op_type == "Scan"]
+    (body,) = [attribute.g for attribute in scan.attribute if attribute.name == "body"]
+    last = next(node.output[0] for node in body.node if node.op_type == "MatMul")
+    ends = [node for node in body.node if node.op_type == "Identity"]
+    nodes = [node for node in body.node if node.op_type != "Identity"]
+    for k in range(200):
+        nodes.append(onnx.helper.make_node("Mul", [last, last], [f"square_{k}"]))
+        last = f"square_{k}"
+    nodes.append(onnx.helper.make_node("Add", [ends[0].input[0], last], ["end"]))
+    for node in ends:
+        node.input[0] = "end"
+    del body.node[:]
+    body.node.extend([*nodes, *ends])
+    feeds = {"x": np.ones((2, 1, 4), np.float32)}
+    found, wanted = zo.load(model).run(feeds)["h"], runtime(model, feeds)["h"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    body.node.extend(onnx.helper.make_node("Neg", ["end"], [f"more_{k}"]) for k in range(4096))
+    with pytest.raises(zs.ZStateError, match=r"\(Scan\).*one step of a cell.*nodes"):
+        zo.load(model)
