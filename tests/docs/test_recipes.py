@@ -32,9 +32,16 @@ def changes(title: str) -> list[tuple[str, str, str]]:
     return found
 
 
+def copied(where: Path) -> Path:
+    """A copy of the source, beside the engine's."""
+    shutil.copytree(ROOT / "src", where / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (where / "csrc").symlink_to(ROOT / "csrc")
+    return where / "src"
+
+
 def follow(title: str, where: Path) -> set[str]:
     """Make a section's changes in a copy of the source; the files that were touched."""
-    shutil.copytree(ROOT / "src", where / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    copied(where)
     touched = set()
     for name, old, new in changes(title):
         path = where / name
@@ -53,7 +60,8 @@ def follow(title: str, where: Path) -> set[str]:
 def attempt(where: Path, code: str) -> None:
     """Run what must be true in the copy."""
     setup = "import numpy as np\nimport zstate as zs\nfrom zstate import functional\n"
-    environment = {**os.environ, "PYTHONPATH": str(where / "src"), "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(map(str, (where / "src", ROOT)))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", setup + code],
         capture_output=True,
@@ -168,9 +176,7 @@ LEDGER = Cell(
 LEDGER = """
 import jax
 import torch
-import zstate.convert as zc
 import zstate.jax
-import zstate.onnx as zo
 import zstate.torch
 from jax.test_util import check_grads
 from zstate.cells.ledger import LedgerDescriptor
@@ -220,9 +226,7 @@ arrays = [jax.numpy.asarray(value) for value in (x, *values)]
 check_grads(loss, arrays, order=2, modes=["rev"])
 gradients = jax.grad(loss, argnums=tuple(range(1, 9)))(*arrays)
 
-# The graph: gradients, files, ONNX.
-import onnxruntime
-
+# The graph: gradients, files.
 g = zs.Graph()
 source = g.placeholder(shape=(None, N, I), dtype="float64", name="x")
 weights = {name: g.variable(value) for name, value in zip(names, values) if name != "mask"}
@@ -238,41 +242,13 @@ for name, gradient in zip(names, gradients):
 g.save("ledger.safetensors")
 again = zs.Graph.load("ledger.safetensors")
 assert "ledger" in [node.op.name for node in again.nodes]
-g = zs.Graph()
-source = g.placeholder(shape=(None, N, I), dtype="float32", name="x")
-weights = {name: g.constant(value.astype("float32")) for name, value in zip(names, values)}
-h, memory, sums = g.ledger(source, **weights, descriptor=every)
-zo.save(g, outputs={"h": h, "sums": sums}, path="ledger.onnx")
-session = onnxruntime.InferenceSession("ledger.onnx")
-for value, wanted in zip(session.run(None, {"x": x.astype("float32")}), (found.state, found.sums)):
-    assert np.allclose(value, wanted, atol=1e-5)
+"""
 
-# The same by torch's exporter.
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return run(x, *(value.float() for value in plain[1:]))[:3]
+# On every engine and exporter, or refused there by its name.
+EVERY_ENGINE = """
+from tests.docs.every_engine import check
 
-single = torch.from_numpy(x).float()
-table = zo.torch_translations()
-exported = torch.onnx.export(
-    Model(), (single,), dynamo=True, custom_translation_table=table, verbose=False
-)
-exported.save("exported.onnx")
-session = onnxruntime.InferenceSession("exported.onnx")
-for value, wanted in zip(session.run(None, {"x": single.numpy()}), found[:3], strict=True):
-    assert np.allclose(value, wanted, atol=1e-5)
-
-# What cannot express it says so, by its name.
-for attempt in (
-    lambda: g.to_swift("Model"),
-    lambda: zc.save(zc.Layer("ledger", every, {"recurrent_weight": R}), target="torch"),
-):
-    try:
-        attempt()
-    except zs.ZStateError as error:
-        assert "ledger" in str(error), error
-    else:
-        raise AssertionError("not refused")
+check("{}")
 """
 
 FUNCTION = """
@@ -347,7 +323,7 @@ assert np.array_equal(g.run(feeds={}, targets=[h])[h], wanted)
 @pytest.mark.parametrize(
     ("title", "code", "files"),
     [
-        ("How to add a cell", CELL, 2),
+        ("How to add a cell", CELL + EVERY_ENGINE.format("mgu"), 2),
         ("How to add a function to equations", FUNCTION, 1),
         ("How to add an op to the graph", OP, 2),
         ("How to add a backend", BACKEND, 2),
@@ -360,10 +336,9 @@ def test_recipe(title: str, code: str, files: int, tmp_path: Path) -> None:
 
 def test_a_second_cell(tmp_path: Path) -> None:
     """The recipe for a cell, with three states and a parameter of its own, in every place."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    cells = tmp_path / "src" / "zstate" / "cells"
+    cells = copied(tmp_path) / "zstate" / "cells"
     (cells / "ledger.py").write_text(LEDGER_FILE, encoding="utf-8")
     text = (cells / "__init__.py").read_text(encoding="utf-8")
     text = text.replace("CELLS = (RNN,", "from .ledger import LEDGER\n\nCELLS = (LEDGER, RNN,")
     (cells / "__init__.py").write_text(text, encoding="utf-8")
-    attempt(tmp_path, LEDGER)
+    attempt(tmp_path, LEDGER + EVERY_ENGINE.format("ledger"))

@@ -15,6 +15,7 @@ import zstate as zs
 import zstate.onnx as zo
 import zstate.torch as zt
 from tests.onnx.common import runtime
+from zstate import cells
 
 pytest.importorskip("onnxscript", reason="torch's exporter needs onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -190,3 +191,62 @@ def test_peepholes(on_new_cell: bool, tmp_path: Path) -> None:
     layer = zt.LSTM(I, H, peephole=True, peephole_on_new_cell=on_new_cell)
     kinds = check(Model(layer, H, False), {"x": torch.randn(T, N, I)}, None, tmp_path / "m.onnx")
     assert "Scan" in kinds and "LSTM" not in kinds  # ONNX has no peephole on the cell gate
+
+
+class WithResets(torch.nn.Module):
+    """A layer that begins anew in the middle of its rows."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any, resets: Any, lengths: Any = None) -> Any:
+        return self.layer(x, lengths=lengths, resets=resets)
+
+
+@pytest.mark.parametrize("with_lengths", [False, True])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_resets(kind: str, with_lengths: bool, tmp_path: Path) -> None:
+    feeds = {"x": torch.randn(T, N, I), "resets": torch.rand(T, N) < 0.4}
+    steps, batch = torch.export.Dim("T"), torch.export.Dim("N")
+    dynamic = {name: {0: steps, 1: batch} for name in feeds}
+    if with_lengths:
+        feeds["lengths"], dynamic["lengths"] = LENGTHS, {0: batch}
+    layer = getattr(zt, kind)(I, H, bidirectional=with_lengths)
+    assert "Scan" in check(WithResets(layer), feeds, dynamic, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [
+        (cells.slstm, {"heads": 2, "bidirectional": True}),
+        (cells.layer_norm_gru, {"num_layers": 2}),
+        (cells.cifg, {"heads": 6}),
+    ],
+    ids=["slstm", "layer_norm_gru", "cifg"],
+)
+def test_cells_from_equations(cell: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    batch = torch.export.Dim("N")
+    feeds = {"x": torch.randn(T, N, I), "resets": torch.rand(T, N) < 0.4, "lengths": LENGTHS}
+    dynamic = {"x": {1: batch}, "resets": {1: batch}, "lengths": {0: batch}}
+    layer = zt.Recurrent(cell, I, 6, **options)
+    assert "Scan" in check(WithResets(layer), feeds, dynamic, tmp_path / "m.onnx")
+    assert "recurrent" in [node.op.name for node in zo.load(tmp_path / "m.onnx").graph.nodes]
+
+
+class InBlocks(torch.nn.Module):
+    """A recurrent weight of heads."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads, units = heads, 6 // heads
+        self.weight = torch.nn.Parameter(torch.empty(heads, 3 * units, units))
+
+    def forward(self, x: Any) -> Any:
+        return zs.gru(x, self.weight, heads=self.heads).state
+
+
+@pytest.mark.parametrize("heads", [2, 6])
+def test_heads(heads: int, tmp_path: Path) -> None:
+    feeds = {"x": torch.randn(T, N, 18)}
+    assert "Scan" in check(InBlocks(heads), feeds, None, tmp_path / "m.onnx")

@@ -6,8 +6,10 @@ import copy
 import pickle
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -617,15 +619,32 @@ def test_torch_nn_classes_and_the_way_back() -> None:
                 zc.load(layer, source="torch")
 
 
-@pytest.mark.parametrize("options", [{"zoneout": 0.2}, {"clip": 0.4}], ids=str)
-def test_onnx_refuses_it(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("LSTM", {"clip": 0.05}),
+        ("LSTM", {"zoneout": 0.3, "num_layers": 2, "bidirectional": True}),
+        ("GRU", {"zoneout": 0.4, "clip": 0.1}),
+    ],
+    ids=str,
+)
+def test_onnx_has_it_as_a_scan(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    layer = zt.LSTM(I, H, **options).eval()
-    x = torch.randn(T, N, I)
-    message = r"\[lstm\] torch.onnx.export: expected a layer without zoneout and clip"
-    for table in (None, zstate.onnx.torch_translations()):
-        with pytest.raises(Exception, match=message):
-            torch.onnx.export(layer, (x,), dynamo=True, custom_translation_table=table)
+    runtime = pytest.importorskip("onnxruntime")
+    layer, x = getattr(zt, kind)(I, H, **options).eval(), torch.randn(T, N, I)
+    wanted = layer(x)[0].detach().numpy()
+    path, table = tmp_path / "layer.onnx", zstate.onnx.torch_translations()
+    torch.onnx.export(layer, (x,), path, dynamo=True, custom_translation_table=table)
+    session = runtime.InferenceSession(path)
+    (found, *_) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_onnx_without_the_table_refuses_it() -> None:
+    pytest.importorskip("onnxscript")
+    layer, x = zt.LSTM(I, H, clip=0.05).eval(), torch.randn(T, N, I)
+    with pytest.raises(Exception, match=r"custom_translation_table=zstate.onnx.torch_translations"):
+        torch.onnx.export(layer, (x,), dynamo=True)
 
 
 def test_trace_and_export() -> None:

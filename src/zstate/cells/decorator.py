@@ -42,7 +42,7 @@ _listeners: list[Callable[[Cell], object]] = []
 def tell_of_cells(listener: Callable[[Cell], object]) -> None:
     """Tell ``listener`` of every cell that was and that will be defined."""
     _listeners.append(listener)
-    for each in list(_defined):
+    for each in defined_cells():
         listener(each)
 
 
@@ -51,6 +51,11 @@ def announce(cell: Cell) -> None:
     _defined.add(cell)
     for listener in _listeners:
         listener(cell)
+
+
+def defined_cells() -> list[Cell]:
+    """The cells from equations that there are."""
+    return list(_defined)
 
 
 @dataclass(frozen=True, eq=True, unsafe_hash=False)

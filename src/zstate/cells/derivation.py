@@ -107,7 +107,8 @@ class _Known:
         if value in self._found:
             return self._found[value]
         if value in self._open:
-            raise EquationError(f"gate {value.detail[1]}: its own product needs x apart from it")
+            expected = "expected a cell that saves what its gradient needs"
+            raise EquationError(f"{expected}, got one whose product needs x of its own gate")
         self._open.add(value)
         if value.op == "leaf":
             result = self._alone(value) if value.detail[0] == "x" else value

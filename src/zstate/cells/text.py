@@ -25,7 +25,7 @@ from . import language
 from .decorator import MadeCell
 from .expressions import Expression, Operand
 from .printing import FILES, equations
-from .tracing import Step
+from .tracing import Step, Trace
 
 LONGEST = 1 << 16  # characters of a text
 _MOST_NESTED = 50  # parentheses, arguments and signs inside one another
@@ -51,20 +51,30 @@ def write_cell(cell: MadeCell) -> str:
     if known is not None:
         return known
     definition = cell.definition
-    states, own = ([each.name for each in some] for some in (definition.states, definition.own))
-    initial = (f"{name} = {value!r}" for name, value in cell.initial.items())
-    gates = [gate for gate in definition.gates if gate not in cell.steps]
-    listed = map(" ".join, (gates, states, own, cell.steps))
-    heads = (cell.__name__, *listed, ", ".join(initial))
-    lines = [f"{head}: {said}" for head, said in zip(_HEADS, heads, strict=True) if said]
     trace = definition.forward(definition.usual, definition.needed, False)
-    symbols = {name: name for name in (*states, *own)}
-    symbols |= {f"x.{name}": name for name in cell.steps}
-    text = "\n".join([*lines, equations(trace, symbols, FILES)])
+    own = [each.name for each in definition.own]
+    text = text_of(cell.__name__, trace, own, cell.steps, cell.initial)
     if read_cell(text).definition.key != definition.key:
         raise EquationError(f"[{cell.__name__}] expected equations that can be written as text")
     cell.__dict__["_text"] = text
     return text
+
+
+def text_of(
+    label: str,
+    trace: Trace,
+    own: Sequence[str],
+    steps: Sequence[str] = (),
+    initial: Mapping[str, float] | None = None,
+) -> str:
+    """Equations as text, with the names of their parameters and of their values per step."""
+    starts = (f"{name} = {value!r}" for name, value in (initial or {}).items())
+    gates = [gate for gate in trace.gates if gate not in steps]
+    heads = (label, *map(" ".join, (gates, trace.names, own, steps)), ", ".join(starts))
+    lines = [f"{head}: {said}" for head, said in zip(_HEADS, heads, strict=True) if said]
+    symbols = {name: name for name in (*trace.names, *own)}
+    symbols |= {f"x.{name}": name for name in steps}
+    return "\n".join([*lines, equations(trace, symbols, FILES)])
 
 
 def read_cell(text: str) -> MadeCell:

@@ -3,7 +3,8 @@
     torch.onnx.export(model, args, path, dynamo=True,
                       custom_translation_table=zstate.onnx.torch_translations())
 
-An operator of zstate becomes what ``save`` makes of the graph's node: RNN, LSTM, GRU or a Scan.
+An operator of zstate becomes what ``save`` makes of the graph's node: RNN, LSTM, GRU or a Scan, as
+those of cells from equations do that were defined before the table was made.
 Further states of all steps, which an LSTM node does not give, come from a Scan beside it; the
 exporter drops that one where nobody reads them.
 """
@@ -14,13 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..cells.decorator import defined_cells
 from ..errors import OptionError, refusal
+from ..graph.ops.recurrent import MADE
 from ..layout import DESCRIPTORS
-from ..operations import OPERATIONS
+from ..operations import OPERATIONS, Operation, operations_of
 from .package import onnx_package
 from .saving import Exporter
 from .scan import scan
@@ -34,27 +37,32 @@ def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     from .. import torch as _  # noqa: F401, which registers the operators
 
-    table = {getattr(torch.ops.zstate, cell).default: _translation(cell) for cell in DESCRIPTORS}
-    _IN_USE.update(table.values())
+    operations = [OPERATIONS[cell] for cell in DESCRIPTORS]
+    operations += [operations_of(cell)[0] for cell in defined_cells()]
+    table = {}
+    for each in operations:
+        translation = _translation(each)
+        table[getattr(torch.ops.zstate, each.key).default] = translation
+        _IN_USE[translation] = each.key
     return table
 
 
-# The translations of the tables that somebody holds, as torch does while it exports with one.
-_IN_USE: WeakSet[Callable[..., Any]] = WeakSet()
+# The translations of the tables that somebody holds, as torch does while it exports with one, and
+# the operations that they are of.
+_IN_USE: WeakKeyDictionary[Callable[..., Any], str] = WeakKeyDictionary()
 
 
-def has_table() -> bool:
-    """Whether there is a table of translations, for an export that needs one."""
-    return len(_IN_USE) > 0
+def has_table(key: str) -> bool:
+    """Whether there is a table with a translation of an operation, for an export that needs one."""
+    return key in _IN_USE.values()
 
 
-def _translation(cell: str) -> Callable[..., Any]:
+def _translation(operation: Operation) -> Callable[..., Any]:
     """A function of an operator's arguments, which are the exporter's values."""
     from ..torch.descriptor_text import decode
 
-    operation = OPERATIONS[cell]
     states = tuple(state.name for state in operation.cell.states)
-    keeps_states = operation.cell.keeps_states
+    keeps_states = operation.cell.keeps_states if operation.key in OPERATIONS else None
 
     def translate(*arguments: Any) -> Any:
         values = dict(zip(operation.inputs, arguments, strict=False))
@@ -67,10 +75,10 @@ def _translation(cell: str) -> Callable[..., Any]:
         present = {name: value for name, value in values.items() if value is not None}
         writer = _Writer(present["source"])
         empty = writer.constant(np.zeros(0, _dtype(present["source"])))
-        node = _node(cell, descriptor, present, states[:1])
+        node = _node(operation, descriptor, present, states[:1])
         if len(states) == 1:
             return recurrent(writer, node)[0], empty
-        found = scan(writer, _node(cell, descriptor, present, states))
+        found = scan(writer, _node(operation, descriptor, present, states))
         if native_words(writer, node) is not None:
             found = [recurrent(writer, node)[0], *found[1:]]
         return *found, empty
@@ -114,7 +122,10 @@ def _dtype(value: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _node(cell: str, descriptor: Any, present: dict[str, Any], states: tuple[str, ...]) -> Any:
+def _node(
+    operation: Operation, descriptor: Any, present: dict[str, Any], states: tuple[str, ...]
+) -> Any:
+    """In the shape of a graph's node."""
     inputs = []
     for name, value in present.items():
         if value.shape is None:
@@ -122,9 +133,12 @@ def _node(cell: str, descriptor: Any, present: dict[str, Any], states: tuple[str
         sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
         inputs.append(_Input(value, name, sizes, _dtype(value).name))
     results = [SimpleNamespace(name=name) for name in states]
-    attributes = {"names": tuple(present), "descriptor": descriptor}
+    attributes: dict[str, Any] = {"names": tuple(present), "descriptor": descriptor}
+    name = operation.key
+    if name not in OPERATIONS:
+        name, attributes["cell"] = MADE, SimpleNamespace(definition=operation.cell)
     return SimpleNamespace(
-        op=SimpleNamespace(name=cell), attributes=attributes, inputs=inputs, results=results
+        op=SimpleNamespace(name=name), attributes=attributes, inputs=inputs, results=results
     )
 
 
@@ -187,6 +201,9 @@ class _Writer(Exporter):
         )
         self._recorder.nodes.append(node)
         return node.outputs[0] if count == 1 else list(node.outputs)
+
+    def mean(self, value: Any) -> Any:
+        return self.emit("ReduceMean", value, self.ints(-1))  # as from opset 18 on
 
     def begin_body(self) -> None:
         super().begin_body()

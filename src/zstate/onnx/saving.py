@@ -21,7 +21,7 @@ from .package import onnx_package
 
 LABEL = "onnx.save"
 OPSET, IR_VERSION = 17, 8
-_END = 2**63 - 1
+END = 2**63 - 1
 Value: TypeAlias = Any  # an array that may become an initialiser, or the name of a value
 
 
@@ -34,9 +34,10 @@ def save(graph: Graph, outputs: Mapping[str, Tensor], path: str | PathLike[str])
         outputs: {name: tensor}, the outputs of the model in this order.
         path: of the file.
 
-    A recurrent node becomes an RNN, LSTM or GRU; one that these cannot express (a mask, an
-    activation of its own for a gate, flip_z, a peephole on c[t-1], cells of all steps) becomes a
-    Scan with its equations. What ONNX cannot express, a gradient operation for one, is refused.
+    A recurrent node becomes an RNN, LSTM or GRU; one that these cannot express (a mask, resets,
+    heads, an activation of its own for a gate, flip_z, a peephole on c[t-1], cells of all steps, a
+    cell from equations) becomes a Scan with its equations. What ONNX cannot express, a gradient
+    operation for one, is refused.
     """
     data = Exporter(graph, outputs).model().SerializeToString()
     with open(path, "wb") as file:
@@ -207,14 +208,22 @@ class Exporter:
             return self.emit("Slice", value, *bounds)
         return value[(slice(None),) * axis + (slice(start, stop),)]
 
+    def nth(self, value: Value, index: int, length: int, axis: int) -> Value:
+        """The index-th part of this length along an axis."""
+        return self.part(value, index * length, (index + 1) * length, axis)
+
     def flip(self, value: Value, axes: Sequence[int]) -> Value:
         back = [-1] * len(axes)
-        bounds = (self.ints(*back), self.ints(*[-_END] * len(axes)), self.ints(*axes))
+        bounds = (self.ints(*back), self.ints(*[-END] * len(axes)), self.ints(*axes))
         return self.emit("Slice", value, *bounds, self.ints(*back))
 
     def size(self, value: Value, axis: int) -> Value:
         """[1]: the size of an axis, when the model runs."""
         return self.emit("Gather", self.emit("Shape", value), self.ints(axis))
+
+    def mean(self, value: Value) -> Value:
+        """Over the last axis, which stays."""
+        return self.emit("ReduceMean", value, axes=[-1])
 
     # The body of a Scan: what is emitted between the two calls is in it.
 
@@ -374,7 +383,7 @@ def _reduction(kind: str) -> Callable[..., Any]:
 
 def _slice(e: Exporter, node: Node, x: str) -> Any:
     a = node.attributes
-    ends = [_END if end is None else end for end in a["ends"]]
+    ends = [END if end is None else end for end in a["ends"]]
     if not ends:
         return e.emit("Identity", x)
     axes = e.ints(*range(len(ends)))

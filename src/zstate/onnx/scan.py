@@ -1,25 +1,26 @@
-"""A recurrent node as ONNX's Scan: the cell's equations, one step in the body."""
+"""A recurrent node as ONNX's Scan: the cell's equations, one step in the body.
+
+T time, N batch, H hidden units, d units of a head, G gates, D directions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..arrays import NUMPY
-from ..cells import Cell
 from ..cells.program import Leaf, program
 from ..convert.options import ONNX_VALUES
 from ..errors import OptionError, refusal
-from ..graph import Tensor
-from ..graph.ops.recurrent import operation_of, refuse_extensions
+from ..graph.ops.recurrent import operation_of
 from ..graph.tensor import Node
 from ..layout import direction_part
-from .saving import Exporter, Value
+from .saving import END, Exporter, Value
 
 # The functions of equations in ONNX.
-_WORDS = {
+WORDS = {
     "add": "Add",
     "subtract": "Sub",
     "multiply": "Mul",
@@ -33,25 +34,23 @@ _WORDS = {
     "relu": "Relu",
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
+    "hard_sigmoid": "HardSigmoid",
     "softplus": "Softplus",
     "exp": "Exp",
     "log": "Log",
     "sqrt": "Sqrt",
     "abs": "Abs",
 }
+# The attributes that such a node has.
+DETAILS: dict[str, dict[str, Any]] = {
+    "HardSigmoid": dict(zip(("alpha", "beta"), ONNX_VALUES["hardsigmoid"], strict=True)),
+}
 
 
 def scan(e: Exporter, node: Node) -> Sequence[Value | None]:
     """The cell's states, [T,N,D·H] each."""
-    refuse_extensions(node, "an export to ONNX")
-    descriptor = node.attributes["descriptor"]
-    tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
-    cell = operation_of(node.op.name, node.attributes).cell
-    initial = node.attributes["cell"].initial if "cell" in node.attributes else {}
-    count = 2 if descriptor.bidirectional else 1
-    directions = [
-        _direction(e, cell, initial, descriptor, tensors, index, count) for index in range(count)
-    ]
+    count = 2 if node.attributes["descriptor"].bidirectional else 1
+    directions = [_Direction(e, node, index, count).states() for index in range(count)]
     found = [
         e.emit("Concat", *each, axis=2) if count == 2 else each[0]
         for each in zip(*directions, strict=True)
@@ -59,158 +58,205 @@ def scan(e: Exporter, node: Node) -> Sequence[Value | None]:
     return [*found, None][: len(node.results)]  # training_state has no readers
 
 
-def _direction(
-    e: Exporter,
-    cell: Cell,
-    initial: Mapping[str, float],
-    descriptor: Any,
-    tensors: dict[str, Tensor],
-    index: int,
-    count: int,
-) -> list[str]:
-    """One direction's states, [T,N,H] each; ``initial`` has those that do not begin with 0."""
-    order = cell.gate_order(descriptor)
-    hidden = tensors["recurrent_weight"].shape[-1]
-    assert hidden is not None
-    rows = len(order) * hidden
-    dtype = tensors["source"].dtype
-    parts = _parts(e, cell, tensors, index, count, hidden)
-    source = e.name(tensors["source"])
-    if "input_weight" in parts:
-        gates = e.emit("MatMul", source, e.transpose(parts["input_weight"], 1, 0))
-    else:
-        gates = e.part(source, index * rows, (index + 1) * rows, 2)
-    if "bias" in parts:
-        gates = e.emit("Add", gates, parts["bias"])
-    matrix = e.transpose(parts["recurrent_weight"], 1, 0)  # [H,G·H]
-    blocks = {
-        gate: e.named(e.part(matrix, k * hidden, (k + 1) * hidden, 1))
-        for k, gate in enumerate(order)
-    }
-    own = {each.name: e.named(parts[each.name]) for each in cell.own if each.name in parts}
-    batch = e.size(source, 1)
-    start = [
-        e.named(parts[state.initial])
-        if state.initial in parts
-        else e.emit(
-            "Expand",
-            np.asarray(initial.get(state.name, 0.0), NUMPY.dtype(dtype)),
-            e.emit("Concat", batch, e.ints(hidden), axis=0),
+class _Direction:
+    """One direction of a layer."""
+
+    def __init__(self, e: Exporter, node: Node, index: int, count: int) -> None:
+        self.e, self.index, self.count = e, index, count
+        self.descriptor = node.attributes["descriptor"]
+        self.tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
+        self.cell = operation_of(node.op.name, node.attributes).cell
+        self.order = self.cell.gate_order(self.descriptor)
+        units = self.tensors["recurrent_weight"].shape[-1]
+        assert units is not None
+        self.heads, self.units = self.descriptor.heads, units
+        self.hidden = self.heads * units
+        self.dtype = self.tensors["source"].dtype
+        self.is_backward = index == 1 or (count == 1 and self.descriptor.reverse)
+        names = [name for name in self.tensors if name not in ("source", "mask", "resets")]
+        self.parts = {name: self._part(name) for name in names}
+
+    def states(self) -> list[str]:
+        """[T,N,H] each."""
+        e, start = self.e, self._start()
+        inputs = self._inputs()
+        body, captured = _Body(self, list(inputs)).written()
+        found = e.emit(
+            "Scan",
+            *captured,
+            *start,
+            *inputs.values(),
+            count=len(captured) + 2 * len(start),
+            body=body,
+            num_scan_inputs=len(inputs),
+            scan_input_directions=[int(self.is_backward)] * len(inputs),
+            # In a bidirectional layer in the order of the input, else in that of processing.
+            scan_output_directions=[int(self.index == 1)] * len(start),
         )
-        for state in cell.states
-    ]
-    inputs = [gates]
-    if "mask" in tensors:
-        steps = e.size(source, 0)
-        shape = e.emit("Concat", steps, batch, e.ints(count * hidden), axis=0)
-        whole = e.emit("Expand", e.name(tensors["mask"]), shape)
-        inputs.append(e.part(whole, index * hidden, (index + 1) * hidden, 2))
-    body, captured = _body(e, cell, descriptor, blocks, own, hidden, dtype, "mask" in tensors)
-    backward = index == 1 or (count == 1 and descriptor.reverse)
-    found = e.emit(
-        "Scan",
-        *captured,
-        *start,
-        *inputs,
-        count=len(captured) + 2 * len(start),
-        body=body,
-        num_scan_inputs=len(inputs),
-        scan_input_directions=[int(backward)] * len(inputs),
-        # In a bidirectional layer in the order of the input, else in that of processing.
-        scan_output_directions=[int(index == 1)] * len(start),
-    )
-    return list(found[len(captured) + len(start) :])
+        return list(found[len(captured) + len(start) :])
 
-
-def _parts(
-    e: Exporter, cell: Cell, tensors: dict[str, Tensor], index: int, count: int, hidden: int
-) -> dict[str, Value]:
-    """One direction's weights and initial states."""
-    found: dict[str, Value] = {}
-    for name, tensor in tensors.items():
-        if name in ("source", "mask"):
-            continue
-        axis, shape = direction_part(cell, name, hidden)
-        value = e.value(tensor)
+    def _part(self, name: str) -> Value:
+        """A weight or an initial state of this direction."""
+        e, index = self.e, self.index
+        value = e.value(self.tensors[name])
+        axis, shape = direction_part(self.cell, name, self.hidden)
+        if name == "recurrent_weight" and self.heads > 1:
+            shape = (self.heads, len(self.order) * self.units, self.units)
         if axis is None:
-            value = e.part(e.reshape(value, count, *shape), index, index + 1, 0)
-            found[name] = e.reshape(value, *shape)
+            return e.reshape(e.nth(e.reshape(value, self.count, *shape), index, 1, 0), *shape)
+        length = self.hidden * (len(self.order) if name in ("input_weight", "bias") else 1)
+        return e.nth(value, index, length, axis)
+
+    def _start(self) -> list[Value]:
+        """The states before the first step, [N,H] each."""
+        e, source = self.e, self.e.name(self.tensors["source"])
+        return [
+            e.named(self.parts[state.initial])
+            if state.initial in self.parts
+            else e.emit(
+                "Expand",
+                np.asarray(state.start, NUMPY.dtype(self.dtype)),
+                e.emit("Concat", e.size(source, 1), e.ints(self.hidden), axis=0),
+            )
+            for state in self.cell.states
+        ]
+
+    def _inputs(self) -> dict[str, Value]:
+        """What every step reads: gates_x [T,N,G·H], the mask [T,N,H], the resets [T,N,1]."""
+        e, parts, hidden = self.e, self.parts, self.hidden
+        source, rows = e.name(self.tensors["source"]), len(self.order) * hidden
+        if "input_weight" in parts:
+            gates = e.emit("MatMul", source, e.transpose(parts["input_weight"], 1, 0))
         else:
-            length = hidden * (len(cell.gates) if name in ("input_weight", "bias") else 1)
-            found[name] = e.part(value, index * length, (index + 1) * length, axis)
-    return found
+            gates = e.nth(source, self.index, rows, 2)
+        found = {"gates": e.emit("Add", gates, parts["bias"]) if "bias" in parts else gates}
+        if "mask" in self.tensors:
+            sizes = (e.size(source, 0), e.size(source, 1), e.ints(self.count * hidden))
+            shape = e.emit("Concat", *sizes, axis=0)
+            whole = e.emit("Expand", e.name(self.tensors["mask"]), shape)
+            found["mask"] = e.nth(whole, self.index, hidden, 2)
+        if "resets" in self.tensors:
+            found["reset"] = self._resets()
+        return found
+
+    def _resets(self) -> Value:
+        """Numbers [T,N,1], 1 where this direction begins a new sequence."""
+        e, given = self.e, self.tensors["resets"]
+        found = e.name(given)
+        if len(given.shape) == 3:  # [T,N,D], as an operator of torch has them
+            return e.nth(found, self.index, 1, 2)
+        if given.dtype != "bool":
+            found = e.emit("Cast", found, to=e.type_number("bool"))
+        found = e.emit("Cast", found, to=e.type_number(self.dtype))
+        if self.is_backward:  # what is read after step t, step t-1, begins anew
+            first = e.part(found, 0, 1, 0)
+            zeros = e.emit("Sub", first, first)
+            found = e.emit("Concat", e.part(found, 1, END, 0), zeros, axis=0)
+        return e.emit("Unsqueeze", found, e.ints(2))
+
+    def blocks(self) -> dict[str, Value]:
+        """R by gate: [H,H], with heads [heads,d,d], with heads of one unit a row [1,H]."""
+        e, units, hint = self.e, self.units, self.tensors["recurrent_weight"].name
+        axes = (1, 0) if self.heads == 1 else (0, 2, 1)
+        turned = e.transpose(self.parts["recurrent_weight"], *axes)  # […,d,G·d]
+        found = {gate: e.nth(turned, k, units, len(axes) - 1) for k, gate in enumerate(self.order)}
+        if self.heads > 1 and units == 1:
+            found = {gate: e.reshape(block, 1, self.hidden) for gate, block in found.items()}
+        return {gate: e.named(block, hint) for gate, block in found.items()}
 
 
-def _compute(
-    e: Exporter, cell: str, dtype: str, op: str, detail: Any, given: Sequence[Value]
-) -> Value:
-    """One operation of the equations as a node."""
-    if op == "number":
-        return np.asarray(detail, NUMPY.dtype(dtype))
-    if op == "hard_sigmoid":
-        alpha, beta = ONNX_VALUES["hardsigmoid"]
-        return e.emit("HardSigmoid", *given, alpha=alpha, beta=beta)
-    if op == "log_sigmoid":
-        return e.emit("Neg", e.emit("Softplus", e.emit("Neg", *given)))
-    if op not in _WORDS:
-        raise OptionError(refusal(cell, "equations", "functions that ONNX has", op))
-    return e.emit(_WORDS[op], *given)
+class _Body:
+    """One step: the states and what the step reads, to the states and the outputs."""
 
+    def __init__(self, layer: _Direction, inputs: Sequence[str]) -> None:
+        self.e, self.layer = layer.e, layer
+        self.blocks = layer.blocks()
+        names = [each.name for each in layer.cell.own if each.name in layer.parts]
+        self.own = {name: self.e.named(layer.parts[name]) for name in names}
+        self.e.begin_body()
+        form = (frozenset(names), "mask" in inputs, "reset" in inputs)
+        self.trace = layer.cell.forward(layer.descriptor, *form)
+        self.inputs = {name: self.e.new_name(name) for name in inputs}
+        self.before = {name: self.e.new_name(f"{name}_before") for name in self.trace.names}
+        self.narrow: set[str] = set()  # values with one number per row, or one row for all
+        gates, sizes = len(layer.order), [layer.hidden] * len(layer.order)
+        split = self.e.emit("Split", self.inputs["gates"], self.e.ints(*sizes), count=gates, axis=1)
+        self.x = dict(zip(layer.order, [split] if gates == 1 else split, strict=True))
 
-def _body(
-    e: Exporter,
-    cell: Cell,
-    descriptor: Any,
-    blocks: dict[str, Value],
-    own: dict[str, Value],
-    hidden: int,
-    dtype: str,
-    has_mask: bool,
-) -> tuple[Any, list[Any]]:
-    """One step: the states and the projected input, and a mask, to the states and the outputs."""
-    helper = e.onnx.helper
-    e.begin_body()
-    order = cell.gate_order(descriptor)
-    trace = cell.forward(descriptor, frozenset(own), has_mask)
-    gates, mask = e.new_name("gates"), e.new_name("mask")
-    states = [e.new_name(f"{name}_before") for name in trace.names]
-    split = e.emit("Split", gates, e.ints(*[hidden] * len(order)), count=len(order), axis=1)
-    projected = dict(zip(order, [split] if isinstance(split, str) else split, strict=True))
+    def written(self) -> tuple[Any, list[Any]]:
+        """The body, and the values from outside that come in as states."""
+        e, helper = self.e, self.e.onnx.helper
+        found = program(self.trace.states).run(self._read, self._compute, self._multiply)
+        # A result stands in a body once as a state and once as an output of the step.
+        outputs = [e.emit("Identity", self._whole(each)) for each in (*found, *found)]
+        nodes, captured = e.end_body()
+        # A value that comes in as a state goes out as it came.
+        kept = [(name, e.new_name(name), value) for name, value in captured]
+        nodes += [helper.make_node("Identity", [name], [out]) for name, out, _ in kept]
+        number, hidden = e.type_number(self.layer.dtype), self.layer.hidden
 
-    def read(leaf: Leaf) -> Value:
-        if leaf[0] == "x":
-            return projected[leaf[1]]
-        if leaf[0] == "before":
-            return states[trace.names.index(leaf[1])]
-        if leaf[0] == "mask":
-            return mask
-        k = order.index(leaf[2]) if len(leaf) == 3 else None
-        whole = own[leaf[1]]
-        return whole if k is None else e.part(whole, k * hidden, (k + 1) * hidden, 0)
+        def declared(name: str, width: int | None) -> Any:
+            shape = None if width is None else [None, width]
+            return helper.make_tensor_value_info(name, number, shape)
 
-    def multiply(op: str, letters: tuple[str, ...], given: Sequence[Value]) -> list[Value]:
-        return [e.emit("MatMul", given[0], blocks[letter]) for letter in letters]
+        widths = {"gates": len(self.x) * hidden, "mask": hidden, "reset": 1}
+        inputs = [declared(name, None) for name, _, _ in kept]
+        inputs += [declared(each, hidden) for each in self.before.values()]
+        inputs += [declared(each, widths[name]) for name, each in self.inputs.items()]
+        results = [declared(out, None) for _, out, _ in kept]
+        results += [declared(each, hidden) for each in outputs]
+        graph = helper.make_graph(nodes, self.layer.cell.name, inputs, results)
+        return graph, [value for _, _, value in kept]
 
-    def compute(op: str, detail: Any, given: Sequence[Value]) -> Value:
-        return _compute(e, cell.name, dtype, op, detail, given)
+    def _read(self, leaf: Leaf) -> Value:
+        kind, *names = leaf
+        if kind == "x":
+            return self.x[names[0]]
+        if kind == "before":
+            return self.before[names[0]]
+        if kind == "mask":
+            return self.inputs["mask"]
+        if kind == "reset":
+            found = self.inputs["reset"]
+        elif len(names) == 1:
+            found = self.own[names[0]]
+        else:
+            k, hidden = self.layer.order.index(names[1]), self.layer.hidden
+            found = self.e.nth(self.own[names[0]], k, hidden, 0)
+        self.narrow.add(found)
+        return found
 
-    results = program(trace.states).run(read, compute, multiply)
-    # A result stands in a body once as a state and once as an output of the step.
-    outputs = [e.emit("Identity", each) for each in (*results, *results)]
-    number = e.type_number(dtype)
+    def _compute(self, op: str, detail: Any, given: Sequence[Value]) -> Value:
+        """One operation of the equations as a node."""
+        e = self.e
+        if op == "number":
+            return np.asarray(detail, NUMPY.dtype(self.layer.dtype))
+        if op == "log_sigmoid":
+            found = e.emit("Neg", e.emit("Softplus", e.emit("Neg", *given)))
+        elif op == "mean":
+            found = e.mean(*given)
+        elif op in WORDS:
+            found = e.emit(WORDS[op], *given, **DETAILS.get(WORDS[op], {}))
+        else:
+            expected = "functions that ONNX has"
+            raise OptionError(refusal(self.layer.cell.name, "equations", expected, op))
+        if op == "mean" or all(isinstance(v, np.ndarray) or v in self.narrow for v in given):
+            self.narrow.add(found)
+        return found
 
-    def declared(name: str, width: int) -> Any:
-        return helper.make_tensor_value_info(name, number, [None, width])
+    def _multiply(self, op: str, gates: tuple[str, ...], given: Sequence[Value]) -> list[Value]:
+        e, heads, units = self.e, self.layer.heads, self.layer.units
+        value, blocks = self._whole(given[0]), [self.blocks[gate] for gate in gates]
+        if heads == 1 or units == 1:
+            word = "MatMul" if heads == 1 else "Mul"
+            return [e.emit(word, value, block) for block in blocks]
+        split = e.transpose(e.reshape(value, 0, heads, units), 1, 0, 2)  # [heads,N,d]
+        products = [e.transpose(e.emit("MatMul", split, block), 1, 0, 2) for block in blocks]
+        return [e.reshape(each, 0, self.layer.hidden) for each in products]
 
-    nodes, captured = e.end_body()
-    # A value that comes in as a state goes out as it came.
-    kept = [(name, e.new_name(name), value) for name, value in captured]
-    nodes += [helper.make_node("Identity", [name], [out]) for name, out, _ in kept]
-    inputs = [helper.make_tensor_value_info(name, number, None) for name, _, _ in kept]
-    inputs += [declared(each, hidden) for each in states]
-    inputs.append(declared(gates, len(order) * hidden))
-    if has_mask:
-        inputs.append(declared(mask, hidden))
-    results = [helper.make_tensor_value_info(out, number, None) for _, out, _ in kept]
-    results += [declared(each, hidden) for each in outputs]
-    return helper.make_graph(nodes, "step", inputs, results), [value for _, _, value in kept]
+    def _whole(self, value: Value) -> Value:
+        """[N,H]."""
+        if value not in self.narrow:
+            return value
+        shape = self.e.emit("Shape", next(iter(self.before.values())))
+        return self.e.emit("Expand", value, shape)

@@ -1,302 +1,263 @@
-"""Scan nodes in the form that scan.py writes, as recurrent nodes of the graph.
+"""Scan nodes whose body is one step of a cell as recurrent nodes: the graph has no loops.
 
-The body is read from its results back to its inputs, and every value on the way has to be what the
-equations say. Any other body is refused: the graph has no loops of its own.
+Equations of a built-in cell become its node, all others that of a cell from equations.
+H hidden units, d units of a head, G gates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from keyword import iskeyword
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from ..convert.options import ONNX_VALUES
-from ..convert.table import GRU, LSTM, RNN
+import numpy as np
+
+from ..arrays import NUMPY
+from ..cells import CELLS, Cell, MadeCell
+from ..cells.expressions import Book, Expression
+from ..cells.text import read_cell, text_of
+from ..cells.tracing import Trace, trace
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
 from ..graph import Tensor
-from ..layout import DESCRIPTORS, gate_order
 from .loading import Node
-from .package import onnx_package
-from .recurrent import ROW
+from .scan_body import Body, Outer, other
 
-_FORMS: list[tuple[str, dict[str, Any]]] = [
-    (RNN, {}),
-    (LSTM, {}),
-    (LSTM, {"forget_gate_last": True}),
-    (GRU, {}),
-    (GRU, {"reset_gate_first": True}),
-]
-# By the order of the gates: the cell, and the option that gives it that order.
-_ORDERS = {gate_order(DESCRIPTORS[cell](**options)): (cell, options) for cell, options in _FORMS}
+_KINDS = {kind.name.lower(): kind for kind in Activation}
 
 
-def _other(what: str) -> OptionError:
-    """The body is not one that scan.py writes."""
-    return OptionError(
-        refusal("Scan", "body", "one step of a built-in cell as onnx.save writes it", what)
-    )
+class _Layer(NamedTuple):
+    """What the equations of a body are a step of."""
 
-
-@dataclass(frozen=True)
-class _Gate:
-    """activation(projected + state·block [+ at·peephole])."""
-
-    activation: Activation
-    slot: int  # its place in the projected input
-    block: str  # [H,H]
-    state: str  # what is multiplied with the block
-    at: str = ""  # the cell that a peephole looks at
-    peephole: str = ""
-
-
-class _Body:
-    """The nodes of one step by the values that they make."""
-
-    def __init__(self, node: Node, graph: Any) -> None:
-        self.node = node
-        self.made = {name: (each, k) for each in graph.node for k, name in enumerate(each.output)}
-        self.names = [value.name for value in graph.input]
-        self.results = [value.name for value in graph.output]
-        self.read: set[str] = set()  # the values that were looked at
-        self.outside: dict[str, str] = {}  # a state that stays as it is: its name outside
-        if graph.initializer or graph.sparse_initializer:
-            raise _other("one with initialisers")
-
-    def kind(self, name: str) -> str:
-        return str(self.made[name][0].op_type) if name in self.made else ""
-
-    def inputs(self, name: str, kind: str, count: int | None = None) -> list[str]:
-        """The inputs of the node that makes a value, which has to be of this kind."""
-        if self.kind(name) != kind:
-            raise _other(f"{self.kind(name) or 'an input'} where {kind} should be")
-        proto = self.made[name][0]
-        self.read |= set(proto.output)
-        if count is not None and len(proto.input) != count:
-            raise _other(f"{kind} of {len(proto.input)} inputs")
-        return list(proto.input)
-
-    def pair(self, name: str, kind: str) -> tuple[str, str]:
-        first, second = self.inputs(name, kind, 2)
-        return first, second
-
-    def active(self, name: str) -> tuple[Activation, str]:
-        """An activation and what it is of."""
-        activation = ROW.words.get(self.kind(name), Activation.NONE)
-        if activation is Activation.NONE:
-            return activation, name
-        (inner,) = self.inputs(name, self.kind(name), 1)
-        helper = onnx_package().helper
-        told = {a.name: helper.get_attribute_value(a) for a in self.made[name][0].attribute}
-        wanted: dict[str, float] = {}
-        if activation is Activation.HARD_SIGMOID:
-            wanted = dict(zip(("alpha", "beta"), ONNX_VALUES["hardsigmoid"], strict=True))
-        if told.keys() != wanted.keys() or any(
-            abs(told[key] - value) > 1e-6 for key, value in wanted.items()
-        ):
-            raise _other(f"{self.kind(name)} with {told}")
-        return activation, inner
-
-    def projected(self, name: str, source: str) -> int:
-        """The place of a gate's part of the projected input."""
-        taken, _ = self.pair(name, "Split")
-        if taken != source:
-            raise _other(f"a Split of {taken!r}")
-        return int(self.made[name][1])
-
-    def gate(self, name: str, source: str) -> _Gate:
-        activation, total = self.active(name)
-        value, last = self.pair(total, "Add")
-        at = peephole = ""
-        if self.kind(last) == "Mul":
-            at, peephole = self.pair(last, "Mul")
-            value, last = self.pair(value, "Add")
-        state, block = self.pair(last, "MatMul")
-        return _Gate(activation, self.projected(value, source), block, state, at, peephole)
-
-    def window(self, name: str) -> tuple[str, int, int]:
-        """A slice of a vector: what it is of, and its bounds."""
-        whole, *bounds = self.inputs(name, "Slice", 4)
-        start, stop, axis = (int(self.node.owner.known(bound).item()) for bound in bounds)
-        if axis != 0:
-            raise _other(f"a Slice of axis {axis}")
-        return whole, start, stop
-
-    def plain(self, name: str) -> str:
-        """What a value is a copy of."""
-        while self.kind(name) == "Identity":
-            (name,) = self.inputs(name, "Identity", 1)
-        return name
-
-    def constant(self, name: str) -> str:
-        """The name, outside, of a value that no step changes."""
-        return self.outside.get(name, name)
-
-    def same(self, found: str, wanted: str) -> None:
-        if found != wanted:
-            raise _other(f"{found!r} where {wanted!r} should be")
+    cell: Cell | MadeCell
+    options: dict[str, Any]
+    blocks: list[str | None]  # of R, in the order of the gates
+    own: dict[str, list[str]]  # the body's parameters that make up one of the cell's
 
 
 def scan(node: Node) -> list[Tensor | None]:
-    """The last states [N,H], and the states of all steps [T,N,H], of an LSTM h and c of each."""
-    body = _Body(node, node.subgraph("body"))
-    sequences = int(node.attribute("num_scan_inputs", 0))
-    states = len(node.inputs) - sequences
-    if sequences not in (1, 2) or len(body.names) != states + sequences:
-        raise _other(f"{len(body.names)} inputs of which {sequences} are sequences")
-    results = [body.plain(name) for name in body.results]
-    source, mask = body.names[states], body.names[states + 1 :]
-    # torch's exporter hands weights in as states that stay what they are.
-    first = 0
-    while first < states and results[first] == body.names[first]:
-        body.outside[body.names[first]] = node.inputs[first]
-        first += 1
-    carried, results = body.names[first:states], results[first:]
-    if len(carried) not in (1, 2) or results != results[: len(carried)] * 2:
-        raise _other(f"{len(carried)} states, and outputs that are not they")
-    fields, gates, extra = _cell(body, results[: len(carried)], carried, source)
-    used = {gate.state for gate in gates.values()} - {extra.get("reset", "")}
-    wanted = carried[0]
-    if mask:
-        (masked,) = used if len(used) == 1 else ("",)
-        body.same(body.pair(masked, "Mul")[0], wanted)
-        body.same(body.pair(masked, "Mul")[1], mask[0])
-    elif used - {wanted}:
-        raise _other("a product with something other than the state")
-    if not set(body.made) <= body.read:
-        raise _other(f"{len(set(body.made) - body.read)} values more")
-    found = _call(body, fields, gates, extra, first, len(carried), bool(mask))
-    return [*(node.tensor(k) for k in range(first)), *found]
-
-
-_Cell = tuple[dict[str, Any], dict[str, _Gate], dict[str, str]]
-
-
-def _cell(body: _Body, results: list[str], states: list[str], source: str) -> _Cell:
-    """The descriptor's fields, the gates by letter, and what else there is, by name."""
-    if len(states) == 2:
-        return _lstm(body, results, states, source)
-    if body.kind(results[0]) == "Add" and body.kind(body.pair(results[0], "Add")[0]) == "Mul":
-        return _gru(body, results[0], states[0], source)
-    gate = body.gate(results[0], source)
-    return {"activation": gate.activation}, {"z": gate}, {}
-
-
-def _lstm(body: _Body, results: list[str], states: list[str], source: str) -> _Cell:
-    (h, c), (_, old) = results, states
-    kept, new = body.pair(c, "Add")
-    f, seen = body.pair(kept, "Mul")
-    body.same(seen, old)
-    i, z = body.pair(new, "Mul")
-    o, active = body.pair(h, "Mul")
-    activation, inner = body.active(active)
-    body.same(inner, c)
-    names = {"i": i, "f": f, "z": z, "o": o}
-    gates = {letter: body.gate(name, source) for letter, name in names.items()}
-    words = {"i": "input", "f": "forget", "z": "cell", "o": "output"}
-    fields: dict[str, Any] = {
-        f"{word}_gate_activation": gates[letter].activation for letter, word in words.items()
-    }
-    fields["activation"] = activation
-    extra: dict[str, str] = {}
-    if gates["i"].peephole:
-        for letter in "ifz":
-            body.same(gates[letter].at, old)
-        fields["peephole_on_new_cell"] = gates["o"].at != old
-        if fields["peephole_on_new_cell"]:
-            body.same(gates["o"].at, c)
-        whole = body.window(gates["i"].peephole)[0]
-        width = body.node.owner.tensor(body.constant(whole)).shape[0] or 0
-        for gate in gates.values():
-            place = (whole, gate.slot * width // 4, (gate.slot + 1) * width // 4)
-            if body.window(gate.peephole) != place:
-                raise _other("a peephole in another gate's place")
-        extra["peephole"] = whole
-    elif any(gate.at for gate in gates.values()):
-        raise _other("peepholes on some gates")
-    return fields, gates, extra
-
-
-def _gru(body: _Body, result: str, h: str, source: str) -> _Cell:
-    old, new = body.pair(result, "Add")
-    keep, seen = body.pair(old, "Mul")
-    body.same(seen, h)
-    share, candidate = body.pair(new, "Mul")
-    flip = body.kind(keep) == "Sub"
-    z = share if flip else keep
-    one, inner = body.pair(keep if flip else share, "Sub")
-    body.same(inner, z)
-    if body.node.owner.known(one).tolist() != 1:
-        raise _other("a difference from another number than 1")
-    update = body.gate(z, source)
-    activation, total = body.active(candidate)
-    value, last = body.pair(total, "Add")
-    slot = body.projected(value, source)
-    extra: dict[str, str] = {}
-    after = body.kind(last) == "Mul"
-    if after:
-        last, r = body.pair(last, "Mul")
-        if body.kind(last) == "Add":
-            last, extra["secondary_bias"] = body.pair(last, "Add")
-        state, block = body.pair(last, "MatMul")
-    else:
-        state, block = body.pair(last, "MatMul")
-        inner = state
-        if update.state != h:  # it is masked: so is this one
-            inner, mask = body.pair(state, "Mul")
-            body.same(mask, body.pair(update.state, "Mul")[1])
-        old, r = body.pair(inner, "Mul")
-        body.same(old, h)
-        extra["reset"] = state
-    gate = body.gate(r, source)
-    fields = {
-        "update_gate_activation": update.activation,
-        "reset_gate_activation": gate.activation,
-        "output_gate_activation": activation,
-        "reset_after": after,
-        "flip_z": flip,
-    }
-    return fields, {"z": update, "r": gate, "o": _Gate(activation, slot, block, state)}, extra
+    """The last states [N,H], and the states of all steps [T,N,H]."""
+    body, g = Body(node), node.graph
+    layer = _built_in(body) or _from_equations(body)
+    is_reverse = _directions(node, "scan_input_directions", len(node.inputs) - body.places)
+    is_flipped = _directions(node, "scan_output_directions", len(body.names))
+    tensors = {role: node.tensor(body.places + place) for role, place in body.roles.items()}
+    if "reset" in tensors:
+        # They are those of the direction already: so it is made the forward one.
+        if is_reverse:
+            tensors = {role: g.reverse(each, axes=[0]) for role, each in tensors.items()}
+        is_reverse = False
+        tensors["resets"] = g.squeeze(tensors.pop("reset"), axes=[2]) > 0.0
+    tensors["source"] = tensors.pop("gates")
+    found = _call(body, layer, tensors, is_reverse)
+    last = [g.squeeze(g.slice_tensor(each, 0, -1, 1), axes=[0]) for each in found]
+    steps = [g.reverse(each, axes=[0]) if is_flipped else each for each in found]
+    return [*(node.tensor(k) for k in range(body.first)), *last, *steps]
 
 
 def _call(
-    body: _Body,
-    fields: dict[str, Any],
-    gates: dict[str, _Gate],
-    extra: dict[str, str],
-    first: int,
-    states: int,
-    has_mask: bool,
-) -> list[Tensor | None]:
-    """The last states, and the states of all steps; ``first`` is the place of h[-1]."""
-    node, owner = body.node, body.node.owner
-    g = node.graph
-    order = tuple(sorted(gates, key=lambda letter: gates[letter].slot))
-    if order not in _ORDERS or {gate.slot for gate in gates.values()} != set(range(len(order))):
-        raise _other(f"gates in the order {', '.join(order)}")
-    cell, options = _ORDERS[order]
-    backwards = _directions(node, "scan_input_directions", 1 + has_mask)
-    flipped = _directions(node, "scan_output_directions", states)
-    fields = fields | options | ({"produce_cell": True} if cell == LSTM else {})
-    descriptor = DESCRIPTORS[cell](**fields, reverse=backwards)
-    outside = [owner.tensor(body.constant(gates[letter].block)) for letter in order]
-    blocks = [g.transpose(block, [1, 0]) for block in outside]
-    tensors = {
-        "recurrent_weight": g.concat_tensors(blocks, axis=0) if len(blocks) > 1 else blocks[0],
-        "init_state": node.tensor(first),
-    }
-    if cell == LSTM:
-        tensors["init_cell"] = node.tensor(first + 1)
-    for name in ("peephole", "secondary_bias"):
-        if name in extra:
-            tensors[name] = owner.tensor(body.constant(extra[name]))
-    if has_mask:
-        tensors["mask"] = node.tensor(first + states + 1)
-    found: Sequence[Tensor] = getattr(g, cell)(
-        node.tensor(first + states), **tensors, descriptor=descriptor, name=node.name or None
+    body: Body, layer: _Layer, tensors: dict[str, Tensor], is_reverse: bool
+) -> Sequence[Tensor]:
+    """The states of all steps."""
+    node, cell = body.node, layer.cell
+    definition = cell if isinstance(cell, Cell) else cell.definition
+    heads = next(iter(body.heads), body.hidden)  # a diagonal of zeros if there is no product
+    tensors["recurrent_weight"] = _weight(body, layer.blocks, heads, tensors["source"].dtype)
+    for place, state in enumerate(definition.states, body.first):
+        tensors[state.initial] = node.tensor(place)
+    for name, parts in layer.own.items():
+        tensors[name] = _parameter(body, parts)
+    named: dict[str, Any] = {**tensors, "heads": heads, "name": node.name or None}
+    if isinstance(cell, MadeCell):
+        return node.graph.recurrent(cell, **named, reverse=is_reverse)
+    every = {cell.keeps_states: True} if cell.keeps_states else {}
+    descriptor = cell.descriptor(**layer.options, **every, reverse=is_reverse)
+    found: Sequence[Tensor] = getattr(node.graph, cell.name)(**named, descriptor=descriptor)
+    return found
+
+
+def _weight(body: Body, blocks: Sequence[str | None], heads: int, dtype: str) -> Tensor:
+    """R [G·H,H], with heads [heads,G·d,d]; zeros for a gate without a product."""
+    g, units = body.node.graph, body.hidden // heads
+    shape = (units, units) if heads == 1 else (heads, units, units)
+    found = []
+    for block in blocks:
+        if block is None:
+            found.append(g.constant(np.zeros(shape, NUMPY.dtype(dtype))))
+        elif heads > 1 and units == 1:  # a row [1,H]
+            found.append(g.reshape(body.tensor(block), shape))
+        else:
+            found.append(g.transpose(body.tensor(block), [1, 0] if heads == 1 else [0, 2, 1]))
+    return found[0] if len(found) == 1 else g.concat_tensors(found, axis=len(shape) - 2)
+
+
+def _parameter(body: Body, names: Sequence[str]) -> Tensor:
+    """A parameter of the cell; of one per gate, the whole or what its parts make up."""
+    windows = [next(key for key, name in body.own.items() if name == each) for each in names]
+    whole, hidden = body.tensor(windows[0].name), body.hidden
+    places = [Outer(windows[0].name, k * hidden) for k in range(len(names))]
+    if windows[0].start is None and len(names) == 1:
+        return whole
+    if windows == places and whole.shape == (len(names) * hidden,):
+        return whole
+    g = body.node.graph
+    parts = [
+        body.tensor(name) if start is None else g.slice_tensor(body.tensor(name), 0, start, hidden)
+        for name, start in windows
+    ]
+    return parts[0] if len(parts) == 1 else g.concat_tensors(parts, axis=0)
+
+
+@lru_cache(maxsize=1)
+def _forms() -> list[tuple[Cell, dict[str, bool], tuple[Expression, ...]]]:
+    """The built-in cells' equations, with every option and parameter that changes them.
+
+    An activation is an operation by the name of its option.
+    """
+    found = []
+    for cell in CELLS:
+        usual, order = vars(cell.usual), (cell.other_order or ("",))[0]
+        others = ("reverse", "bidirectional", "training", cell.keeps_states, order)
+        switches = [name for name, said in usual.items() if said is False and name not in others]
+        marks = [SimpleNamespace(name=name) for name in cell.descriptor.activation_fields]
+        for chosen in product((False, True), repeat=len(switches) + len(cell.own)):
+            options = dict(zip(switches, chosen, strict=False))
+            own = [p for p, has in zip(cell.own, chosen[len(switches) :], strict=True) if has]
+            if not all(options.get(each.only_with, True) for each in own) or any(
+                each.required and each not in own for each in cell.own
+            ):
+                continue
+            described = SimpleNamespace(**{**usual, **options}, activations=marks)
+            states = tuple(each.name for each in cell.states)
+            by_gate = {each.name: each.by_gate for each in own}
+            text = trace(cell.equations, cell.gates, states, by_gate, described, False)
+            found.append((cell, options, text.states))
+    return found
+
+
+def _built_in(body: Body) -> _Layer | None:
+    """The built-in cell whose equations these are."""
+    for cell, options, states in _forms():
+        match = _Match(frozenset(cell.descriptor.activation_fields))
+        is_same = len(states) == len(body.after) and all(map(match.same, states, body.after))
+        layer = _bound(body, cell, options, match.bound) if is_same else None
+        if layer is not None:
+            return layer
+    return None
+
+
+class _Match:
+    """Whether equations are those of a cell, and what its names stand for in them."""
+
+    def __init__(self, activations: frozenset[str]) -> None:
+        self._activations = activations
+        self.bound: dict[Any, Any] = {}
+
+    def same(self, wanted: Expression, found: Expression) -> bool:
+        if wanted.op in self._activations:
+            kind = _KINDS.get(found.op, Activation.NONE)
+            inner = found if kind is Activation.NONE else found.args[0]
+            return self._bind(wanted.op, kind) and self.same(wanted.args[0], inner)
+        if (wanted.op, len(wanted.args)) != (found.op, len(found.args)):
+            return False
+        if wanted.op == "leaf":
+            kind, name = found.detail
+            return kind == wanted.detail[0] and self._bind(wanted.detail, name)
+        if wanted.op == "product":
+            is_same = self._bind(("R", wanted.detail), found.detail)
+        else:
+            is_same = wanted.detail == found.detail
+        return is_same and all(map(self.same, wanted.args, found.args))
+
+    def _bind(self, name: Any, value: Any) -> bool:
+        return bool(self.bound.setdefault(name, value) == value)
+
+
+def _bound(
+    body: Body, cell: Cell, options: Mapping[str, Any], bound: Mapping[Any, Any]
+) -> _Layer | None:
+    """A cell with what its names stand for; None if its gates or states lie in another order."""
+    names = zip(cell.states, body.names, strict=True)
+    if any(bound.get(("before", state.name), name) != name for state, name in names):
+        return None
+    if any(start != 0 for start in body.starts.values()):
+        return None
+    slots = {bound.get(("x", gate)): gate for gate in cell.gates}
+    order = tuple(slots[name] for name in body.gates if name in slots)
+    if not len(body.gates) == len(order) == len(cell.gates):
+        return None
+    switch, turned = cell.other_order or ("", ())
+    if order not in (cell.gates, turned):
+        return None
+    fields = {**options, switch: True} if order == turned else {**options}
+    fields |= {name: bound[name] for name in cell.descriptor.activation_fields if name in bound}
+    own: dict[str, list[str]] = {}
+    for leaf, name in bound.items():
+        if leaf[:1] == ("own",):
+            own.setdefault(leaf[1], []).append(name)
+    for each in cell.own:
+        if each.by_gate and each.name in own:
+            own[each.name] = [bound["own", each.name, gate] for gate in order]
+    return _Layer(cell, fields, [bound.get(("R", gate)) for gate in order], own)
+
+
+def _from_equations(body: Body) -> _Layer:
+    """A cell of these equations."""
+    gates = _gates_of_blocks(body)
+    book, new = Book(), dict[Expression, Expression]()
+    for each in body.every:
+        detail = gates[each.detail] if each.op == "product" else each.detail
+        new[each] = book.make(each.op, tuple(new[arg] for arg in each.args), detail)
+    own = [name for name in body.own.values() if body.book.leaf("own", name) in new]
+    states = tuple(new[each] for each in body.after)
+    steps = Trace(book, tuple(body.gates), tuple(body.names), states, (), {})
+    is_name = body.label.isidentifier() and not iskeyword(body.label)
+    starts = {name: start for name, start in body.starts.items() if start}
+    text = text_of(body.label if is_name else "step", steps, own, initial=starts)
+    blocks = {gate: block for block, gate in gates.items()}
+    return _Layer(
+        read_cell(text), {}, [*map(blocks.get, body.gates)], {name: [name] for name in own}
     )
-    last = [g.squeeze(g.slice_tensor(each, 0, -1, 1), axes=[0]) for each in found]
-    return [*last, *(g.reverse(each, axes=[0]) if flipped else each for each in found)]
+
+
+def _gates_of_blocks(body: Body) -> dict[str, str]:
+    """The gate of each part of R: that of the x with which its product is summed, if it may be.
+
+    A gate whose x nothing reads has to have one.
+    """
+    found: dict[str, str] = {}
+    xs: dict[Expression, dict[str, None]] = {}  # in a sum, and without a part of R so far
+    parts: dict[Expression, dict[str, None]] = {}  # likewise
+    for each in body.every:
+        if each.op == "leaf" and each.detail[0] == "x":
+            xs[each] = {each.detail[1]: None}
+        elif each.op == "product":
+            parts[each] = {each.detail: None}
+        elif each.op in ("add", "subtract", "multiply", "divide"):
+            parts[each] = _left(parts, each, found)
+            if each.op in ("add", "subtract"):
+                xs[each] = _left(xs, each, found.values())
+                found |= dict(zip(parts[each], xs[each], strict=False))
+    blocks = dict.fromkeys(each.detail for each in body.every if each.op == "product")
+    unread = [gate for gate in body.gates if body.book.leaf("x", gate) not in body.every]
+    left = [block for block in blocks if block not in found]
+    while found and len(left) < len(unread):
+        left.append(found.popitem()[0])
+    free = unread + [each for each in body.gates if each not in (*unread, *found.values())]
+    if len(left) > len(free):
+        raise other("more recurrent weights than gates")
+    return found | dict(zip(left, free, strict=False))
+
+
+def _left(
+    of: Mapping[Expression, Mapping[str, None]], each: Expression, taken: Collection[str]
+) -> dict[str, None]:
+    """What the arguments of a value have, but for what is taken."""
+    every = (name for arg in each.args for name in of.get(arg, ()))
+    return {name: None for name in every if name not in taken}
 
 
 def _directions(node: Node, name: str, count: int) -> bool:

@@ -11,11 +11,11 @@ from ..arrays import NUMPY
 from ..convert.options import ONNX_VALUES
 from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, refusal
+from ..errors import OptionError, ShapeError, refusal
 from ..graph import Tensor
-from ..graph.ops.recurrent import refuse_extensions
+from ..graph.ops.recurrent import title_of
 from ..graph.tensor import Node
-from ..layout import gate_order
+from ..layout import brackets, gate_order
 from .recurrent import CELLS, ROW, activation_word, gate_rows
 from .saving import Exporter, Value
 from .scan import scan
@@ -25,7 +25,10 @@ KINDS = {cell: kind for kind, cell in CELLS.items()}
 
 def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
     """The values of a recurrent node's results; None for one that has no readers."""
-    refuse_extensions(node, "an export to ONNX")
+    weight = node.inputs[node.attributes["names"].index("recurrent_weight")]
+    if None in weight.shape:
+        got = brackets(weight.shape)
+        raise ShapeError(refusal(title_of(node), "recurrent_weight", "known sizes", got))
     for tensor in node.results:
         if tensor.name.endswith(":training_state") and _is_read(e, tensor):
             expected = "no readers, as only gradient operations have a use for it"
@@ -62,7 +65,9 @@ def activations(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
 def _is_plain(e: Exporter, node: Node) -> bool:
     """Whether ONNX's own node computes the same."""
     names, descriptor = node.attributes["names"], node.attributes["descriptor"]
-    if "mask" in names or getattr(descriptor, "flip_z", False) != ROW.flip_z:
+    if {"mask", "resets"} & {*names} or descriptor.heads != 1:
+        return False
+    if getattr(descriptor, "flip_z", False) != ROW.flip_z:
         return False
     if "peephole" not in names:
         return True
@@ -115,9 +120,7 @@ def _ends(e: Exporter, node: Node, tensor: Tensor) -> _Ends:
     return found
 
 
-def _node(
-    e: Exporter, node: Node, words: list[str], ends: list[tuple[Node, int, int, int]]
-) -> Sequence[Value | None]:
+def _node(e: Exporter, node: Node, words: list[str], ends: _Ends) -> Sequence[Value | None]:
     cell, descriptor = node.op.name, node.attributes["descriptor"]
     tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
     count = 2 if descriptor.bidirectional else 1
@@ -183,7 +186,7 @@ def _name_ends(e: Exporter, ends: _Ends, name: str, count: int, hidden: int) -> 
     for reader, direction, first, last in ends:
         (tensor,) = reader.results
         if (first, last) != (0, hidden) or count == 2:
-            value = e.part(name, direction, direction + 1, 0)  # [1,N,H]
+            value = e.nth(name, direction, 1, 0)  # [1,N,H]
             e.names[tensor] = e.part(value, first, last, 2) if last - first < hidden else value
         else:
             e.names[tensor] = name

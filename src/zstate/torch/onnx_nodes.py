@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cells.decorator import CellDescriptor
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
 from ..layout import gate_order
@@ -38,32 +37,25 @@ def _is_onnx() -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_table() -> bool:
+def _has_table(key: str) -> bool:
     from ..onnx.exporting import has_table
 
-    return has_table()
+    return has_table(key)
 
 
 def check_export(operation: Operation) -> None:
     """ONNX has no operators of zstate: without a table of translations an export fails, and the
     exporter would not say how to go on."""
-    traced = is_tracing() and torch.onnx.is_in_onnx_export()
-    if operation.key not in OPERATIONS and (traced or is_exporting()):
-        if operation.cell.descriptor is CellDescriptor:
-            expected = "a built-in cell, as no translation of equations is there yet"
-            given = "a cell from equations"
-        else:
-            expected = "a layer without zoneout and clip, which ONNX's nodes do not have"
-            given = "one with them"
-        raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
-    if traced:
+    if is_tracing() and torch.onnx.is_in_onnx_export():
         way, given = "dynamo=True", "an operator that ONNX does not have"
-    elif is_exporting() and not _has_table():
+    elif is_exporting() and not _has_table(operation.key):
         way = "custom_translation_table=zstate.onnx.torch_translations()"
         given = "options that ONNX's own nodes do not have"
     else:
         return
     expected = f"{way}, or a model of torch.nn's layers, as zstate.torch.restore(model) makes it"
+    if operation.key not in OPERATIONS:
+        expected, given = f"{way}, called after the cell was defined", "a cell from equations"
     raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))
 
 
@@ -73,7 +65,9 @@ def words_of(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
     from ..onnx.recurrent import ROW
     from ..onnx.writing import activations
 
-    if not hasattr(torch.onnx, "ops") or getattr(descriptor, "flip_z", False) != ROW.flip_z:
+    if not hasattr(torch.onnx, "ops") or descriptor.heads != 1:
+        return None
+    if getattr(descriptor, "flip_z", False) != ROW.flip_z:
         return None
     return activations(cell, descriptor)
 
