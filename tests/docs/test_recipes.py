@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import zstate
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -33,8 +35,10 @@ def changes(title: str) -> list[tuple[str, str, str]]:
 
 
 def copied(where: Path) -> Path:
-    """A copy of the source, beside the engine's."""
+    """A copy of the source, beside the engine's, with the engines as they were built."""
     shutil.copytree(ROOT / "src", where / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for library in Path(zstate.__file__).parent.glob("*.so"):
+        shutil.copy(library, where / "src" / "zstate")
     (where / "csrc").symlink_to(ROOT / "csrc")
     return where / "src"
 
