@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import zstate as zs
 from zstate.backends import native
 
 # A test that asks for threads gets them, however little there is to share.
@@ -53,6 +54,16 @@ def pytest_report_header(config: pytest.Config) -> str:
 def seeded(pytestconfig: pytest.Config) -> None:
     """Tensors that a test draws without a seed of its own come from the run's."""
     torch.manual_seed(int(pytestconfig.option.hypothesis_seed))
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """No test leaves its threads to the next ones, whose tiny calls would wait for them."""
+    before = zs.get_num_threads(), torch.get_num_threads()
+    yield
+    if (zs.get_num_threads(), torch.get_num_threads()) != before:
+        zs.set_num_threads(before[0])
+        torch.set_num_threads(before[1])
 
 
 @pytest.fixture(params=[] if native.unavailable() else native._native.supported_isas())
