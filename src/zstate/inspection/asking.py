@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import OptionError, refusal
 from ..layout import describe
+from ..train.loop import checkpoint_of
 from .models import of_model, of_run
 from .views import View, view
 
@@ -52,6 +53,8 @@ def run_views(
         raise OptionError(refusal("inspect", "text and prompt", "one of them", "both"))
     if not isinstance(steps, int) or steps < 1:
         raise OptionError(refusal("inspect", "steps", "at least 1", repr(steps)))
+    if second is not None:
+        checkpoint_of(Path(second))  # refused before the first one is computed
     found = [of_run(folder, text, prompt, steps)]
     if second is not None:
         first = found[0]

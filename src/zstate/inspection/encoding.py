@@ -13,7 +13,7 @@ from ..types import Array
 
 BITS = (16, 12, 8, 6, 5, 4)  # of a value in a map, from the most exact
 _FLOW_BITS = 12  # of the logarithm of a norm: within 0.4% over 12 decades
-_DECADES = 12
+_DECADES = 30  # of norms, at most
 _LEAST_SHARE = 0.35  # of its bits that a value still needs when compressed
 
 
@@ -59,13 +59,16 @@ def linear(blob: Blob, values: Array, bits: int) -> dict[str, Any]:
 
 
 def logarithmic(blob: Blob, norms: Array) -> dict[str, Any]:
-    """Norms, by their logarithm: level 0 is 0, or less than 1e-12 of the greatest."""
+    """Norms, by their logarithm: level 0 is 0, or what is too small beside the greatest. What
+    overflowed has the greatest finite one."""
     most = 2**_FLOW_BITS - 1
-    high = np.log10(max(float(norms.max(initial=0)), 1e-300))
-    low, step = high - _DECADES, _DECADES / (most - 1)
     with np.errstate(divide="ignore"):
-        places = (np.log10(norms.astype(np.float64)) - low) / step
-    levels = np.where(places >= 0, 1 + np.rint(places.clip(0)), 0)
+        places = np.log10(np.nan_to_num(norms.astype(np.float64), nan=np.inf, posinf=np.inf))
+    there = places[np.isfinite(places)]
+    high = float(there.max(initial=-300))
+    low = max(float(there.min(initial=high)), high - _DECADES)
+    step = (high - low) / (most - 1) or 1.0
+    levels = np.where(places >= low, 1 + np.rint((places.clip(low, high) - low) / step), 0)
     return {"low": low, "step": step, **blob.add_levels(levels.clip(0, most), _FLOW_BITS)}
 
 

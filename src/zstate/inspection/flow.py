@@ -34,7 +34,7 @@ def gradient_flow(
     """
     steps = len(seeds)
     norms = [
-        [{s: np.zeros((len(losses), steps), np.float32) for s in scan.states} for scan in layer]
+        [{s: np.zeros((len(losses), steps)) for s in scan.states} for scan in layer]
         for layer in layers
     ]
     widest = max((sum(scan.units for scan in layer) for layer in layers), default=1)
@@ -93,7 +93,7 @@ def _one_direction(
         if not any(values.any() for values in carried.values()):
             continue  # the losses lie before this step
         for state, values in carried.items():
-            norms[state][:, step] = np.sqrt(np.einsum("nh,nh->n", values, values))
+            norms[state][:, step] = np.linalg.norm(values.astype(np.float64), axis=1)
         if at == 0 and below is None:
             return
         before = slice(at - 1, at) if at else None

@@ -67,8 +67,6 @@ def view(subject: Subject) -> View:
         layers.append(scans)
         source = np.concatenate([_output(scan) for scan in scans], axis=1)
     shown = [[_layer_view(scan, _name(k, scan)) for scan in each] for k, each in enumerate(layers)]
-    for map_ in (m for each in shown for one in each for m in one.maps):
-        _check_finite(map_)
     loss, top, seeds = _loss(subject, source)
     losses = chosen_steps(len(source))
     norms = gradient_flow(layers, seeds, losses)
@@ -100,6 +98,8 @@ def _layer_view(scan: Scan, name: str) -> LayerView:
         for gate, values in scan.gates.items()
     ]
     maps += [Map(s, "state", "", scan.in_order(values)) for s, values in scan.states.items()]
+    for each in maps:
+        _check_finite(each)
     memory = {s: _memory(kept) for s, kept in scan.retention().items()}
     output = next(iter(scan.states.values()))
     orders = {
