@@ -13,6 +13,7 @@ import torch
 import zstate as zs
 import zstate.cells as cells
 import zstate.torch as zt
+from zstate.inspection import flow
 from zstate.inspection.encoding import BITS, Blob, linear, logarithmic
 
 from .pages import Read, read
@@ -109,12 +110,17 @@ def test_a_large_model_has_fewer_bits_and_stays_small(tmp_path: Path) -> None:
     )
 
 
-def test_more_losses_than_fit_are_spread(tmp_path: Path) -> None:
-    page = read(zs.inspect(_layer(2), np.ones((530, 2)), path=tmp_path / "page.html"))
+def test_more_losses_than_fit_are_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(flow.chosen_steps(512)) == list(range(512))
+    many = flow.chosen_steps(2000)
+    assert (len(many), many[0], many[-1]) == (2**18 // 2000, 0, 1999)
+    x = np.random.default_rng(0).normal(size=(10, 2))
+    every = read(zs.inspect(_layer(), x, path=tmp_path / "page.html")).flow("c")
+    monkeypatch.setattr(flow, "_MOST", 40)
+    page = read(zs.inspect(_layer(), x, path=tmp_path / "page.html"))
     losses = page.array(page.said["models"][0]["losses"])
-    assert len(losses) == 2**18 // 530
-    assert (losses[0], losses[-1]) == (0, 529)
-    assert (np.diff(losses) >= 1).all()
+    assert list(losses) == [0, 3, 6, 9]
+    np.testing.assert_allclose(page.flow("c"), every[losses], rtol=0.01)
 
 
 def test_one_step_is_enough(tmp_path: Path) -> None:
