@@ -207,7 +207,9 @@ class Pane {
     this.parts(".colour").value = this.byLoss ? "loss" : map.name;
     const values = this.byLoss ? model.loss : map.ofUnit(this.unit);
     const most = this.byLoss ? Math.max(Float32Array.from(values).sort()[Math.floor(0.98 * values.length)], 1) : 0;
-    const span = this.byLoss ? [-most, most] : map.span;
+    // A state of one unit may be far smaller than the layer's: it has its own range.
+    const reach = this.byLoss || map.function ? 0 : Math.max(...values.map(Math.abs)) || 1;
+    const span = this.byLoss ? [-most, most] : reach ? [-reach, reach] : map.span;
     this.spans.forEach((span_, k) => {
       const colour = colourOf(values[k], span);
       span_.style.backgroundColor = `rgb(${colour})`;
