@@ -31,6 +31,7 @@ from .functional import (
 from .graph import Executable, Graph, Tensor
 from .hints import ELSEWHERE as _ELSEWHERE
 from .hints import missing as _missing
+from .inspection import inspect
 from .operations import (
     GRUGradients,
     GRUResult,
@@ -67,6 +68,7 @@ __all__ = [
     "get_num_threads",
     "gru",
     "gru_gradients",
+    "inspect",
     "lstm",
     "lstm_gradients",
     "set_kept_memory",

@@ -566,8 +566,8 @@ class TestTerminals:
 @pytest.mark.parametrize(
     ("layers", "hidden", "title"),
     [
-        (1, 8, "lstm, layer 1 of 1: all 8 units of each gate"),
-        (2, 30, "lstm, layer 2 of 2: the 24 of 30 units of each gate that vary most"),
+        (1, 8, "lstm, layer 1 of 1: all 8 units, in the same order in each gate"),
+        (2, 30, "lstm, layer 2 of 2: the 24 of 30 units that vary most, the same in each gate"),
         (1, 1, "lstm, layer 1 of 1: its only unit"),
     ],
 )

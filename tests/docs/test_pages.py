@@ -35,7 +35,8 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path) -> None:
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
     namespace: dict[str, object] = {}
     for line, code in blocks(page, "python"):
         # Blank lines in front, so that a failure shows the line of the page.

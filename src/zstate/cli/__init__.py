@@ -23,6 +23,7 @@ from ..errors import ZStateError, visible
 _COMMANDS = {
     "train": "train a character language model through the graph",
     "sample": "write text with a trained model",
+    "inspect": "write a page that shows what a trained model does, step by step",
     "export": "write a trained model as a generator: ONNX, Swift or Core ML",
     "graph": "print or draw a graph (saved, ONNX or a run), or write it as Swift or for Core ML",
     "check": "check every backend on this machine against the oracle",

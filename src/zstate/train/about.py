@@ -36,6 +36,10 @@ def read_about(folder: Path) -> dict[str, Any]:
     for name, is_right in _FIELDS.items():
         if not is_right(found[name]):
             raise no_run(folder, f"{name}: {json.dumps(found[name]):.60}")
+    # Runs of earlier versions have none.
+    norms = found.setdefault("gradient_norms", [None] * len(found["history"]))
+    if not _are_norms(norms, found["history"]):
+        raise no_run(folder, f"gradient_norms: {json.dumps(norms):.60}")
     try:
         found["settings"] = Settings(**found["settings"])
         Alphabet(found["alphabet"]).encode(found["prompt"])
@@ -80,6 +84,15 @@ def _is_history(value: object) -> bool:
         and _is_number(line[1])
         and (line[2] is None or _is_number(line[2]))
         for number, line in enumerate(value, 1)
+    )
+
+
+def _are_norms(value: object, history: list[Any]) -> bool:
+    """One per step of the history, or null."""
+    return (
+        isinstance(value, list)
+        and len(value) == len(history)
+        and all(norm is None or _is_number(norm) for norm in value)
     )
 
 

@@ -67,6 +67,7 @@ class Run:
         self._valid = self.model.validation_program(rows, batch)
         self._sampler = Sampler(self.model, corpus)
         self.history: list[tuple[int, float, float | None]] = []  # step, bits, validation bits
+        self.gradient_norms: list[float | None] = []  # of these steps, before clipping
 
     @property
     def step(self) -> int:
@@ -112,6 +113,7 @@ class Run:
         if done not in range(len(about["history"]) + 1):
             raise no_run(folder, f"{_CHECKPOINT} of step {done:g}, which is not in the history")
         run.history = [tuple(line) for line in about["history"][: int(done)]]
+        run.gradient_norms = about["gradient_norms"][: int(done)]
         if settings.total < run.step:
             expected = f"at least the {run.step} that are done"
             raise SettingError("total", expected, str(settings.total))
@@ -143,6 +145,7 @@ class Run:
             "sha256": self._text_hash,
             "text": self.text_path,
             "history": self.history,
+            "gradient_norms": self.gradient_norms,
         }
         with replacing(self.folder / ABOUT) as file:
             file.write(json.dumps(about).encode())
@@ -156,7 +159,7 @@ class Run:
             tokens, targets = self.windows[done]
             keep = np.float32(0 if done % self.windows.count == 0 else 1)
             rate = np.float32(s.rate(done))
-            loss, _ = self._train.run([tokens, targets, np.asarray(keep), np.asarray(rate)])
+            loss, norm = self._train.run([tokens, targets, np.asarray(keep), np.asarray(rate)])
             done += 1
             bits = float(loss) / LN2
             if not math.isfinite(bits):
@@ -167,6 +170,7 @@ class Run:
             if done % every == 0 or done == s.total:
                 valid = self.validate()
             self.history.append((done, bits, valid))
+            self.gradient_norms.append(float(norm) if math.isfinite(norm) else None)
             if valid is not None:
                 self.save()
             yield Progress(done, bits, tokens.size, seconds, valid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +39,36 @@ def draw_all(run: Run) -> list[Path]:
     """loss.png, gates.png and gradient_flow.png in the run's folder."""
     plt = _pyplot()
     ids = _sentence(run)
-    with warnings.catch_warnings():
-        # matplotlib's font lacks Chinese, for example; boxes in the picture say enough.
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
-        return [
-            _loss(plt, run),
-            _gates(plt, run, run.corpus.decode(ids), run.model.gates(ids)),
-            _flow(plt, run, run.model.gradient_flow(ids)),
-        ]
+    return [
+        _loss(plt, run),
+        _gates(plt, run, run.corpus.decode(ids), run.model.gates(ids)),
+        _flow(plt, run, run.model.gradient_flow(ids)),
+    ]
+
+
+def _fonts_for(text: str) -> tuple[list[str], set[str]]:
+    """Families of installed fonts that have the characters, the usual one first; and the characters
+    that none of them has."""
+    fonts: Any = importlib.import_module("matplotlib.font_manager")
+    families = ["DejaVu Sans"]
+    boxes = "Last Resort"  # matplotlib's own: a box for each character there is
+    missing = {c for c in text if c.isprintable()}
+    missing -= _characters(fonts, fonts.findfont(families[0]))
+    for entry in sorted(fonts.fontManager.ttflist, key=lambda each: (each.name, each.fname)):
+        if not missing:
+            break
+        if entry.name not in families and not entry.name.startswith(boxes):
+            found = missing & _characters(fonts, entry.fname)
+            families += [entry.name] * bool(found)
+            missing -= found
+    return families, missing
+
+
+def _characters(fonts: Any, path: str) -> set[str]:
+    try:
+        return set(map(chr, fonts.get_font(path).get_charmap()))
+    except (OSError, RuntimeError):  # a font that cannot be read has none
+        return set()
 
 
 def _sentence(run: Run) -> Array:
@@ -82,19 +103,19 @@ def _loss(plt: Any, run: Run) -> Path:
 
 
 def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
-    """Each gate of the last layer: the units that vary most, over the characters."""
+    """Each gate of the last layer over the characters: the same units, which vary most, in all."""
     names = _GATES[run.settings.cell]
     order = gate_order(_DESCRIPTORS[run.settings.cell])
     by_gate = z.reshape(len(z), len(order), -1)  # [T,G,H]
+    units = np.argsort(-by_gate.std(axis=0).sum(axis=0), kind="stable")[:_UNITS]
+    # What moves together stands together: in the order of the main direction of movement.
+    moved = (by_gate - by_gate.mean(axis=0))[:, :, units].reshape(-1, len(units))
+    units = units[np.argsort(np.linalg.svd(moved, full_matrices=False)[2][0])]
     figure, rows = plt.subplots(
         len(order), 1, figsize=(0.16 * len(sentence) + 2, 1.9 * len(order) + 0.6), sharex=True
     )
     for k, (gate, axes) in enumerate(zip(order, np.atleast_1d(rows), strict=True)):
         values = by_gate[:, k]
-        units = np.argsort(-values.std(axis=0))[:_UNITS]
-        # What moves together stands together: in the order of the main direction of movement.
-        moved = values[:, units] - values[:, units].mean(axis=0)
-        units = units[np.argsort(np.linalg.svd(moved, full_matrices=False)[2][0])]
         low = 0 if "gate" in names[gate] else -1
         image = axes.imshow(
             values[:, units].T,
@@ -106,9 +127,17 @@ def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
         )
         axes.set(ylabel=names[gate], yticks=[])
         figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
-    axes.set_xticks(range(len(sentence)), [c if c.isprintable() else "⏎" for c in sentence])
+    families, missing = _fonts_for(sentence)
+    shown = [_shown(c, c in missing) for c in sentence]
+    axes.set_xticks(range(len(sentence)), shown, family=families)
     figure.suptitle(_gates_title(run.settings))
     return _saved(plt, figure, run.folder / "gates.png")
+
+
+def _shown(character: str, is_missing: bool) -> str:
+    if character == "\n":
+        return "⏎"
+    return f"{ord(character):x}" if is_missing or not character.isprintable() else character
 
 
 def _gates_title(settings: Settings) -> str:
@@ -116,8 +145,8 @@ def _gates_title(settings: Settings) -> str:
     if settings.hidden == 1:
         return f"{layer}: its only unit"
     if settings.hidden <= _UNITS:
-        return f"{layer}: all {settings.hidden} units of each gate"
-    return f"{layer}: the {_UNITS} of {settings.hidden} units of each gate that vary most"
+        return f"{layer}: all {settings.hidden} units, in the same order in each gate"
+    return f"{layer}: the {_UNITS} of {settings.hidden} units that vary most, the same in each gate"
 
 
 def _flow(plt: Any, run: Run, norms: Array) -> Path:

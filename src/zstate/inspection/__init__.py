@@ -1,0 +1,73 @@
+"""``zstate.inspect``: one HTML page that shows what a recurrent network does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+STEPS, MEGABYTES = 512, 4.0
+
+
+def inspect(
+    model: Any,
+    source: Any = None,
+    *,
+    path: str | PathLike[str] = "page.html",
+    labels: Sequence[str] | None = None,
+    targets: Any = None,
+    readout: Any = None,
+    classes: Sequence[str] | None = None,
+    name: str | None = None,
+    text: str | None = None,
+    prompt: str | None = None,
+    compare: str | PathLike[str] | None = None,
+    steps: int = STEPS,
+    megabytes: float = MEGABYTES,
+) -> Path:
+    """Write a page that shows a model at work on one sequence: docs/inspect.md says what is on it.
+
+    Args:
+        model: a module of zstate.torch; a tensor that a recurrent node of a graph gives; a layer as
+            {"cell": "lstm", "recurrent_weight": R, "input_weight": W, …}, with the names of the
+            functional call and arrays of any library, or a list of such layers; a
+            zstate.convert.Layer; or the folder of a run of `zstate train`.
+        source: what the model reads, one sequence [T,I] or [T,1,I]; of a graph, its feeds; of a
+            run, nothing.
+        path: the file to write.
+        labels: a text for every step, such as its character; None means numbers.
+        targets: [T], the right class of every step; with ``readout``.
+        readout: the map from the last layer's output to one number per class: a weight [V,D·H], a
+            pair of weight and bias [V], or a torch.nn.Linear.
+        classes: the names of the V classes.
+        name: what the page calls the model.
+        text, prompt: of a run, the text to read, or one that the model first continues; None means
+            the part of its own text that it did not train on.
+        compare: with a run, the folder of a second one, shown beside it on the same text.
+        steps: with a run, how many characters.
+        megabytes: the size of the page, about; values have as many bits as fit, from 4 to 16.
+
+    Returns:
+        The path of the page.
+
+    Example:
+        >>> import numpy as np, tempfile, zstate as zs
+        >>> rng = np.random.default_rng(0)
+        >>> layer = {"cell": "gru", "recurrent_weight": rng.normal(size=(12, 4)),
+        ...          "input_weight": rng.normal(size=(12, 3))}
+        >>> folder = tempfile.mkdtemp()
+        >>> zs.inspect(layer, rng.normal(size=(20, 3)), path=folder + "/page.html").name
+        'page.html'
+    """
+    from ..graph.storage import replacing
+    from .asking import views_of
+    from .writing import page
+
+    views = views_of(
+        model, source, labels, targets, readout, classes, name, text, prompt, compare, steps
+    )
+    html = page(views, megabytes)
+    with replacing(path) as file:
+        file.write(html)
+    return Path(path)

@@ -1,0 +1,69 @@
+"""`zstate inspect --serve`: the page on this machine, made again when the training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+
+from ..errors import ZStateError
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a page on 127.0.0.1: "/" is the page, "/version" what it is made from.
+
+    ``version`` says what a page would be made from now, ``make`` makes the page of a version.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self, version: Callable[[], str], make: Callable[[str], bytes], port: int = 0
+    ) -> None:
+        self._version, self._make, self._lock = version, make, Lock()
+        self._made = ("", b"")
+        self.current()  # what is refused is refused before the browser opens
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/"
+
+    def current(self) -> bytes:
+        """The newest page; an older one while a newer one cannot be made."""
+        with self._lock:
+            version = self._version()
+            if version != self._made[0]:
+                try:
+                    self._made = (version, self._make(version))
+                except ZStateError:
+                    if not self._made[1]:
+                        raise
+            return self._made[1]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        # A page of another site may have a name that leads here: it gets nothing.
+        host = self.headers.get("Host", "").rsplit(":", 1)[0]
+        if host not in ("127.0.0.1", "localhost"):
+            self._answer(403, "text/plain", b"this machine only\n")
+        elif self.path == "/":
+            self._answer(200, "text/html; charset=utf-8", self.server.current())
+        elif self.path == "/version":
+            self._answer(200, "text/plain", self.server._version().encode())
+        else:
+            self._answer(404, "text/plain", b"not here\n")
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the terminal is for refusals."""
