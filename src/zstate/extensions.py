@@ -65,10 +65,11 @@ def _with_heads(descriptor: AnyDescriptor, heads: int) -> AnyDescriptor:
     return _WITH_HEADS[key]
 
 
-def has_head_axis(
-    operation: Operation, shape: PartialShape, descriptor: AnyDescriptor | None
-) -> bool:
+def has_head_axis(operation: Operation, weight: Any, descriptor: AnyDescriptor | None) -> bool:
     """Whether a recurrent weight is in blocks though there is one head: [1,G·H,H], [2,1,G·H,H]."""
+    if getattr(weight, "is_nested", False):
+        return False  # which has no shape, and is refused where tensors are checked
+    shape: PartialShape = getattr(weight, "shape", ())
     both = bool(getattr(descriptor, "bidirectional", False))
     if len(shape) != 3 + both or shape[both] != 1 or getattr(descriptor, "heads", 1) != 1:
         return False

@@ -43,8 +43,12 @@ def run(
 
     The last of the tensors are the resets, [T,N].
     """
-    shape = getattr(tensors[1], "shape", ())
-    if len(shape) > 2 and heads == 1 and has_head_axis(operation, shape, descriptor):
+    weight = tensors[1]
+    if (
+        heads == 1
+        and getattr(weight, "ndim", 2) > 2
+        and has_head_axis(operation, weight, descriptor)
+    ):
         found = without_head_axis(run, operation, tensors, descriptor, backend)
         return cast(ops.AnyResult, found)
     if tensors[-1] is not None or heads != 1:

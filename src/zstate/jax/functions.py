@@ -58,8 +58,7 @@ def run(
     heads: int = 1,
 ) -> AnyResult:
     """A call of the functional interface; the last of the tensors are the resets, [T,N]."""
-    shape = getattr(tensors[1], "shape", ())
-    if heads == 1 and has_head_axis(operation, shape, descriptor):
+    if heads == 1 and has_head_axis(operation, tensors[1], descriptor):
         rest = (descriptor, backend, lengths)
         return cast(AnyResult, without_head_axis(run, operation, tensors, *rest))
     if tensors[-1] is not None or heads != 1:

@@ -301,7 +301,7 @@ class Recurrent(Core):
         found = with_heads(operation, descriptor, heads, label)
         weight = passed["recurrent_weight"]
         axis = {"axes": (len(weight.shape) - 3,)}  # of the one head, where it has one
-        has_axis = has_head_axis(operation, weight.shape, found)
+        has_axis = has_head_axis(operation, weight, found)
         if has_axis:
             passed["recurrent_weight"] = self.apply("squeeze", (weight,), axis)
         attributes = {"names": tuple(passed), "descriptor": found, **more}
