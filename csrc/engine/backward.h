@@ -44,6 +44,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   using typename Base::From;
   static constexpr bool kTakesInput = false;
   static constexpr int kMostFactors = zstate::kMostProducts;
+  static constexpr i64 kRowsAtOnce = 16;  // of an operand, computed together
 
   const BackwardArrays& in;
   Rows<const S> x[2], z[2], after[2][zstate::kMostStates], outer[2][zstate::kMostStates],
@@ -60,7 +61,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   From* operand_sources[2][zstate::kMostOperands][2];
   E *packed_input[2] = {}, *packed_again[2] = {};
   E *row_scratch = nullptr, *outer_scratch = nullptr, *outer_b = nullptr;
-  R* operand_rows = nullptr;  // of each member: two rows of what R multiplied
+  R* operand_rows = nullptr;  // [members][operands][2][kRowsAtOnce][Hp]: some rows of what R multiplied
   R *dx_chunk = nullptr, *direct_scratch = nullptr;
   // The gradients of the weights in the type of the arithmetic: the outputs themselves, or scratch.
   R *dR = nullptr, *dW = nullptr, *db = nullptr, *d_own[zstate::kMostOwn] = {};
@@ -201,7 +202,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       if (multiplies_dx() && !direct) packed_input[d] = arena.take<E>(panels_size<E>(p.I, GH));
     }
     this->lay_out_scan(arena);
-    operand_rows = arena.take<R>(threads, 2, Hp);
+    operand_rows = arena.take<R>(threads, cell.operand_count, 2 * kRowsAtOnce, Hp);
     if (direct) {
       direct_scratch = arena.take<R>(threads, direct_size());
     } else {
@@ -257,7 +258,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
         return P::rows(extra[d], kNow, k * H);
       case PlaceKind::operand_value:
         return keeps_operand(k) ? P::rows(values[d][k], kNow, 0)
-                                : P::real(operand_rows, kNextHalf, Hp, 0, true);
+                                : P::real(operand_rows, kNextHalf, Hp, Hp, true);
       case PlaceKind::own_sum:
         return P::real(sums[d] + k * p.N * Hp, kFixed, 0, Hp, true);
       case PlaceKind::initial_gradient:
@@ -342,18 +343,25 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     for (int d = 0; d < p.D; ++d)
       for (i64 row = mine.begin; row < mine.end && !team.stopped(); ++row) {
         const auto [s, n] = place_of(p, d, row);
-        evaluate_row(k, d, s, n, team.rank, 0);
+        evaluate_rows(k, d, s, n, 1, team.rank, 0);
       }
   }
-  // Of one step and sequence: into its place among all, or into one of the member's two rows.
-  void evaluate_row(int k, int d, i64 s, i64 n, int rank, i64 which) const {
+  // Of one step, up to `most` sequences from n on: into their places among all, or into the member's rows.
+  // Returns how many: sequences that begin with this step have a program of their own.
+  i64 evaluate_rows(int k, int d, i64 s, i64 n, i64 most, int rank, int half) const {
     const bool first = absent(p, d, s - 1, n);
+    const i64 rows =
+        min_of(most, (first ? batch_at(p, d, s) : min_of(batch_at(p, d, s), batch_at(p, d, s - 1))) - n);
     i64 counters[kCounters];
     count(d, s, counters);
-    counters[kNextHalf] = 2 * rank + which;
-    Block<R> block{counters, n, 0, 1, 0, 0, nullptr, 0, 0, 0, 0, false};
+    counters[kNextHalf] = first_operand_row(k, rank, half) - n;
+    Block<R> block{counters, n, 0, static_cast<int>(rows), 0, 0, nullptr, 0, 0, 0, 0, false};
     this->run_blocks(*cell.operands[k].programs[first], operand_sources[d][k][first], block, ceil_div(H, L),
                      scratch(rank));
+    return rows;
+  }
+  i64 first_operand_row(int k, int rank, int half) const {
+    return (2 * (rank * cell.operand_count + k) + half) * kRowsAtOnce;
   }
   // A row of it.
   ZS_DEVICE Vec<R> operand_at(int k, int d, i64 s, i64 n, i64 u, int lanes) const {
@@ -591,10 +599,31 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   }
 
   void multiply(const Team& team, int d, const Contraction& c) {
-    i64 row_of[2] = {-1, -1};  // which row of which part the member has computed
-    bool computed[1 + zstate::kMostOperands] = {};
+    // Rows of a part that the member has at hand: of two neighbouring rows, one may end such a batch.
+    struct Computed {
+      bool is = false;
+      i64 begin[2] = {0, 0}, end[2] = {0, 0};
+      int last = 0;
+    };
+    Computed computed[1 + zstate::kMostOperands];
     for (int i = 0; i < c.parts; ++i)
-      computed[i] = c.operand[i] >= 0 && evaluates(c.operand[i]) && !keeps_operand(c.operand[i]);
+      computed[i].is = c.operand[i] >= 0 && evaluates(c.operand[i]) && !keeps_operand(c.operand[i]);
+    const auto computed_row = [&](int part, i64 k) -> const R* {
+      Computed& has = computed[part];
+      const int operand = c.operand[part];
+      const auto lies_in = [&](int half) { return k >= has.begin[half] && k < has.end[half]; };
+      int half = has.last;
+      if (!lies_in(half)) {
+        half = 1 - half;
+        if (!lies_in(half)) {
+          const auto [s, n] = place_of(p, d, k);
+          has.begin[half] = k;
+          has.end[half] = k + evaluate_rows(operand, d, s, n, kRowsAtOnce, team.rank, half);
+        }
+        has.last = half;
+      }
+      return operand_rows + (first_operand_row(operand, team.rank, half) + k - has.begin[half]) * Hp;
+    };
     const auto load_a = [&](int band, i64 k, i64 m0, i64 m, R* dst) {
       const auto [s, n] = place_of(p, d, k);
       const int place = c.extra[band];
@@ -604,15 +633,10 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     };
     const auto load_b = [&](int part, i64 k, i64 j, int lanes) -> Vec<R> {
       if (lanes == 0) return Vec<R>{};
-      const auto [s, n] = place_of(p, d, k);
       const int operand = c.operand[part];
-      if (operand < 0) return Io<S>::load_n(x[d].at(s, n) + j, lanes);
-      if (!computed[part]) return operand_at(operand, d, s, n, j, lanes);
-      // Units come one after the other, of one row or of two neighbours in turn.
-      const i64 which = k & 1, key = k * c.parts + part;
-      if (row_of[which] != key) evaluate_row(operand, d, s, n, team.rank, which);
-      row_of[which] = key;
-      return Io<R>::load_n(operand_rows + (2 * team.rank + which) * Hp + j, lanes);
+      if (computed[part].is) return Io<R>::load_n(computed_row(part, k) + j, lanes);
+      const auto [s, n] = place_of(p, d, k);
+      return operand < 0 ? Io<S>::load_n(x[d].at(s, n) + j, lanes) : operand_at(operand, d, s, n, j, lanes);
     };
     if (direct) {
       for (int band = 0; band < c.band_count; ++band)
