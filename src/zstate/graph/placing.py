@@ -113,7 +113,7 @@ def _in_rows(picture: dict[str, Any]) -> Places:
         depth[k] = first[k] - 1
     at: list[Point] = [(0, 0)] * len(boxes)
     lines: list[list[Point]] = [[] for _ in edges]
-    right, top = 0.0, 20.0
+    right, top = 40.0, 20.0
     for row in range(max(depth, default=-1) + 1):
         inside = [k for k in range(len(boxes)) if depth[k] == row]
         bottom = top + max(boxes[k]["height"] for k in inside)

@@ -2,7 +2,7 @@
 const said = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const svg = $("picture");
-let picture, places, boxes, lines, view, whole;
+let picture, places, boxes, lines, view;
 
 function made(name, attributes, parent, text) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -48,7 +48,7 @@ function draw() {
   });
   const shown = boxes.length === 1 ? "1 box" : `${boxes.length} boxes`;
   $("about").textContent = `${program.nodes} nodes in ${shown}`;
-  fit();
+  fit(0.6);  // small, but legible
   search();
 }
 
@@ -86,16 +86,18 @@ function look(next) {
   svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.width} ${view.height}`);
 }
 
-function fit() {
-  // As wide as the window shows it legibly; what is longer than the window is reached by dragging.
+function fit(least = 0.02) {
   const { clientWidth: w, clientHeight: h } = svg;
-  const scale = Math.max(Math.min(w / places.width, h / places.height, 1.25), 0.05);
-  whole = { width: w / scale, height: h / scale };
-  look({ x: (places.width - whole.width) / 2, y: (places.height - whole.height) / 2, ...whole });
+  const scale = Math.max(Math.min(w / places.width, h / places.height, 1.25), least);
+  const width = w / scale, height = h / scale;
+  // Centred; what does not fit, from its top and around its first box.
+  const [left] = places.at[0] || [0];
+  const x = width < places.width ? left + picture.boxes[0].width / 2 - width / 2 : (places.width - width) / 2;
+  look({ x, y: Math.min((places.height - height) / 2, 0), width, height });
 }
 
 function zoom(factor, cx = svg.clientWidth / 2, cy = svg.clientHeight / 2) {
-  const width = Math.min(Math.max(view.width * factor, 120), 4 * whole.width);
+  const width = Math.min(Math.max(view.width * factor, 120), 4 * Math.max(places.width, svg.clientWidth));
   const change = width / view.width;
   const px = view.x + (cx / svg.clientWidth) * view.width;
   const py = view.y + (cy / svg.clientHeight) * view.height;
@@ -127,17 +129,17 @@ $("find").addEventListener("input", () => { turn = 0; search(); });
 $("find").addEventListener("keydown", (event) => { if (event.key === "Enter") next(); });
 $("in").addEventListener("click", () => zoom(0.7));
 $("out").addEventListener("click", () => zoom(1 / 0.7));
-$("fit").addEventListener("click", fit);
+$("fit").addEventListener("click", () => fit());
 svg.addEventListener("wheel", (event) => {
   event.preventDefault();
   zoom(Math.exp(event.deltaY * 0.0015), event.offsetX, event.offsetY);
 }, { passive: false });
 svg.addEventListener("pointermove", (event) => { if (event.buttons & 1) move(event.movementX, event.movementY); });
-const keys = { "+": () => zoom(0.7), "-": () => zoom(1 / 0.7), 0: fit, ArrowLeft: () => move(60, 0),
+const keys = { "+": () => zoom(0.7), "-": () => zoom(1 / 0.7), 0: () => fit(), ArrowLeft: () => move(60, 0),
                ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60) };
 document.addEventListener("keydown", (event) => {
   if (!["INPUT", "SELECT"].includes(event.target.tagName) && keys[event.key]) keys[event.key]();
 });
-window.addEventListener("resize", fit);
+window.addEventListener("resize", () => fit(0.6));
 draw();
 document.documentElement.dataset.ready = "yes";
