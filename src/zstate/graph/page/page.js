@@ -33,8 +33,8 @@ function draw() {
     const { points, label } = places.lines[k];
     const line = made("path", { d: rounded(points), class: "line", "marker-end": "url(#arrow)" }, $("lines"));
     made("title", {}, line, edge.hint);
-    if (label) made("text", { x: label[0], y: label[1] + 4, class: "label" }, $("labels"), edge.label);
-    return line;
+    if (!label) return [line];
+    return [line, made("text", { x: label[0], y: label[1] + 4, class: "label" }, $("labels"), edge.label)];
   });
   boxes = picture.boxes.map((box, k) => {
     const [x, y] = places.at[k];
@@ -54,7 +54,7 @@ function draw() {
 
 function mark(isBox, isLine, dims) {
   boxes.forEach((box, k) => box.classList.toggle("near", isBox(k)));
-  lines.forEach((line, k) => line.classList.toggle("near", isLine(picture.edges[k])));
+  lines.forEach((parts, k) => parts.forEach((part) => part.classList.toggle("near", isLine(picture.edges[k]))));
   svg.classList.toggle("dim", dims);
 }
 
