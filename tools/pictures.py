@@ -1,4 +1,4 @@
-"""Trains the default model and puts its pictures into docs/images, for README.md.
+"""Trains the default model and puts its pictures into docs/images, for README.md and docs/graph.md.
 
 python tools/pictures.py          # about a minute
 """
@@ -20,6 +20,8 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "zstate", "train", "--run", str(run)], check=True)
         for name in ("loss.png", "gates.png", "gradient_flow.png"):
             shutil.copy(run / name, IMAGES / name)
+        graph = ["graph", str(run), "--svg", str(IMAGES / "graph_training.svg")]
+        subprocess.run([sys.executable, "-m", "zstate", *graph], check=True)  # with zstate[draw]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""`zstate graph`: a large graph is drawn in a few boxes and can be unfolded."""
+"""`zstate graph`: which program is drawn and how much of it, and what is refused."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,14 +27,15 @@ def test_unfolding(
     assert count > 150
     file = tmp_path / "g"
     graph.save(file)
-    for option, box in (("--svg", "<rect "), ("--dot", "fillcolor")):
+    given = sum(n.op.name in ("variable", "constant", "assign") for n in graph.nodes)
+    for option, box in (("--svg", "<g>"), ("--dot", "fillcolor")):
         out = tmp_path / "out"
         assert cli.main(["graph", str(file), option, str(out)]) == 0
         assert f"wrote {count} nodes, folded (--unfold shows all)" in capsys.readouterr().out
         assert out.read_text().count(box) <= 60
         assert cli.main(["graph", str(file), option, str(out), "--unfold"]) == 0
         assert f"wrote {count} nodes to " in capsys.readouterr().out
-        assert out.read_text().count(box) == count
+        assert out.read_text().count(box) == count - given
 
 
 def test_a_small_graph_is_drawn_as_it_is(
@@ -51,9 +55,12 @@ def test_a_small_graph_is_drawn_as_it_is(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--target", "y"], "--target needs --swift or --coreml"),
+        (
+            ["--target", "y"],
+            "--target needs --html or --svg or --png or --dot or --swift or --coreml",
+        ),
         (["--shape", "x=2"], "--shape needs --swift or --coreml"),
-        (["--unfold"], "--unfold needs --svg or --dot"),
+        (["--unfold"], "--unfold needs --html or --svg or --png or --dot"),
     ],
 )
 def test_an_option_without_its_output_is_refused(
@@ -123,3 +130,106 @@ def test_swift_for_given_sizes_leaves_the_graph_alone(
 def test_a_model_of_another_framework(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["graph", "model.keras"]) == 2
     assert "FILE: expected a saved graph or program, an .onnx" in capsys.readouterr().err
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    settings = Settings("lstm", 1, hidden=8, embedding=4, window=16, batch=4)
+    Run.create(tmp_path / "run", settings, TEXT).save()
+    return tmp_path / "run"
+
+
+def _programs(page: Path) -> list[dict[str, Any]]:
+    (text,) = re.findall(r'(?s)id="data">(.*?)</script>', page.read_text())
+    found: list[dict[str, Any]] = json.loads(text)["programs"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "feed", "others", "titles"),
+    [
+        ("training", "train.tokens", ("valid.", "sample."), {"lstm_gradients", "adam × 6"}),
+        ("validation", "valid.tokens", ("train.", "sample."), {"soft_max_cross_entropy"}),
+        ("sampling", "sample.token", ("train.", "valid."), {"gather"}),
+    ],
+)
+def test_a_picture_shows_one_program_of_a_run(
+    program: str,
+    feed: str,
+    others: tuple[str, str],
+    titles: set[str],
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "p.svg"
+    page = tmp_path / "p.html"
+    words = ["graph", str(run), "--svg", str(out), "--html", str(page)]
+    assert cli.main([*words, "--program", program]) == 0
+    assert f"nodes of {program}" in capsys.readouterr().out
+    text = out.read_text()
+    assert feed in text and not any(other in text for other in others)
+    programs = _programs(page)
+    assert [each["name"] for each in programs] == ["training", "validation", "sampling"]
+    (chosen,) = [each for each in programs if each["name"] == program]
+    assert titles <= {box["title"] for box in chosen["folded"]["boxes"]}
+    assert f'"chosen": "{program}"' in page.read_text()
+    if program == "training":
+        assert cli.main(words) == 0  # the default
+        assert out.read_text() == text
+
+
+def test_targets_of_a_graph_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    g = zs.Graph()
+    x = g.placeholder(shape=(2,), name="x")
+    g.tanh(x, name="y")
+    g.square(x, name="z")
+    g.save("g")
+    assert cli.main(["graph", "g", "--dot=a.dot", "--target=z"]) == 0
+    text = Path("a.dot").read_text()
+    assert "square" in text and "tanh" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--svg=a.png"], "--svg: expected a name that ends in .svg, got 'a.png'"),
+        (["--png=a.svg"], "--png: expected a name that ends in .png"),
+        (["--html=a.svg"], "--html: expected a name that ends in .html or .htm"),
+        (["--dot=a.txt"], "--dot: expected a name that ends in .dot or .gv"),
+        (["--swift=a.py"], "--swift: expected a name that ends in .swift"),
+        (["--svg=a.svg", "--png=a.jpg"], "--png: expected a name that ends in .png"),
+        (["--svg=a.svg", "--program=gates"], "one of training, validation, sampling, got 'gates'"),
+        (["--svg=a.svg", "--target=nothing"], "--target: expected the name of a tensor"),
+        (["--svg=a.svg", "--program=training", "--target=embedding"], "without --target"),
+        (["--program=training"], "--program needs --html or --svg or --png or --dot"),
+    ],
+)
+def test_a_refusal_writes_nothing(
+    words: list[str],
+    message: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["graph", str(run), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+def test_what_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    g = zs.Graph()
+    g.tanh(g.placeholder(shape=(2,), name="x"), name="y")
+    g.save("g")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.main(["graph", "g", "--svg=a.svg"]) == 0
+    assert "pip install 'zstate[draw]' for dagre's layout" in capsys.readouterr().out
+    assert cli.main(["graph", "g", "--svg=b.svg", "--png=b.png"]) != 0
+    assert "--png needs matplotlib: pip install 'zstate[train]'" in capsys.readouterr().err
+    assert not Path("b.svg").exists() and not Path("b.png").exists()

@@ -305,5 +305,5 @@ def test_print_names_what_there_is() -> None:
     )
     assert text[4] == "  total float64[1,2,3] = reduction_sum(enc:state, axes=(0,))"
     dot = g.to_dot()
-    assert dot.startswith("digraph") and dot.count("->") == 3
-    assert 'n0 -> n2 [label="source"]' in dot
+    assert dot.startswith("digraph") and dot.count("->") == 2
+    assert 'n0 -> n1 [label="source"]' in dot

@@ -312,8 +312,8 @@ def test_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     g, *_ = learner(cells.slstm)
     g.save(tmp_path / "g")
     assert cli.main(["graph", str(tmp_path / "g"), "--dot", str(tmp_path / "d")]) == 0
-    assert 'label="layer (slstm)' in (tmp_path / "d").read_text()
-    assert "layer (slstm)" in g.to_svg() and "layer (slstm)" in g.to_svg(fold=True)
+    assert 'label="recurrent (slstm)\\nlayer' in (tmp_path / "d").read_text()
+    assert "recurrent (slstm)" in g.to_svg() and "recurrent (slstm)" in g.to_svg(fold=True)
     capsys.readouterr()
     assert cli.main(["graph", str(tmp_path / "g")]) == 0
     shown = capsys.readouterr().out.splitlines()

@@ -6,10 +6,7 @@ Needs a Chromium (on PATH, or $CHROMIUM) and Playwright's Python client; skipped
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +20,7 @@ from zstate.types import Array
 
 from .pages import TEXT, small_run
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright's client is not installed")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH or in $CHROMIUM")
-FLAGS = [
-    *("--headless=new", "--no-sandbox", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-]
 STEPS = 60
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with sync_api.sync_playwright() as client:
-        found = client.chromium.launch_persistent_context(
-            str(tmp_path_factory.mktemp("profile")),
-            executable_path=CHROMIUM,
-            headless=True,
-            args=FLAGS,
-            viewport={"width": 1280, "height": 900},
-        )
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +33,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "lstm", compare=folder / "gru", text=TEXT, steps=STEPS, path=folder / "two.html"
     )
     return folder
-
-
-@pytest.fixture
-def tab(context: Any) -> Iterator[Any]:
-    """A tab; nothing may go wrong in its console while the test runs."""
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: _is_own(request.url) or said.append(request.url))
-    yield page
-    page.close()
-    assert said == []
-
-
-def _is_own(url: str) -> bool:
-    return url.startswith(("file:", "data:", "blob:", "http://127.0.0.1:"))
 
 
 def _opened(tab: Any, path: Path, hash_: str = "") -> Any:

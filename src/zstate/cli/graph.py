@@ -9,18 +9,34 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from ..errors import GraphError, OptionError, ShapeError, ZStateError, refusal
-from ..graph import Executable, Graph, Tensor
+from ..graph import Executable, Graph, Tensor, pictures
+from ..graph.drawing import Program, boxes_of, program_of
 from ..graph.ops import PLACEHOLDER
 from ..graph.outputs import outputs_of
+from ..graph.placing import has_dagre
+from ..graph.printing import to_dot
 from ..graph.storage import replacing
 from ..graph.swift.words import identifier
 from ..layout import brackets
+
+_PICTURES = ("html", "svg", "png", "dot")
+_ENDINGS = {
+    "html": (".html", ".htm"),
+    "svg": (".svg",),
+    "png": (".png",),
+    "dot": (".dot", ".gv"),
+    "swift": (".swift",),
+    "coreml": (".mlpackage",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="a saved graph or program, an .onnx file, or a run folder"
     )
     parser.add_argument(
-        "--svg", metavar="OUT", help="draw it to this file; laid out by zstate, without Graphviz"
+        "--html", metavar="OUT", help="draw it as a page with zoom and search, laid out by dagre"
+    )
+    parser.add_argument(
+        "--svg", metavar="OUT", help="draw it to this file; laid out by dagre with zstate[draw]"
+    )
+    parser.add_argument(
+        "--png", metavar="OUT", help="the same picture as pixels; needs matplotlib (zstate[train])"
     )
     parser.add_argument("--dot", metavar="OUT", help="write it in Graphviz's language")
+    parser.add_argument(
+        "--program",
+        metavar="NAME",
+        help="of a run folder, with a picture: training (default), validation or sampling. A page "
+        "has all three, and shows this one first",
+    )
     parser.add_argument(
         "--swift", metavar="OUT", help="write it as Swift that builds and runs it with MPSGraph"
     )
@@ -44,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         metavar="NAME",
         action="append",
-        help="with --swift or --coreml: a tensor to compute; may be repeated (default: every "
-        "tensor that no node reads)",
+        help="a tensor to compute or to draw, with all that it needs; may be repeated (default: "
+        "every tensor that no node reads; a picture then shows the whole graph)",
     )
     parser.add_argument(
         "--shape",
@@ -65,33 +93,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the graph, or write the files."""
     _refuse_unused(options)
+    _refuse_endings(options)
     saved, outputs, weights = _load(Path(options.file))
     graph = saved.graph if isinstance(saved, Executable) else saved
-    fold = False if options.unfold else None
-    files: list[tuple[str, str, str]] = []  # path, text, what it is: all made before one is written
-    for path, draw in ((options.svg, graph.to_svg), (options.dot, graph.to_dot)):
-        if path is not None:
-            folded = draw(fold)
-            note = "" if folded == draw(False) else ", folded (--unfold shows all)"
-            files.append((path, folded, f"{len(graph.nodes)} nodes{note} to {path}"))
+    files = _pictures(saved, outputs, options)  # all are made before one is written
     if options.swift is not None:
         with _export_in_mind(options.file, "swift"):
             text, beside = _swift(saved, outputs, options, weights)
         what = f"{len(text.splitlines())} lines of Swift to {options.swift}"
-        files.append((options.swift, text, f"{what}; it reads {beside} beside it"))
+        files.append((options.swift, text.encode(), f"{what}; it reads {beside} beside it"))
     if options.coreml is not None:
         from ..coreml import save
 
         with _export_in_mind(options.file, "coreml"):
             save(_program(saved, outputs, options), options.coreml)
         print(f"wrote a Core ML package to {options.coreml}")
-    for path, text, what in files:
+    for path, content, what in files:
         with replacing(path) as file:
-            file.write(text.encode())
+            file.write(content)
         print(f"wrote {what}")
     if not files and options.coreml is None:
         print(graph)
     return 0
+
+
+def _pictures(
+    saved: Graph | Executable, outputs: Mapping[str, Tensor], options: argparse.Namespace
+) -> list[tuple[str, bytes, str]]:
+    """(path, content, what it is) of every picture asked for, of one program."""
+    if not any(getattr(options, kind) for kind in _PICTURES):
+        return []
+    programs = _drawn(saved, outputs, options)
+    chosen = next(p for p in programs if p.name == (options.program or programs[0].name))
+    fold = False if options.unfold else None
+    folded = len(boxes_of(chosen, fold)) < len(boxes_of(chosen, False))
+    what = f"{len(chosen.nodes)} nodes" + (f" of {chosen.name}" if chosen.name else "")
+    note = ", folded (--unfold shows all)" if folded else ""
+    layout = "" if has_dagre() else "; in rows, pip install 'zstate[draw]' for dagre's layout"
+    files = []
+    if options.html is not None:
+        page = pictures.to_html(programs, chosen.name, bool(options.unfold))
+        files.append((options.html, page.encode(), f"{what} to {options.html}"))
+    if options.svg is not None:
+        picture = pictures.to_svg(chosen, fold).encode()
+        files.append((options.svg, picture, f"{what}{note} to {options.svg}{layout}"))
+    if options.png is not None:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise ImportError("[graph] --png needs matplotlib: pip install 'zstate[train]'")
+        buffer = io.BytesIO()
+        pictures.to_png(chosen, buffer, fold)
+        files.append((options.png, buffer.getvalue(), f"{what}{note} to {options.png}{layout}"))
+    if options.dot is not None:
+        files.append((options.dot, to_dot(chosen, fold).encode(), f"{what}{note} to {options.dot}"))
+    return files
+
+
+def _drawn(
+    saved: Graph | Executable, outputs: Mapping[str, Tensor], options: argparse.Namespace
+) -> list[Program]:
+    """The programs of a run, that of a saved one, or a graph: what its targets need."""
+    folder = Path(options.file)
+    if folder.is_dir() and not options.target:
+        from ..train.loop import programs_of
+
+        programs = [program_of(each, name) for name, each in programs_of(folder).items()]
+        if options.program not in (None, *(each.name for each in programs)):
+            expected = "one of " + ", ".join(each.name for each in programs)
+            raise OptionError(refusal("graph", "--program", expected, repr(options.program)))
+        return programs
+    if options.program:
+        got = "--target" if folder.is_dir() else repr(options.file)
+        raise OptionError(refusal("graph", "--program", "a run folder without --target", got))
+    if isinstance(saved, Executable):
+        if options.target is not None:
+            raise OptionError("[graph] --target is for graphs: a saved program has its own targets")
+        return [program_of(saved)]
+    if options.target is not None:
+        return [program_of(saved, "", _targets(saved, options.target))]
+    return [replace(program_of(saved), results={t: [name] for name, t in outputs.items()})]
 
 
 def _swift(
@@ -185,13 +264,23 @@ def _export_in_mind(file: str, to: str) -> Iterator[None]:
 def _refuse_unused(options: argparse.Namespace) -> None:
     """An option that nothing here reads: the output it belongs to was not asked for."""
     for name, readers in (
-        ("target", ("swift", "coreml")),
+        ("target", (*_PICTURES, "swift", "coreml")),
         ("shape", ("swift", "coreml")),
-        ("unfold", ("svg", "dot")),
+        ("unfold", _PICTURES),
+        ("program", _PICTURES),
     ):
         if getattr(options, name) and not any(getattr(options, reader) for reader in readers):
             needed = " or ".join(f"--{reader}" for reader in readers)
             raise OptionError(f"[graph] --{name} needs {needed}")
+
+
+def _refuse_endings(options: argparse.Namespace) -> None:
+    """A file whose ending says that it is something else."""
+    for option, endings in _ENDINGS.items():
+        path = getattr(options, option)
+        if path is not None and Path(path).suffix.lower() not in ("", *endings):
+            expected = "a name that ends in " + " or ".join(endings)
+            raise OptionError(refusal("graph", f"--{option}", expected, repr(path)))
 
 
 def _refuse_targets(options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from ..types import Array
 from . import gradients as reverse
 from . import printing
 from .compiling import compile_graph, fits
+from .drawing import Program, program_of
 from .executable import ARRAY, Executable
 from .methods import Recurrent, Statistics
 from .methods.core import checked_value, listed
@@ -208,17 +209,36 @@ class Graph(Statistics, Recurrent):
 
         return load_graph(path)
 
-    def to_dot(self, fold: bool | None = None) -> str:
-        """The graph in Graphviz's language; ``fold`` as in :meth:`to_svg`."""
-        return printing.to_dot(self, fold)
+    def to_dot(self, fold: bool | None = None, *, targets: Iterable[Tensor] | None = None) -> str:
+        """The graph in Graphviz's language; ``fold`` and ``targets`` as in :meth:`to_svg`."""
+        return printing.to_dot(self._drawn("to_dot", targets), fold)
 
-    def to_svg(self, fold: bool | None = None) -> str:
-        """The graph as a picture, laid out without Graphviz.
+    def to_svg(self, fold: bool | None = None, *, targets: Iterable[Tensor] | None = None) -> str:
+        """The graph as a picture: boxes with the operation, its name and its results' shapes.
 
-        Folded, a box is a part of the graph: a layer, a loss, the gradient of one, all updates.
-        None folds graphs of more than 60 nodes; False draws every node.
+        Args:
+            fold: True draws one box per part of the graph: a layer, a loss, the gradient of one,
+                all updates. None folds graphs of more than 60 nodes; False draws every operation.
+            targets: draw only what these need; None means all of the graph.
+
+        The package quickjs (extra ``draw``) lays the boxes out by dagre, as :meth:`to_html` does
+        in the browser; without it they stand in rows.
         """
-        return printing.to_svg(self, fold)
+        from .pictures import to_svg
+
+        return to_svg(self._drawn("to_svg", targets), fold)
+
+    def to_html(self, *, targets: Iterable[Tensor] | None = None) -> str:
+        """The picture as a page: one file with zoom, search and folding, without a network."""
+        from .pictures import to_html
+
+        return to_html([self._drawn("to_html", targets)])
+
+    def _drawn(self, label: str, targets: Iterable[Tensor] | None) -> Program:
+        if targets is None:
+            return program_of(self)
+        wanted = listed(label, "targets", targets)
+        return program_of(self, "", [self.own(label, "targets", tensor) for tensor in wanted])
 
     def to_swift(
         self,

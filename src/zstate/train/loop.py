@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import OptionError, refusal
-from ..graph import Graph
+from ..graph import Executable, Graph
 from ..graph.storage import replacing
 from ..types import Array
 from . import memory
@@ -214,6 +214,21 @@ def load_model(folder: Path) -> tuple[Model, Alphabet, str]:
     model = Model(settings, len(alphabet.alphabet))
     _restore(model.graph, saved, folder, [tensor.name for tensor in model.parameters])
     return model, alphabet, about["prompt"]
+
+
+def programs_of(folder: Path) -> dict[str, Executable]:
+    """The programs of a run by their names: training, validation and sampling."""
+    model, _, _ = load_model(folder)
+    saved = Graph.load(checkpoint_of(folder))
+    tokens = [node.results[0] for node in saved.nodes if node.name == "valid.tokens"]
+    if len(tokens) != 1 or len(tokens[0].shape) != 2 or None in tokens[0].shape:
+        raise no_run(folder, f"{_CHECKPOINT} without valid.tokens")
+    steps, batch = (size or 0 for size in tokens[0].shape)
+    return {
+        "training": model.training_program(),
+        "validation": model.validation_program(steps, batch),
+        "sampling": model.sampling_program(),
+    }
 
 
 def checkpoint_of(folder: Path) -> Path:

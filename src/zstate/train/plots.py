@@ -46,7 +46,7 @@ def draw_all(run: Run) -> list[Path]:
     ]
 
 
-def _fonts_for(text: str) -> tuple[list[str], set[str]]:
+def fonts_for(text: str) -> tuple[list[str], set[str]]:
     """Families of installed fonts that have the characters, the usual one first; and the characters
     that none of them has."""
     fonts: Any = importlib.import_module("matplotlib.font_manager")
@@ -127,7 +127,7 @@ def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
         )
         axes.set(ylabel=names[gate], yticks=[])
         figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
-    families, missing = _fonts_for(sentence)
+    families, missing = fonts_for(sentence)
     shown = [_shown(c, c in missing) for c in sentence]
     axes.set_xticks(range(len(sentence)), shown, family=families)
     figure.suptitle(_gates_title(run.settings))
