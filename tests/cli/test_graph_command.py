@@ -233,3 +233,18 @@ def test_what_is_missing_is_named(
     assert cli.main(["graph", "g", "--svg=b.svg", "--png=b.png"]) != 0
     assert "--png needs matplotlib: pip install 'zstate[train]'" in capsys.readouterr().err
     assert not Path("b.svg").exists() and not Path("b.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"batch": 2**45}, "memory"), ({"hidden": 9}, "settings that are not those of checkpoint")],
+)
+def test_a_run_of_a_stranger(
+    change: dict[str, int], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = json.loads((run / "run.json").read_text())
+    about["settings"] |= change
+    (run / "run.json").write_text(json.dumps(about))
+    assert cli.main(["graph", str(run), "--svg", str(run / "a.svg")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (run / "a.svg").exists()

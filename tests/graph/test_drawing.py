@@ -141,6 +141,15 @@ def test_updates_are_one_box_and_gradients_have_a_colour() -> None:
     }
 
 
+@pytest.mark.parametrize(("steps", "boxes"), [(50, 51), (100, 101), (300, 1)])
+def test_what_has_nothing_to_fold_by_is_drawn_as_it_is(steps: int, boxes: int) -> None:
+    g = zs.Graph()
+    y = g.placeholder(shape=(2,), name="x")
+    for _ in range(steps):
+        y = g.tanh(y)
+    assert len(boxes_of(program_of(g), None)) == boxes
+
+
 def large(nodes: int) -> zs.Graph:
     rng = np.random.default_rng(3)
     g = zs.Graph()

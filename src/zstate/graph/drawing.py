@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ..arrays import NUMPY
 from ..errors import visible
 from ..layout import brackets
 from .ops import ASSIGN, CONSTANT, VARIABLE
@@ -34,6 +33,7 @@ COLOURS = {
     "other": "#ffffff",
 }
 _MOST_NODES = 60  # that are drawn one by one unless the caller says so
+_MOST_UNFOLDED = 200  # where folding leaves next to nothing
 _UPDATES = ("adam", "stochastic_gradient_descent")
 _HEADS = (
     "placeholder",
@@ -123,6 +123,8 @@ def boxes_of(program: Program, fold: bool | None) -> list[Box]:
             _connect(box, node, drawn, not is_folded)
         if box.kind == "other" and any(source.kind == "gradient" for source in box.inputs):
             box.kind = "gradient"  # what is computed from gradients belongs to the backward pass
+    if fold is None and is_folded and len(boxes) < 3 and len(program.nodes) <= _MOST_UNFOLDED:
+        return boxes_of(program, False)  # no layers, products or losses to fold by
     return boxes
 
 
@@ -207,8 +209,9 @@ def _weight(reader: Node, weight: Node, many: bool) -> str:
     if weight.op is CONSTANT and not _is_named(weight):
         if many:
             return ""
-        value = np.asarray(weight.attributes["store"].value)
-        said = _number(value.item()) if value.size == 1 else f"constant {brackets(tensor.shape)}"
+        said = f"constant {brackets(tensor.shape)}"
+        if all(size == 1 for size in tensor.shape):
+            said = _number(NUMPY.asarray(weight.attributes["store"].value).item())
     return _cut(said if many or not operand else f"{visible(operand)}: {said}")
 
 

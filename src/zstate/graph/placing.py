@@ -144,7 +144,7 @@ def _in_rows(picture: dict[str, Any]) -> Places:
             x += width + _GAP
         right = max(right, x)
         top = bottom + 2.5 * _GAP
-    labels = [(line[-1][0], line[-1][1] - 18) for line in lines]
+    labels = [((a + c) / 2, (b + d) / 2) for *_, (a, b), (c, d) in lines]  # of the last stretch
     return Places(right, max(top - _GAP, 40), at, lines, labels)
 
 

@@ -219,14 +219,15 @@ def load_model(folder: Path) -> tuple[Model, Alphabet, str]:
 def programs_of(folder: Path) -> dict[str, Executable]:
     """The programs of a run by their names: training, validation and sampling."""
     model, _, _ = load_model(folder)
+    memory.check(model.settings, model.characters)
     saved = Graph.load(checkpoint_of(folder))
-    tokens = [node.results[0] for node in saved.nodes if node.name == "valid.tokens"]
-    if len(tokens) != 1 or len(tokens[0].shape) != 2 or None in tokens[0].shape:
-        raise no_run(folder, f"{_CHECKPOINT} without valid.tokens")
-    steps, batch = (size or 0 for size in tokens[0].shape)
+    shapes = [node.results[0].shape for node in saved.nodes if node.name == "valid.tokens"]
+    steps, batch = shapes[0] if len(shapes) == 1 and len(shapes[0]) == 2 else (0, 0)
+    if not 0 < (steps or 0) <= _VALID_STEPS or not 0 < (batch or 0) <= _VALID_BATCH:
+        raise no_run(folder, f"{_CHECKPOINT} without the tokens of a validation")
     return {
         "training": model.training_program(),
-        "validation": model.validation_program(steps, batch),
+        "validation": model.validation_program(steps or 0, batch or 0),
         "sampling": model.sampling_program(),
     }
 
