@@ -7,13 +7,12 @@ text.
 from __future__ import annotations
 
 import importlib
-import json
 import math
-import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any, BinaryIO
 
+from ..pages import filled, script_data
 from .drawing import COLOURS, Program, boxes_of
 from .placing import LINE, PAGE, SCRIPTS, Point, picture_of, places_of
 
@@ -124,19 +123,15 @@ def to_html(programs: Sequence[Program], chosen: str = "", unfold: bool = False)
         }
         for program in programs
     ]
-    data = json.dumps({"chosen": chosen, "unfold": unfold, "programs": said})
     parts = {
         "style": _read("page.css")
         + "".join(f"\n.{kind} rect {{ fill: {colour}; }}" for kind, colour in COLOURS.items()),
         "licence": _read("dagre.LICENSE"),
         "library": _read(SCRIPTS[0]).split("//# sourceMappingURL")[0],
         "script": _read("layout.js") + _read("page.js"),
-        # Inside a script element nothing but "</" and "<!--" means something to HTML.
-        "data": data.replace("<", "\\u003c"),
+        "data": script_data({"chosen": chosen, "unfold": unfold, "programs": said}),
     }
-    # Split before anything is filled in, so that what is filled in is never read as a template.
-    pieces = re.split(r"\{\{(\w+)\}\}", _read("page.html"))
-    return "".join(parts[piece] if k % 2 else piece for k, piece in enumerate(pieces))
+    return filled(_read("page.html"), parts)
 
 
 def _read(name: str) -> str:

@@ -6,8 +6,6 @@ them as text.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..pages import filled, script_data
 from .encoding import Blob, as_small_as, linear, logarithmic
 from .views import LayerView, View
 
@@ -34,20 +33,15 @@ def page(views: Sequence[View], megabytes: float, follow: str | None = None) -> 
 
     said, blob, bits = as_small_as(megabytes, values, write)
     said |= {"version": __version__, "bits": bits, "follow": follow}
-    # Inside a script element nothing but "</" and "<!--" means something to HTML.
-    text = json.dumps(said, allow_nan=False).replace("<", "\\u003c")
     parts = {
         "style": _read("uPlot.min.css") + _read("style.css"),
         "licence": _read("uPlot.LICENSE"),
         "library": _read("uPlot.iife.min.js"),
         "script": "\n".join(map(_read, _SCRIPTS)),
-        "data": text,
+        "data": script_data(said),
         "blob": blob,
     }
-    # Split before anything is filled in, so that what is filled in is never read as a template.
-    pieces = re.split(r"\{\{(\w+)\}\}", _read("index.html"))
-    filled = [parts[piece] if k % 2 else piece for k, piece in enumerate(pieces)]
-    return "".join(filled).encode()
+    return filled(_read("index.html"), parts).encode()
 
 
 def _read(name: str) -> str:

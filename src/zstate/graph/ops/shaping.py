@@ -267,7 +267,7 @@ def _split_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return lambda array: tuple(array[place] for place in places)
 
 
-def _split_derivative(
+def split_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
     from .like import zeros_like
@@ -411,7 +411,7 @@ ROWS = (
         "split",
         _split_infer,
         _split_prepare,
-        _split_derivative,
+        split_derivative,
         kinds={"sizes": "ints", "axis": "int"},
         view=True,
     ),

@@ -22,7 +22,8 @@ from ...errors import OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from ...types import PartialShape
 from .base import Attributes, Infos, Op, axis_of, broadcast_shapes, known, only
-from .like import reshape_like, sum_like, zeros_like
+from .like import reshape_like, sum_like
+from .shaping import split_derivative
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -280,16 +281,6 @@ def _split_lower(g: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> 
     return g.split(inputs[0], sizes, axis=axis)
 
 
-def _split_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    pieces = [
-        zeros_like(g, result) if gradient is None else gradient
-        for result, gradient in zip(node.results, gradients, strict=True)
-    ]
-    return [g.concat_tensors(pieces, axis=node.attributes["axis"])]
-
-
 # A check of a shape
 
 
@@ -377,7 +368,7 @@ ROWS = (
         "split_evenly",
         _split_infer,
         None,
-        _split_derivative,
+        split_derivative,
         _split_lower,
         kinds={"count": "int", "axis": "int", "even": "bool"},
     ),
