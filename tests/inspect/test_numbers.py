@@ -297,6 +297,22 @@ def test_modules_with_heads_peepholes_and_batch_first(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, expected, atol=off + 1e-6)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_modules_that_clip_and_zone_out_are_shown_as_in_evaluation(
+    tmp_path: Path, training: bool
+) -> None:
+    x = torch.randn(STEPS, INPUTS)
+    clipped = zt.LSTM(INPUTS, UNITS, num_layers=2, clip=0.05)
+    zoned = zt.GRU(INPUTS, UNITS, zoneout=0.5)
+    both = zt.Recurrent(cells.layer_norm_gru, INPUTS, UNITS, zoneout=0.3, clip=0.2)
+    for module in (clipped, zoned, both):
+        expected = module.eval()(x)[0].detach()
+        page = _page(tmp_path, module.train(training), x)
+        found, off = page.map("h", module.num_layers - 1)
+        np.testing.assert_allclose(found, expected, atol=off + 1e-6)
+        assert module.training is training
+
+
 def test_units_that_move_alike_are_neighbours() -> None:
     rng = np.random.default_rng(0)
     sources = rng.normal(size=(200, 3))

@@ -239,17 +239,18 @@ def _calls_of_module(module: Any) -> list[Call]:
     if module.proj_size:
         expected = "a module without proj_size"
         raise OptionError(refusal("inspect", "model", expected, str(module.proj_size)))
+    operation = module.computed_in(training=False)  # nothing is drawn, as there is no dropout
     calls = []
     for k in range(module.num_layers):
         weights = module.joined(module.layer_parameters(k))
-        own = {e.name: a for e, a in zip(module.operation.cell.own, weights.own, strict=False)}
+        own = {e.name: a for e, a in zip(operation.cell.own, weights.own, strict=False)}
         tensors = {
             "recurrent_weight": weights.recurrent,
             "input_weight": weights.input,
             "bias": weights.bias,
             **own,
         }
-        calls.append(_call(module.operation, module.descriptor, tensors))
+        calls.append(_call(operation, module.descriptor, tensors))
     return calls
 
 

@@ -193,9 +193,13 @@ class Layers(LayerBase):
     @property
     def computed(self) -> Operation:
         """What a call computes: the operation or, with changes, that of the cell's variant."""
+        return self.computed_in(self.training)
+
+    def computed_in(self, training: bool) -> Operation:
+        """The same in training or in evaluation."""
         if self.changes is None:
             return self.operation
-        key = self._variants[self.training]
+        key = self._variants[training]
         return operations_of(variant_of_key(self.operation.cell, key))[0]
 
     @property
