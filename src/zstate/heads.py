@@ -1,9 +1,9 @@
-"""Heads for engines that know of none: R of H = heads·d units is one block [G·d,d] per head.
+"""Heads for an engine that knows of none: R of H = heads·d units is one block [G·d,d] per head.
 
 The units of a head lie side by side in every state, and so do they within every gate of x. Heads
-do not see each other: the CPU's engine is called once per head, the GPU's once with zeros between
-the blocks. Projection and contraction are those of the whole layer. Heads of one unit, a diagonal
-R, are a parameter of a cell without products (``diagonal``).
+do not see each other: the CPU's engine is called once per head. Projection and contraction are
+those of the whole layer. Heads of one unit, a diagonal R, are a parameter of a cell without
+products (``diagonal``).
 T time, N batch, G gates, D directions.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from .arrays import Namespace, namespace_of
 from .cells.definition import Cell, Parameter
@@ -161,39 +161,3 @@ class _Splits:
         """Whether the last axis is made of units; a parameter of all gates may have one less."""
         form = "gates" if name == "source" else name
         return tensor_forms(self._layout.cell_kind)[form][0].endswith("H")
-
-
-def as_one_block(
-    layout: Layout, values: tuple[Value | None, ...], run: Run
-) -> tuple[Value | None, ...]:
-    """The same by one call, R with zeros between its blocks."""
-    dense = replace(layout, descriptor=replace(layout.descriptor, heads=1))
-    pairs = zip(layout.operation.inputs, values, strict=True)
-    given = {name: value for name, value in pairs if value is not None}
-    weight = given["recurrent_weight"]
-    given["recurrent_weight"] = spread(weight)
-    found = dict(run(dense, given))
-    if layout.operation.is_gradient:
-        found["recurrent_weight"] = _gathered(found["recurrent_weight"], weight.shape)
-    return tuple(map(found.get, layout.operation.result._fields))
-
-
-def spread(weight: Value) -> Value:
-    """[…,heads,G·d,d] as […,G·H,H]."""
-    xp = namespace_of(weight)
-    *lead, heads, rows, units = weight.shape
-    gates = rows // units
-    by_gate = xp.moveaxis(weight.reshape((*lead, heads, gates, units, units)), -4, -3)
-    own = xp.astype(xp.eye(heads), xp.dtype("float32")).reshape((heads, 1, heads, 1)) > 0
-    own = xp.asarray(own) if getattr(weight, "device", None) is None else own
-    blocks = xp.where(own, by_gate[..., :, None, :], 0)
-    return blocks.reshape((*lead, gates * heads * units, heads * units))
-
-
-def _gathered(gradient: Value, shape: Any) -> Value:
-    """The blocks on the diagonal of […,G·H,H] as […,heads,G·d,d]."""
-    *lead, heads, rows, units = shape
-    xp = namespace_of(gradient)
-    blocks = gradient.reshape((*lead, rows // units, heads, units, heads, units))
-    diagonal = blocks.diagonal(0, -4, -2)  # […,G,d,d,heads]
-    return xp.moveaxis(diagonal, -1, -4).reshape((*lead, heads, rows, units))

@@ -13,8 +13,6 @@ from tests.cells.test_resets import _call, _rng, _run
 from zstate import functional
 from zstate.cells import GRU, LSTM, RNN
 from zstate.errors import OptionError, ShapeError
-from zstate.heads import as_one_block, spread
-from zstate.layout import bind
 from zstate.operations import operations_of
 
 
@@ -31,7 +29,7 @@ def _spread(weight, gates):
     return found
 
 
-def _drawn(rng):
+def drawn(rng):
     every = [RNN, LSTM, GRU, cells.slstm.definition, cells.cifg.definition]
     cell = every[rng.integers(len(every))]
     options = {"reverse": bool(rng.random() < 0.3), "bidirectional": bool(rng.random() < 0.4)}
@@ -61,7 +59,7 @@ def _drawn(rng):
 def test_as_one_weight_with_zeros(pytestconfig, part: int) -> None:
     rng = _rng(pytestconfig, part)
     for _ in range(15):
-        cell, given, options, heads, gradients = _drawn(rng)
+        cell, given, options, heads, gradients = drawn(rng)
         gates = len(cell.gates)
         dense = {**given, "recurrent_weight": _spread(given["recurrent_weight"], gates)}
         wanted, totals = _run(cell, dense, options, gradients, "reference")
@@ -78,36 +76,6 @@ def test_as_one_weight_with_zeros(pytestconfig, part: int) -> None:
                     mine, value = _spread(mine, gates), value * there
                 scale = 1 + abs(value).max(initial=0)
                 np.testing.assert_allclose(mine, value, rtol=1e-8, atol=1e-9 * scale)
-
-
-def test_one_block_for_engines_that_have_no_heads(pytestconfig) -> None:
-    """The way of the GPU's engine, here around the reference."""
-    rng = _rng(pytestconfig)
-    for _ in range(10):
-        cell, given, options, heads, gradients = _drawn(rng)
-        np.testing.assert_array_equal(
-            spread(given["recurrent_weight"]), _spread(given["recurrent_weight"], len(cell.gates))
-        )
-        given.pop("resets", None)
-        descriptor = cell.descriptor(**options, training=True, heads=heads)
-        states, grads = _run(cell, given, {**options, "heads": heads}, gradients, "reference")
-        forward, backward = operations_of(cell)
-        given |= {each: states[result] for each, result in cell.fed_back.items()}
-        given |= {each.gradient: gradients[each.name] for each in cell.states}
-        for operation, wanted in ((forward, states), (backward, grads)):
-            tensors = tuple(map(given.get, operation.inputs))
-
-            def run(layout, named, operation=operation):
-                inputs = tuple(map(named.get, operation.inputs))
-                assert layout.descriptor.heads == 1
-                found = functional.run(operation, inputs, layout.descriptor, "reference")
-                return found._asdict()
-
-            layout = bind(operation, tensors, descriptor)
-            found = as_one_block(layout, tensors, run)
-            for name, value in zip(operation.result._fields, found, strict=True):
-                if value is not None:
-                    np.testing.assert_allclose(value, wanted[name], rtol=1e-9, atol=1e-10)
 
 
 def test_heads_do_not_see_each_other() -> None:

@@ -4,7 +4,7 @@ struct Unit {
   Constants constants;
   Sums sums = {};
   std::vector<float2> state{kStates > 0 ? kStates : 1, float2{NAN, NAN}};
-  int n, direction, unit;
+  int n, chain, unit;
 };
 // What later turns recall was kept by earlier ones, not by this one.
 template <class HandOn>
@@ -12,13 +12,13 @@ struct OneTurn : Turn<HandOn> {
   std::vector<float2> before;
   float2 recall(int k) const { return before[k]; }
 };
-using Operand = std::vector<float>;  // [N][D][ins][H]
+using Operand = std::vector<float>;  // [N][chains][ins][kHidden]
 
 template <int P>
 void publish(Operand& to, const Unit& u, const float2 (&operand)[kWidest]) {
   constexpr int ins = Phase<P>::ins;
   for (int in = 0; in < ins; ++in)
-    to[((u.n * kDirections + u.direction) * ins + in) * kHidden + u.unit] = operand[in].x;
+    to[((u.n * kChains + u.chain) * ins + in) * kHidden + u.unit] = operand[in].x;
 }
 template <int P>
 void multiply(const Arguments& a, const Operand& operand, const Unit& u, float2 (&total)[kWidest]) {
@@ -28,8 +28,8 @@ void multiply(const Arguments& a, const Operand& operand, const Unit& u, float2 
     for (int in = 0; in < ins; ++in) {
       const int gate = slot_of<P>(out, in);
       if (gate < 0) continue;
-      const float* const weight = a.weight + (u.direction * kGates + gate) * kHidden * kHidden;
-      const float* const x = &operand[((u.n * kDirections + u.direction) * ins + in) * kHidden];
+      const float* const weight = a.weight + (u.chain * kGates + gate) * kHidden * kHidden;
+      const float* const x = &operand[((u.n * kChains + u.chain) * ins + in) * kHidden];
       for (int k = 0; k < kHidden; ++k)
         sum += x[k] * (kBackward ? weight[k * kHidden + u.unit] : weight[u.unit * kHidden + k]);
     }
@@ -55,20 +55,20 @@ extern "C" void run(const i64* words) {
   Arguments a;
   static_assert(sizeof(a) % 8 == 0, "words");
   std::memcpy(&a, words, sizeof(a));
-  gridDim.x = a.N * kDirections;
+  gridDim.x = a.N * kChains;
   std::vector<Unit> units;
   for (int b = 0; b < gridDim.x; ++b) {
     blockIdx.x = b;
     const Block block(a, nullptr);
     for (int unit = 0; unit < kHidden; ++unit) {
       Unit u{block.item_at(0, unit, 0, true)};
-      u.n = block.tile_group, u.direction = block.direction, u.unit = unit;
+      u.n = block.tile_group, u.chain = block.chain, u.unit = unit;
       u.constants.load(a, u.item);
       units.push_back(u);
     }
   }
-  Operand operands[2] = {Operand(a.N * kDirections * Phase<0>::ins * kHidden),
-                         Operand(a.N * kDirections * Phase<kLastPhase>::ins * kHidden)};
+  Operand operands[2] = {Operand(a.N * kChains * Phase<0>::ins * kHidden),
+                         Operand(a.N * kChains * Phase<kLastPhase>::ins * kHidden)};
   for (Unit& u : units) {
     auto hand_on = [&](const float2(&operand)[kWidest]) { publish<0>(operands[0], u, operand); };
     Pass::begin(
@@ -80,5 +80,5 @@ extern "C" void run(const i64* words) {
   }
   for (const Unit& u : units)
     for (int q = 0; q < Sums::count; ++q)
-      Sums::place(a, q, u.direction)[u.n * a.sum_stride + u.unit] = u.sums.at(q).x;
+      Sums::place(a, q, u.item.direction)[u.n * a.sum_stride + u.item.column] = u.sums.at(q).x;
 }

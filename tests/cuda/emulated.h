@@ -43,6 +43,11 @@ inline float __uint_as_float(u32 bits) {
   return x;
 }
 
+constexpr float kLog2e = 1.4426950408889634f;
+inline float exp2_fast(float x) { return std::exp2(x); }
+inline float log_fast(float x) { return std::log(x); }
+inline float quotient(float a, float b) { return a / b; }
+
 struct Real {
   float v;
 };
@@ -71,6 +76,11 @@ inline Pair take(const Stored* from, int count) {
   return pair;
 }
 inline Pair take_apart(const Stored* from, i64, int count) { return take(from, count); }
+struct Same {
+  float x = 0.0f;
+  float2 value() const { return {x, x}; }
+};
+inline Same take_same(const Stored* from, int count) { return {count ? *from : 0.0f}; }
 inline float2 load_pair(const Stored* from, int count) { return take(from, count).value(); }
 inline void store_pair(Stored* to, float2 x, int count) {
   if (count) *to = x.x;

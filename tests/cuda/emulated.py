@@ -72,7 +72,8 @@ def emulate(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
     def kernel_of(scan: Scan, options: Options, device: Any, in_steps: bool) -> Any:
         plan = next(plan for plan in placements(scan, CHIP) if plan.mode == ROW)
-        kernel = EmulatedScan(scan, options, plan)
+        one = plan._replace(pack=1, shared=plan.shared // plan.pack)
+        kernel = EmulatedScan(scan, options, one)
         kernel.folder = folder
         return kernel
 

@@ -209,3 +209,19 @@ def made_up(mode: int, backward: bool, first: int) -> tuple[Scan, Options, Place
 def test_a_made_up_cell_compiles(mode: int, backward: bool, first: int) -> None:
     """With all options: several states, operands, phases and parameters, every function."""
     assert build("sm_90", *made_up(mode, backward, first + mode))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("mode", WAYS)
+def test_resets_and_heads_compile(mode: int, backward: bool) -> None:
+    """Heads of an odd size too, and, with one row per block, several in a warp."""
+    cell = "lstm" if mode == WIDE else "gru"
+    kind = "tf32" if mode == STEPS else "bfloat16"
+    options = all_of(cell, backward)._replace(resets=True)
+    hidden, batch = {ROW: (5, 3), 0: (33, 5)}.get(mode, WAYS[mode])
+    form = pass_of(options).form
+    asked = Scan(form, kind, hidden, batch, 2, optional_registers(form, options), heads=3)
+    plans = placements(asked, CHIPS["sm_90"], in_steps=True)
+    plan = next(plan for plan in plans if plan.mode == mode)
+    assert plan.pack == (1 if mode != ROW else 6)
+    assert build("sm_90", asked, options, plan)

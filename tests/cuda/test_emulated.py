@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cells.test_heads import drawn
 from tests.cells.test_made_up import backward_inputs, case, run
 from tests.cuda.emulated import COMPILER, emulate
 from zstate import cells, verify
 from zstate.backends import cuda
+from zstate.backends.cuda import engine
 from zstate.cells.decorator import CellDescriptor
+from zstate.extensions import extended
 from zstate.layout import bind
 from zstate.operations import OPERATIONS, Operation, operations_of
 
@@ -23,13 +26,9 @@ if COMPILER is None:
     pytest.skip("there is no C++ compiler", allow_module_level=True)
 
 # Every fourth: the compiler takes a second for each.
-KERNELS = [  # resets and heads do not reach a kernel as such
-    (cell, each)
-    for cell, cases in verify.CASES.items()
-    for each in cases
-    if not each.resets and each.descriptor.heads == 1
-]
-CASES = KERNELS[::4]
+EVERY = [(cell, each) for cell, cases in verify.CASES.items() for each in cases]
+BEYOND = [(cell, each) for cell, each in EVERY if each.resets or each.descriptor.heads > 1]
+CASES = [each for each in EVERY if each not in BEYOND][::4] + BEYOND
 
 
 @pytest.fixture
@@ -62,9 +61,12 @@ def close(found: dict[str, Any], wanted: Any, bound: float = 2e-4) -> None:
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(("cell", "case"), CASES, ids=[f"{c} {k.title}" for c, k in CASES])
 def test_option(cell: str, case: verify.Case) -> None:
-    case = replace(case, sizes=(3, 2, 3, 5), extra={})
+    case = replace(case, sizes=(3, 2, 3, 5 if case.descriptor.heads == 1 else 6), extra={})
     inputs = verify.make_inputs(case, 1)
     forward, backward = OPERATIONS[cell], OPERATIONS[f"{cell}_gradients"]
+    if case.resets:  # as engines get them
+        tensors = tuple(inputs.get(name) for name in backward.inputs)
+        inputs["resets"] = extended(backward, tensors, case.descriptor, 1)[0][-1]
     there = run(forward, inputs, case.descriptor)
     found = call(forward, inputs, case.descriptor)
     assert isinstance(found, dict)
@@ -85,6 +87,27 @@ def test_a_made_up_cell(number: int) -> None:
     assert isinstance(found, dict), found
     close(found, there)
     given = backward_inputs(cell, inputs, there, gradients)
+    back = call(backward, given, descriptor)
+    assert isinstance(back, dict), back
+    close(back, run(backward, given, descriptor))
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("number", range(6))
+def test_heads_of_any_cell(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With resets now and then, also of one unit each."""
+    monkeypatch.setattr(engine, "dots", lambda a, b, stream: (a * b).sum(0))
+    cell, inputs, options, heads, gradients = drawn(np.random.default_rng(number))
+    forward, backward = operations_of(cell)
+    descriptor = cell.descriptor(**options, training=True, heads=heads)
+    tensors = tuple(inputs.get(name) for name in forward.inputs)
+    inputs = dict(zip(forward.inputs, extended(forward, tensors, descriptor, 1)[0], strict=True))
+    there = run(forward, inputs, descriptor)
+    found = call(forward, inputs, descriptor)
+    assert isinstance(found, dict), found
+    close(found, there)
+    outer = {state.gradient: gradients[state.name] for state in cell.states}
+    given = backward_inputs(cell, inputs, there, outer)
     back = call(backward, given, descriptor)
     assert isinstance(back, dict), back
     close(back, run(backward, given, descriptor))

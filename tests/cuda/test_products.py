@@ -9,7 +9,7 @@ from zstate.backends.cuda import engine
 from zstate.backends.cuda.arguments import Arguments
 from zstate.backends.cuda.engine import by_torch
 from zstate.backends.cuda.prepared import Memory
-from zstate.backends.cuda.products import KINDS, Matrix, Product, are_small, jobs
+from zstate.backends.cuda.products import KINDS, Heads, Matrix, Product, are_small, jobs
 
 
 def contraction(T: int, N: int, H: int, gates: int = 4) -> list[Product]:
@@ -146,3 +146,28 @@ def test_the_words_of_a_launch() -> None:
     ]
     assert found[2] == [at["sums"] + 400, 0, 0, at["total"], 1, 300, 5, 400, 0, 300, plus, 20, 2]
     assert blocks == 22
+
+
+@pytest.mark.parametrize("kind", ["nt", "tn"])
+def test_products_of_several_heads(kind: str) -> None:
+    m, n, k, heads = (5, 3, 7, 4) if kind == "nt" else (3, 4, 5, 2)
+    left, right = ((m, heads * k), (heads * n, k)) if kind == "nt" else ((k, heads * m), (k, 8))
+    out_shape = (m, heads * n) if kind == "nt" else (heads * m, n)
+    shapes = {"left": left, "right": right, "out": out_shape}
+    tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
+    apart = Heads(heads, n, k, n * k) if kind == "nt" else Heads(heads, m * n, m, n)
+    matrices = (Matrix(name, shapes[name][1]) for name in ("out", "left", "right"))
+    product = Product(kind, *matrices, m, n, k, heads=apart)
+    by_torch([product], Arguments(list(tensors), []), kind="tf32")(frame(tensors))
+    found, out = tensors["out"].clone(), tensors["out"].zero_()
+    for number in range(heads):
+        if kind == "nt":
+            a, b = tensors["left"][:, number * k :][:, :k], tensors["right"][number * n :][:n].t()
+            out[:, number * n :][:, :n] = a @ b
+        else:
+            a, b = tensors["left"][:, number * m :][:, :m].t(), tensors["right"][:, number * n :]
+            out[number * m :][:m] = a @ b[:, :n]
+    torch.testing.assert_close(found, out)
+    again = {name: tensor.clone() for name, tensor in tensors.items()}
+    by_torch(product.each_head(), Arguments(list(again), []), kind="tf32")(frame(again))
+    torch.testing.assert_close(again["out"], out)

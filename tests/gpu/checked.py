@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from zstate.descriptors import AnyDescriptor
+from zstate.extensions import extended
 from zstate.layout import Layout, bind
 from zstate.operations import Operation
 
@@ -30,6 +31,8 @@ class Call(NamedTuple):
 def make_call(operation: Operation, given: dict[str, Any], descriptor: AnyDescriptor) -> Call:
     """A checked call of an operation with these inputs."""
     values = tuple(given.get(name) for name in operation.inputs)
+    if values[-1] is not None and values[-1].ndim == 2:  # resets [T,N], as callers have them
+        values, descriptor = extended(operation, values, descriptor, 1)
     return Call(bind(operation, values, descriptor), values)
 
 

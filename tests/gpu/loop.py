@@ -58,12 +58,19 @@ class _Direction:
         self.out_order = list(reversed(steps) if index == 1 else steps)
         like = call.required("source")
         self.zero = like.new_zeros(self.N, self.H)
-        weight = call.required("recurrent_weight").reshape(self.D, self.G, self.H, self.H)
-        self.R = [weight[index, slot] for slot in self.slots]
+        self.heads, self.d = descriptor.heads, self.H // descriptor.heads
+        blocks = self.blocks(call.required("recurrent_weight"))  # zeros between heads
+        self.R = [torch.block_diag(*blocks[:, slot]) for slot in self.slots]
         self.p = self._own("peephole", 4)
         self.b2 = self._own("secondary_bias", 1)
         mask = call.tensors["mask"]
         self.mask = None if mask is None else mask.expand(layout.shape("mask"))[..., self.window]
+        resets = call.tensors["resets"]
+        self.resets = None if resets is None else resets[..., index, None]
+
+    def blocks(self, weight: Tensor) -> Tensor:
+        """Of a recurrent weight or its gradient, [heads,G,d,d]."""
+        return weight.reshape(self.D, self.heads, self.G, self.d, self.d)[self.index]
 
     @property
     def window(self) -> slice:
@@ -85,6 +92,10 @@ class _Direction:
     def masked(self, h: Tensor, s: int) -> Tensor:
         return h if self.mask is None else h * self.mask[self.in_order[s]]
 
+    def begun(self, state: Tensor, s: int) -> Tensor:
+        """A state before step s, or its gradient: 0 where the step begins a new sequence."""
+        return state if self.resets is None else state * (1 - self.resets[self.in_order[s]])
+
 
 def _gates(tensor: Tensor, d: _Direction, t: int) -> list[Tensor]:
     view = tensor.view(d.T, d.N, d.D, d.G, d.H)[t, :, d.index]
@@ -105,7 +116,7 @@ def forward(call: Call) -> dict[str, Tensor]:
         h, c = d.first("init_state"), d.first("init_cell")
         for s in range(d.T):
             x = _gates(projected, d, d.in_order[s])
-            h, c, saved = _step(d, x, h, c, s)
+            h, c, saved = _step(d, x, d.begun(h, s), d.begun(c, s), s)
             t = d.out_order[s]
             results["state"][t][:, d.window] = h
             if "cell" in results:
@@ -162,13 +173,14 @@ def backward(call: Call) -> dict[str, Tensor]:
 
 def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) -> None:
     call = d.call
+    source = call.required("source")
     tensors = call.tensors
     dh = d.first("state_gradient")
     every = tensors.get("cell_gradient")
     if every is not None and not (every.ndim == 3 and every.shape[0] == d.T):
         every = None
     dc = d.zero if every is not None else d.first("cell_gradient")
-    weight = found["recurrent_weight"].view(d.D, d.G, d.H, d.H)[d.index]
+    weight = source.new_zeros(d.G, d.H, d.H)
     z_state = call.required("z_state").contiguous()
     dy = call.required("source_gradient")
 
@@ -185,14 +197,14 @@ def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) 
         return d.apply[0](saved(s)[0])
 
     def cell(s: int) -> Tensor:
-        if s < 0:
+        if s < 0 or d.kind != "lstm":
             return d.first("init_cell")
         return call.required("cell_output_fwd")[d.out_order[s]][:, d.window]
 
     for s in reversed(range(d.T)):
         t = d.out_order[s]
         dh = dh + dy[t][:, d.window]
-        h = output(s - 1)
+        h, c = d.begun(output(s - 1), s), d.begun(cell(s - 1), s)
         hm = d.masked(h, s)
         values = saved(s)
         left = [hm] * d.G
@@ -228,7 +240,7 @@ def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) 
             dc = dc + dh * o * d.slope[4](g)
             if d.p is not None and d.sees_new_cell:
                 dc = dc + da_o * d.p[3]
-            after = (dc * z, dc * cell(s - 1), dc * i)
+            after = (dc * z, dc * c, dc * i)
             own = [*(da * d.slope[k](values[k]) for k, da in enumerate(after)), da_o]
             dc = dc * f
             for k in range(4 if d.p is not None else 0):
@@ -236,7 +248,7 @@ def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) 
                 if k == 3 and d.sees_new_cell:
                     sums += (own[k] * cell(s)).sum(0)
                 else:
-                    sums += (own[k] * cell(s - 1)).sum(0)
+                    sums += (own[k] * c).sum(0)
                     dc = dc + own[k] * d.p[k]
             into = own
             dh = d.masked(sum((own[k] @ d.R[k] for k in range(1, 4)), own[0] @ d.R[0]), s)
@@ -246,6 +258,10 @@ def _backward_direction(d: _Direction, gates: Tensor, found: dict[str, Tensor]) 
         for k, place in enumerate(_gates(gates, d, d.in_order[s])):
             place.copy_(own[k])
             weight[d.slots[k]] += into[k].t() @ left[k]
+        dh, dc = d.begun(dh, s), d.begun(dc, s)
+    for k in range(d.heads):
+        own = slice(k * d.d, (k + 1) * d.d)
+        d.blocks(found["recurrent_weight"])[k] += weight[:, own, own]
     for name, value in (("init_state", dh), ("init_cell", dc)):
         if name in found:
             found[name].view(d.N, d.D * d.H)[:, d.window] = value

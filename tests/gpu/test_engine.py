@@ -68,7 +68,11 @@ def test_option_with_one_row_per_block(
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("cell", "title"),
-    [*((cell, "bidirectional") for cell in verify.CASES), ("lstm", "both, both ways")],
+    [
+        *((cell, "bidirectional") for cell in verify.CASES),
+        *((cell, "resets and heads") for cell in verify.CASES),
+        ("lstm", "both, both ways"),
+    ],
 )
 def test_way_over_the_chip(
     cell: str, title: str, dtype: str, mode: int, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +113,7 @@ def test_option_for_many_rows(
     cell: str, case: verify.Case, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.mode == WIDE)
-    check(for_many_rows(case, (5, 41, 9, 130)), dtype)
+    check(for_many_rows(case, (5, 41, 9, 130 * case.descriptor.heads)), dtype)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32])
@@ -166,6 +170,7 @@ def random_case(rng: random.Random) -> verify.Case:
         for name in case.descriptor.activation_fields
     }
     options = {"bidirectional": rng.random() < 0.5, "reverse": rng.random() < 0.5}
+    hidden = -(-hidden // case.descriptor.heads) * case.descriptor.heads
     if case.descriptor.__class__.__name__ == "GRUDescriptor":
         options |= {name: rng.random() < 0.5 for name in ("reset_after", "flip_z")}
     if case.descriptor.__class__.__name__ == "LSTMDescriptor":
@@ -214,7 +219,7 @@ def test_at_random_with_one_row_per_block(seed: int, monkeypatch: pytest.MonkeyP
     lanes = rng.choice([1, 2, 4])
     case = random_case(rng)
     steps, batch, width, _ = case.sizes
-    sizes = (steps, batch, width, rng.randint(1, 64))
+    sizes = (steps, batch, width, rng.randint(1, 64) * case.descriptor.heads)
     case = replace(case, sizes=sizes, extra={"mask": (steps, batch, 1)} if case.extra else {})
     accepts = lambda plan: plan.mode == ROW and plan.chunk >= lanes  # noqa: E731
     monkeypatch.setattr(launch, "ACCEPTS", accepts)
@@ -226,7 +231,11 @@ def test_at_random_for_many_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     rng = random.Random(seed)
     batch, hidden = rng.randint(17, 300), rng.randint(97, 400)
     sizes = (rng.randint(1, 7), batch, rng.randint(1, 9), hidden)
-    case = for_many_rows(random_case(rng), sizes)
+    case = random_case(rng)
+    if case.descriptor.heads > 1:  # or too few blocks would find room
+        hidden = rng.randint(97, 128)
+        sizes = (*sizes[:3], hidden * case.descriptor.heads)
+    case = for_many_rows(case, sizes)
     tiles = rng.randint(1, min(3, -(-batch // 32)))
     pieces = rng.choice([2, 4]) if hidden > 200 else 2
     taken = []
@@ -254,7 +263,7 @@ def test_at_random_in_whole_pieces(seed: int) -> None:
         descriptor = replace(descriptor, reset_after=rng.random() < 0.5)
     if case.descriptor.__class__.__name__ == "LSTMDescriptor":
         descriptor = replace(descriptor, peephole_on_new_cell=rng.random() < 0.5)
-    sizes = (*size, rng.choice([8, 40, 64, 136, 256]))
+    sizes = (*size, rng.choice([8, 40, 64, 136, 256]) * descriptor.heads)
     kind = rng.choice(["tf32", "bfloat16", "float16"])
     check(replace(case, descriptor=descriptor, without=left_out, sizes=sizes, extra={}), kind, seed)
 

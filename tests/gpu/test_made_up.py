@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from dataclasses import replace
 from typing import Any
 
 import checked
@@ -22,6 +23,7 @@ from zstate.backends.cuda.calls import scan_of
 from zstate.backends.cuda.placement import ROW, STEPS, WIDE
 from zstate.backends.cuda.placements import placements
 from zstate.cells import Cell
+from zstate.cells.decorator import CellDescriptor
 from zstate.errors import BackendError
 from zstate.operations import Operation, operations_of
 
@@ -45,10 +47,12 @@ def inputs_of(cell: Cell, descriptor: Any, sizes: tuple[int, int, int, int], see
     """All inputs, but for some that a call may do without; and gradients of the results."""
     rng = np.random.default_rng(seed)
     T, N, I, H = sizes
-    D, G = 1 + descriptor.bidirectional, len(cell.gates)
+    D, G, heads = 1 + descriptor.bidirectional, len(cell.gates), descriptor.heads
+    d = H // heads
+    weight = (D, G * H, H) if heads == 1 else (D, heads, G * d, d)
     shapes = {
         "source": (T, N, I),
-        "recurrent_weight": (D, G * H, H)[2 - D :],
+        "recurrent_weight": weight[2 - D :],
         "input_weight": (D * G * H, I),
         "bias": (D * G * H,),
         "mask": [(T, N, D * H), (T, N, 1), (1, N, D * H)][rng.integers(3)],
@@ -57,12 +61,14 @@ def inputs_of(cell: Cell, descriptor: Any, sizes: tuple[int, int, int, int], see
         **{state.initial: (N, D * H) for state in cell.states},
     }
     forward, _ = operations_of(cell)
-    found = {name: rng.normal(size=shapes[name]) * 0.5 for name in forward.inputs}
-    found["recurrent_weight"] *= 1.6 * H**-0.5
+    found = {n: rng.normal(size=shapes[n]) * 0.5 for n in forward.inputs if n != "resets"}
+    found["recurrent_weight"] *= 1.6 * d**-0.5
     found["input_weight"] *= 1.6 * I**-0.5
     for name in forward.optional:
-        if rng.random() < 0.25 and name != "input_weight":
+        if rng.random() < 0.25 and name in found and name != "input_weight":
             del found[name]
+    if rng.random() < 0.3:
+        found["resets"] = np.where(rng.random((T, N, D)) < 0.3, 1.0, 0.0)  # as engines get them
     gradients = {state.gradient: rng.normal(size=(T, N, D * H)) for state in cell.states[:1]}
     for state in cell.states[1:]:
         kind = rng.integers(3)
@@ -121,14 +127,17 @@ def wide(tensors: Tensors) -> Tensors:
 def check(seed: int, mode: int | None, kind: str) -> None:
     rng = random.Random(seed)
     # In few bits a value beside a kink may fall on its other side: there cells are smooth.
-    cell = make(np.random.default_rng(seed), smooth=kind != "float32")
+    made = make(np.random.default_rng(seed), smooth=kind != "float32")
+    cell = replace(made, descriptor=CellDescriptor)  # which has heads
+    heads = rng.choice([1, 1, 2, 3])
     descriptor = cell.descriptor(
-        reverse=rng.random() < 0.5, bidirectional=rng.random() < 0.5, training=True
+        reverse=rng.random() < 0.5, bidirectional=rng.random() < 0.5, training=True, heads=heads
     )
     batches, hidden = SIZES[mode]
-    sizes = (rng.randint(1, 7), rng.choice(batches), rng.randint(1, 20), rng.choice(hidden))
-    if kind == "tf32" and sizes[-1] == 1:
-        sizes = (*sizes[:3], 2)  # cuBLAS has no TF32 for single columns
+    units = rng.choice(hidden) * heads
+    sizes = (rng.randint(1, 7), rng.choice(batches), rng.randint(1, 20), units)
+    if kind == "tf32" and sizes[-1] == heads:
+        sizes = (*sizes[:3], 2 * heads)  # cuBLAS has no TF32 for single columns
     arrays, gradients = inputs_of(cell, descriptor, sizes, seed)
     forward, backward = operations_of(cell)
     torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"

@@ -54,8 +54,6 @@ def refuses(layout: Layout) -> str | None:
     reason = unavailable() or backend.refuses(layout)
     if reason is not None:
         return reason
-    if layout.descriptor.heads > 1 or "resets" in layout.present:
-        return "it has no heads and no resets inside XLA programs"
     if layout.dtype == "float64":
         return "it does not compute in float64"
     if not (layout.size[0] and layout.size[1]):
@@ -73,7 +71,7 @@ def run(signature: Signature, values: Sequence[Value]) -> list[Value]:
     call = calls.describe(layout, _kernel(layout, shapes), shapes)
     for step in call.steps:
         if isinstance(step, calls.Multiply):
-            for product in step.products:
+            for product in (one for each in step.products for one in each.each_head()):
                 tensors[product.out.name] = _multiply(call, product, tensors)
         elif isinstance(step, calls.RunScan):
             tensors |= _run_scan(call, step, tensors)
@@ -130,8 +128,8 @@ def _make(call: Call, step: Any, tensors: dict[str, Value]) -> Value:
         return tensors["source"] + tensors["bias"]
     if isinstance(step, calls.MakeOperand):
         return operand_of(call, step, partial(_read, call.layout, tensors))
-    weight = tensors["recurrent_weight"].reshape(z.D, z.G, z.H, z.H)
-    more = (0, call.kernel.placement.padded - z.H)
+    weight = tensors["recurrent_weight"].reshape(z.chains, z.G, z.units, z.units)
+    more = (0, call.kernel.placement.padded - z.units)
     if step.turned:
         return jnp.pad(weight.transpose(0, 3, 1, 2), ((0, 0), more, (0, 0), more))
     return jnp.pad(weight, ((0, 0), (0, 0), more, more))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...layout import Layout
 from .calls import plain_options
@@ -51,10 +51,8 @@ def refuses(layout: Layout) -> str | None:
 
 
 def _by_torch(layout: Layout) -> bool:
-    """Whether torch's operations compute such a call step by step: no kernel has resets, or means
-    over the units of a row."""
-    if "resets" in layout.present:
-        return True
+    """Whether torch's operations compute such a call step by step: no kernel has means over the
+    units of a row."""
     own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
     if not layout.cell_kind.needed <= own:
         return False  # asked of without its parameters
@@ -64,16 +62,6 @@ def _by_torch(layout: Layout) -> bool:
 def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
     """What runs calls of one layout: inputs in the operation's order to results in theirs."""
     from ... import pipeline
-    from ...heads import as_one_block
     from .engine import Runner
 
-    if _by_torch(layout):
-        return partial(pipeline.run, layout)
-    if layout.descriptor.heads > 1:
-        return lambda values: as_one_block(layout, values, _run_named)
-    return Runner(layout)
-
-
-def _run_named(layout: Layout, given: dict[str, Any]) -> dict[str, Any]:
-    results = prepare(layout)(tuple(map(given.get, layout.operation.inputs)))
-    return dict(zip(layout.operation.result._fields, results, strict=True))
+    return partial(pipeline.run, layout) if _by_torch(layout) else Runner(layout)

@@ -5,14 +5,15 @@
 #pragma once
 
 struct Item {
-  int direction, row, unit;  // unit: of the layer
-  int count;                 // how many units of the pair lie inside the layer
-  int state;                 // its place in the state that a block keeps
-  bool on;                   // whether the thread has this item at all
-  i64 gates, pair, mask;     // places in one step of [N,D,G,H], of [N,D,H] and of the mask
+  int chain, direction, row;
+  int unit, column;               // of the head, of the layer
+  int count;                      // how many units of the pair lie inside the head
+  int state;                      // its place in the state that a block keeps
+  bool on;                        // whether the thread has this item at all
+  i64 gates, pair, mask, resets;  // places in one step of [N,D,G,H], of [N,D,H], of the mask and of [N,D]
 };
 
-// How many units of an item lie inside the layer.
+// How many units of an item lie inside the head.
 ZS_DEVICE int units_inside(int unit) { return min(max(kHidden - unit, 0), kItemUnits); }
 
 struct Block {
@@ -21,7 +22,8 @@ struct Block {
   const int thread, warp, lane;
   const int column, quarter;  // of the lane, in fragments of the matrix instruction
   const int warp_k, warp_n;
-  const int group, groups, rank, direction;  // groups: of this launch; rank: of the block in its group
+  const int group, groups, rank;  // groups: of this launch; rank: of the block in its group
+  const int chain;                // kRow: of the thread
   const i64 tile_group;
 
   ZS_DEVICE Block(const Arguments& a, char* shared)
@@ -37,8 +39,13 @@ struct Block {
         group(blockIdx.x / kBlocks),
         groups(gridDim.x / kBlocks),
         rank(blockIdx.x % kBlocks),
-        direction(group % kDirections),
-        tile_group(a.first_group + group / kDirections) {}
+        chain(min(group % kChainGroups * kPack + packed(thread), kChains - 1)),
+        tile_group(a.first_group + group / kChainGroups) {}
+
+  // Which of the heads of a block a thread works on.
+  static ZS_DEVICE int packed(int thread) { return kPack == 1 ? 0 : thread / kChunk / kHidden; }
+  ZS_DEVICE int direction() const { return chain / kHeads; }
+  ZS_DEVICE int first_column() const { return chain % kHeads * kHidden; }
 
   ZS_DEVICE float2* state() const {
     if constexpr (kMode == kSteps) return a.kept + static_cast<i64>(blockIdx.x) * kStates * kStateStride;
@@ -55,9 +62,11 @@ struct Block {
     int row, unit;
     bool on;
     if constexpr (kMode == kRow) {  // the first of kChunk lanes
+      const int head = packed(thread);
       row = 0;
-      unit = thread / kChunk;
+      unit = thread / kChunk - head * kHidden;
       on = thread % kChunk == 0;
+      if constexpr (kPack > 1) on = on && head < kPack && group % kChainGroups * kPack + head < kChains;
     } else if constexpr (kDirect) {  // where the matrix instruction leaves its results, and a neighbour's
       row = quarter * 2 + column % 2;
       on = row < kRows;
@@ -81,16 +90,20 @@ struct Block {
   // A row of a tile and a unit of the block.
   ZS_DEVICE Item item_at(int row, int unit, int tile, bool on) const {
     Item w;
-    w.direction = direction;
+    w.chain = chain;
+    w.direction = direction();
     w.row = row;
     w.on = on;
     w.unit = rank * kUnits + unit;
+    w.column = first_column() + w.unit;
     const i64 n = (tile_group * kTiles + tile) * kRows + w.row;
     w.count = w.on && n < a.N ? units_inside(w.unit) : 0;
     w.state = kMode == kRow ? 0 : (tile * kRows + w.row) * (kUnits / 2) + unit / 2;
-    w.pair = (n * kDirections + direction) * kHidden + w.unit;
-    w.gates = (n * kDirections + direction) * kGates * kHidden + w.unit;
-    w.mask = kHasMask ? n * a.mask_n + (static_cast<i64>(direction) * kHidden + w.unit) * a.mask_h : 0;
+    const i64 place = n * kDirections + w.direction;
+    w.pair = place * kLayer + w.column;
+    w.gates = place * kGates * kLayer + w.column;
+    w.mask = kHasMask ? n * a.mask_n + (static_cast<i64>(w.direction) * kLayer + w.column) * a.mask_h : 0;
+    w.resets = kHasResets ? place : 0;
     return w;
   }
 };
@@ -113,6 +126,10 @@ ZS_DEVICE Pair take_mask(const Arguments& a, const Item& w, i64 s) {
     return take(mask_at(a, w, s), w.count);
   else
     return take_apart(mask_at(a, w, s), a.mask_h, w.count);
+}
+// Whether step s begins a new sequence.
+ZS_DEVICE Same take_reset(const Arguments& a, const Item& w, i64 s) {
+  return take_same(a.resets + (input_time(a, w, s) * a.N * kDirections + w.resets), w.count);
 }
 // The value of the step before s of [T,N,D,H]; before the first step, the initial value.
 ZS_DEVICE Pair take_earlier(const Arguments& a, const Item& w, const Stored* steps, const Stored* first, bool has_first,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ...cells.stages import Equations
 from ...layout import Layout
 from .arguments import MASK, Argument, Arguments, Shape
-from .passes import BackwardPass, Form, ForwardPass, Options, field, pass_of
+from .passes import BackwardPass, Contraction, Form, ForwardPass, Options, field, pass_of
 from .placement import STEPS, Scan
 from .printing import written_by
-from .products import Matrix, Product
+from .products import Heads, Matrix, Product
 
 if TYPE_CHECKING:
     from .launch import Kernel
@@ -29,10 +29,22 @@ class Sizes(NamedTuple):
     H: int
     D: int
     G: int
+    heads: int
+
+    @property
+    def units(self) -> int:
+        """Units of a head."""
+        return self.H // self.heads
+
+    @property
+    def chains(self) -> int:
+        """Heads of all directions."""
+        return self.heads * self.D
 
 
 def sizes(layout: Layout) -> Sizes:
-    return Sizes(*layout.size, layout.directions, len(layout.cell_kind.gates))
+    descriptor, gates = layout.descriptor, len(layout.cell_kind.gates)
+    return Sizes(*layout.size, layout.directions, gates, descriptor.heads)
 
 
 # ---- steps ----
@@ -45,9 +57,9 @@ class Multiply(NamedTuple):
 
 
 class CopyWeight(NamedTuple):
-    """The recurrent weight [D,G,H,H] into a larger one that is zero elsewhere, [D,G,P,P].
+    """The recurrent weight [chains,G,d,d] into a larger one that is zero elsewhere, [chains,G,P,P].
 
-    ``turned``: into [D,P,G,P], so that the backward product reads along its rows too.
+    ``turned``: into [chains,P,G,P], so that the backward product reads along its rows too.
     """
 
     to: str
@@ -151,6 +163,8 @@ class _Builder:
         }
         if self.given("mask"):
             addresses |= {name: (name, 0) for name in MASK}
+        if self.given("resets"):
+            addresses["resets"] = self.arguments.address("resets")
         fields = self.kernel.fields(self.arguments, self.z.T, addresses)
         self.steps.append(RunScan(fields, frozenset(written_by(self.scanned))))
 
@@ -163,9 +177,9 @@ class _Builder:
         gradient = self.layout.operation.is_gradient
         size = placement.padded
         holds_all = placement.mode == STEPS or placement.holds_all(self.kernel.scan)
-        if holds_all or (size == z.H and not gradient):
+        if holds_all or (size == z.units and not gradient):
             return "recurrent_weight"
-        shape = (z.D, size, z.G, size) if gradient else (z.D, z.G, size, size)
+        shape = (z.chains, size, z.G, size) if gradient else (z.chains, z.G, size, size)
         name = self.arguments.reserve("weight", shape, self.dtype)
         self.steps.append(CopyWeight(name, gradient))
         return name
@@ -257,9 +271,10 @@ class _Backward(_Builder):
             dx, dw = (Matrix(self.result(name), z.I) for name in ("source", "input_weight"))
             products.append(Product("nn", dx, dg, w, rows, z.I, wide))
             products.append(Product("tn", dw, dg, x, wide, z.I, rows))
+        heads = Heads(z.heads, z.G * z.units**2, z.units, z.units)
         for d in range(z.D):
-            for operand, slots, separate, first in self.scanned.contractions:
-                dr = Matrix(self.result("recurrent_weight"), z.H, (d * z.G + slots[0]) * z.H * z.H)
+            for operand, slots, separate, first in self.slices():
+                dr = self.of_gate(self.result("recurrent_weight"), d, slots[0])
                 name, count = gates, z.G
                 if separate is not None:
                     name = field("products", str(separate))
@@ -274,8 +289,24 @@ class _Backward(_Builder):
                         rows,
                     )
                 )
-                products.append(Product("tn", dr, left, right, len(slots) * z.H, z.H, terms))
+                sizes = (len(slots) * z.units, z.units, terms)
+                products.append(Product("tn", dr, left, right, *sizes, heads=heads))
         return products
+
+    def of_gate(self, name: str, direction: int, slot: int) -> Matrix:
+        """The first head's block of a recurrent weight, or of its gradient."""
+        z = self.z
+        return Matrix(name, z.units, (direction * z.heads * z.G + slot) * z.units**2)
+
+    def slices(self) -> list[Contraction]:
+        """The parts of dR: with several heads, gates that follow each other do not lie so."""
+        if self.z.heads == 1:
+            return self.scanned.contractions
+        return [
+            each._replace(slots=(slot,), first=each.first + k)
+            for each in self.scanned.contractions
+            for k, slot in enumerate(each.slots)
+        ]
 
     def sums(self) -> _Sums:
         """Gradients that are sums over time and batch: the scan leaves one per group of rows."""
@@ -322,10 +353,13 @@ class _Backward(_Builder):
                 equations = self.scanned.stages.operands[operand]
                 self.steps.append(MakeOperand(made, equations))
 
+        heads = Heads(z.heads, z.units, z.units, z.G * z.units**2)
+
         def multiply(states: Matrix, begin: int, rows: int, d: int) -> None:
-            weight = Matrix("recurrent_weight", z.H, (d * z.G + slot) * z.H * z.H)
+            weight = self.of_gate("recurrent_weight", d, slot)
             out = Matrix(name, wide, begin + d * z.H)
-            products.append(Product("nt", out, states, weight, rows, z.H, z.H))
+            sizes = (rows, z.units, z.units)
+            products.append(Product("nt", out, states, weight, *sizes, heads=heads))
 
         for d in range(z.D):
             own = d * z.H
@@ -375,7 +409,8 @@ def plain_options(layout: Layout) -> Options:
     """What of the options decides the equations."""
     cell, present = layout.cell_kind, layout.present
     own = frozenset(each.name for each in cell.own if each.name in present)
-    return Options(cell, layout.descriptor, layout.operation.is_gradient, own, "mask" in present)
+    gradient, resets = layout.operation.is_gradient, "resets" in present
+    return Options(cell, layout.descriptor, gradient, own, "mask" in present, resets=resets)
 
 
 def scan_of(layout: Layout, exact: bool) -> Scan:
@@ -384,7 +419,8 @@ def scan_of(layout: Layout, exact: bool) -> Scan:
     kind = "tf32" if layout.dtype == "float32" and not exact else layout.dtype
     options = plain_options(layout)
     form = pass_of(options._replace(outer=frozenset({layout.cell_kind.states[0].name}))).form
-    return Scan(form, kind, z.H, z.N, z.D, optional_registers(form, options))
+    optional = optional_registers(form, options)
+    return Scan(form, kind, z.units, z.N, z.D, optional, z.heads)
 
 
 def optional_registers(form: Form, options: Options) -> int:
@@ -394,4 +430,4 @@ def optional_registers(form: Form, options: Options) -> int:
     """
     by_gate = sum(each.by_gate for each in options.cell.own if each.name in options.own)
     sums = 2 if options.backward else 1
-    return 2 * options.mask + 2 * form.gates * sums * by_gate + 4 * form.further
+    return 2 * (options.mask + options.resets) + 2 * form.gates * sums * by_gate + 4 * form.further

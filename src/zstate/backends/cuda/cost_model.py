@@ -209,12 +209,12 @@ def step_microseconds(scan: Scan, chip: Chip) -> float:
     values = 5 + 2 * scan.gates if scan.backward else 2  # per unit of a row: read and written
     weight = work = 0.0
     for into, out in ((phase.ins, phase.outs) for phase in scan.phases):
-        weight += scan.directions * into * out * scan.hidden**2
-        work += 2 * scan.batch * scan.directions * into * out * scan.hidden**2
+        weight += scan.chains * into * out * scan.hidden**2
+        work += 2 * scan.batch * scan.chains * into * out * scan.hidden**2
         values += into + out if scan.backward else into + 2 * out
-    moved = scan.batch * scan.directions * scan.hidden
+    moved = scan.batch * scan.chains * scan.hidden
     moved *= values * scan.value_bytes + 8 * scan.states
-    launches = cost.phase + cost.direction * (scan.directions - 1)
+    launches = cost.phase + cost.direction * (scan.chains - 1)
     return (
         len(scan.phases) * launches
         + (cost.work * work + cost.weight * weight * scan.value_bytes + cost.cell * moved) / 1e6

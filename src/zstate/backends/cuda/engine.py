@@ -24,13 +24,13 @@ from .calls import (
     scan_of,
     sizes,
 )
-from .launch import INDEX, Launched, chip_of, enter, kernel_of, launched_products, turning
+from .launch import INDEX, Launched, chip_of, dotting, enter, kernel_of, launched_products, turning
 from .operands import operand_of
 from .passes import Phase
-from .placement import ROW, STEPS
+from .placement import ROW, STEPS, round_up
 from .placements import placements
 from .prepared import Memory, Prepared, Step, Tensors, tensor_of
-from .products import SPLIT, Matrix, Product, are_small
+from .products import SPLIT, THREADS, Matrix, Product, are_small
 
 Tensor = torch.Tensor
 Run = Callable[[Tensors], Tensors]
@@ -131,24 +131,26 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
     slots = kernel.options.slots
 
     def weights(memory: Memory) -> list[Tensor]:
-        """R of each direction, [G·H,H]."""
-        every = list(tensor_of(arguments, memory, "recurrent_weight").view(z.D, -1, z.H))
-        turns = backward and kernel.scan.type == "tf32" and z.T >= FEW_STEPS
+        """R of each chain, [G·d,d]."""
+        every = list(tensor_of(arguments, memory, "recurrent_weight").view(z.chains, -1, z.units))
+        turns = backward and kernel.scan.type == "tf32" and z.T >= FEW_STEPS and z.heads == 1
         return [turned(each, memory) for each in every] if turns else every
 
     def products(
         memory: Memory, weights: list[Tensor], phase: Phase
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The factors and the result of each direction, in pieces of K."""
+        """The factors and the result of each direction, in pieces of K; heads are one product."""
         parts = kernel.placement.parts(phase)
         widths = {"operand": phase.ins, "product": parts * phase.outs}
         operand, product = (
-            tensor_of(arguments, memory, name).view(-1)[: z.D * z.N * width * z.H]
+            tensor_of(arguments, memory, name).view(-1)[: z.chains * z.N * width * z.units]
             for name, width in widths.items()
         )
-        left = operand.view(z.D, z.N, parts, -1).transpose(1, 2)
-        out = product.view(z.D, parts, z.N, -1)
+        left = operand.view(z.chains, z.N, parts, -1).transpose(1, 2)
+        out = product.view(z.chains, parts, z.N, -1)
         chosen = [right_factor(each, phase, slots, backward) for each in weights]
+        if z.heads > 1:
+            return [(left[:, 0], torch.stack(chosen), out[:, 0])]
         right = [each.view(parts, -1, each.shape[1]) for each in chosen]
         factors = list(zip(left, right, out, strict=True))
         # One product costs the host less as one of matrices.
@@ -159,7 +161,7 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
         words = list(pick(memory.numbers))
         work = [
             (
-                torch.mm if kernel.placement.parts(phase) == 1 else torch.bmm,
+                torch.bmm if kernel.placement.parts(phase) > 1 or z.heads > 1 else torch.mm,
                 products(memory, weight, phase),
                 launch.repeated(stream, words, INDEX),
             )
@@ -195,23 +197,71 @@ def right_factor(weight: Tensor, phase: Phase, slots: tuple[int, ...], backward:
     return made.view(phase.ins * H, phase.outs * H)
 
 
+def _kind(matrix: Tensor) -> str:
+    """The type of a kernel that computes with such numbers in float32."""
+    return "tf32" if matrix.dtype == torch.float32 else str(matrix.dtype).removeprefix("torch.")
+
+
 def turned(matrix: Tensor, memory: Memory) -> Tensor:
     """A copy of [rows,columns] in which the numbers of a column lie side by side."""
-    kind = "tf32" if matrix.dtype == torch.float32 else str(matrix.dtype).removeprefix("torch.")
     copy = matrix.new_empty(matrix.shape[::-1])
-    launch = turning(kind, matrix.device.index, *matrix.shape)
+    launch = turning(_kind(matrix), matrix.device.index, *matrix.shape)
     numbers = (*matrix.shape, matrix.stride(0))
     launch(memory.stream, (matrix.data_ptr(), copy.data_ptr(), *numbers))
     return copy.t()
 
 
+_CHUNK = 256  # rows that a thread of ``dots`` adds up
+
+
+def dots(left: Tensor, right: Tensor, stream: int) -> Tensor:
+    """The sums over rows of left·right [rows,columns], column by column, in float32."""
+    (rows, columns), index = left.shape, left.device.index
+    chunks = max(1, -(-rows // _CHUNK))
+    sums = left.new_empty((chunks, columns), dtype=torch.float32)
+    addresses = (left.data_ptr(), right.data_ptr(), sums.data_ptr())
+    launch = dotting(_kind(left), index, chunks * -(-columns // THREADS))
+    launch(stream, (*addresses, rows, columns, left.stride(0), right.stride(0), _CHUNK))
+    return sums.sum(0)
+
+
+def _of_heads(kind: str, left: Tensor, right: Tensor, out: Tensor, stream: int) -> None:
+    """A product for every head [heads,…,…], the factors as they lie."""
+    if kind == "tn" and out.shape[1:] == (1, 1):  # R is diagonal; heads lie side by side
+        out.copy_(dots(left[..., 0].t(), right[..., 0].t(), stream).view_as(out))
+        return
+    *_, m, n = out.shape
+    # The library is ten times slower where rows do not begin at whole pieces of 16 bytes.
+    is_ragged = bool(n * out.itemsize % 16)
+    left, right = (_padded(each) if is_ragged else each for each in (left, right))
+    left, right = left.mT if kind == "tn" else left, right.mT if kind == "nt" else right
+    if is_ragged:
+        out.copy_(torch.bmm(left, right)[:, :m, :n])
+    else:
+        torch.bmm(left, right, out=out)
+
+
+def _padded(factor: Tensor) -> Tensor:
+    """A copy of [heads,rows,columns] with zeros, so that rows are whole pieces of 16 bytes."""
+    heads, rows, columns = factor.shape
+    pieces = 16 // factor.itemsize
+    made = factor.new_zeros(heads, round_up(rows, pieces), round_up(columns, pieces))
+    made[:, :rows, :columns] = factor
+    return made
+
+
 def by_torch(products: list[Product], arguments: Arguments, kind: str) -> Step:
     """The same by torch's products, one after the other."""
 
-    def view(memory: Memory, matrix: Matrix, shape: tuple[int, int]) -> Tensor:
+    def view(
+        memory: Memory, matrix: Matrix, shape: tuple[int, int], heads: int = 1, apart: int = 0
+    ) -> Tensor:
+        """[rows,columns], or [heads,rows,columns] so far apart."""
         tensor = tensor_of(arguments, memory, matrix.name)
         begin = tensor.storage_offset() + matrix.begin
-        return tensor.as_strided(shape, (matrix.stride, 1), begin)
+        if heads == 1:
+            return tensor.as_strided(shape, (matrix.stride, 1), begin)
+        return tensor.as_strided((heads, *shape), (apart, matrix.stride, 1), begin)
 
     def run(memory: Memory) -> None:
         for each in products:
@@ -221,16 +271,15 @@ def by_torch(products: list[Product], arguments: Arguments, kind: str) -> Step:
                 out.view(-1).copy_(view(memory, each.left, (each.k, each.n)).sum(0))
                 continue
             assert each.right is not None
-            out, left, right = (
-                view(memory, matrix, shapes[name])
-                for name, matrix in (
-                    ("out", each.out),
-                    ("left", each.left),
-                    ("right", each.right),
-                )
-            )
+            count, heads = each.heads.number, each.heads
+            out = view(memory, each.out, shapes["out"], count, heads.out)
+            left = view(memory, each.left, shapes["left"], count, heads.left)
+            right = view(memory, each.right, shapes["right"], count, heads.right)
             if each.wants_turned(kind):
                 right = turned(right, memory)
+            if count > 1:
+                _of_heads(each.kind, left, right, out, memory.stream)
+                continue
             left = left.t() if each.kind == "tn" else left
             right = right.t() if each.kind == "nt" else right
             if each.bias is None:
@@ -245,14 +294,15 @@ def by_torch(products: list[Product], arguments: Arguments, kind: str) -> Step:
 
 def _copy_weight(call: Call, step: CopyWeight, memory: Memory) -> None:
     z = sizes(call.layout)
-    weight = tensor_of(call.arguments, memory, "recurrent_weight").reshape(z.D, z.G, z.H, z.H)
+    weight = tensor_of(call.arguments, memory, "recurrent_weight")
+    weight = weight.reshape(z.chains, z.G, z.units, z.units)
     padded = tensor_of(call.arguments, memory, step.to)
-    if padded.shape[-1] != z.H:
+    if padded.shape[-1] != z.units:
         padded.zero_()
     if step.turned:
-        padded[:, : z.H, :, : z.H] = weight.permute(0, 3, 1, 2)
+        padded[:, : z.units, :, : z.units] = weight.permute(0, 3, 1, 2)
     else:
-        padded[:, :, : z.H, : z.H] = weight
+        padded[:, :, : z.units, : z.units] = weight
 
 
 def _add_bias(call: Call, step: AddBias, memory: Memory) -> None:

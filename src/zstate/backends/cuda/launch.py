@@ -215,10 +215,11 @@ class Kernel:
                     1,
                 )
             )
-        groups, at_once = placement.tile_groups(scan.batch), placement.groups // scan.directions
+        chains = placement.chain_groups(scan)
+        groups, at_once = placement.tile_groups(scan.batch), placement.groups // chains
         # The first group of every launch, and the launch's blocks.
         self.launches = [
-            (first, min(at_once, groups - first) * scan.directions * placement.blocks)
+            (first, min(at_once, groups - first) * chains * placement.blocks)
             for first in range(0, groups, at_once)
         ]
 
@@ -296,7 +297,7 @@ class Kernel:
         sizes = {
             "T": steps,
             "N": self.scan.batch,
-            "step": self.scan.batch * self.scan.directions * self.scan.hidden,
+            "step": self.scan.batch * self.scan.chains * self.scan.hidden,
         }
         given = {name: arguments.constant(value) for name, value in sizes.items()} | addresses
         words = self.exchange(steps).words
@@ -312,7 +313,7 @@ class Kernel:
         """What the launches of a scan in single steps leave for each other."""
         scan, placement = self.scan, self.placement
         dtype = "float32" if scan.type == "tf32" else scan.type
-        rows = (scan.directions, scan.batch)
+        rows = (scan.chains, scan.batch)
         blocks = placement.groups * placement.blocks
         pairs = blocks * scan.states * placement.rows * placement.units // 2
         most = max(placement.parts(each) * each.outs for each in scan.phases)
@@ -395,6 +396,12 @@ def turning(kind: str, device: int, rows: int, columns: int) -> Launch:
     side = 32
     blocks = -(-rows // side) * -(-columns // side)
     return Launch(_product_function(kind, device, b"turn"), blocks, THREADS, shared=0, words=5)
+
+
+@cache
+def dotting(kind: str, device: int, blocks: int) -> Launch:
+    """Multiplies matrices column by column; the words of ``Dots``."""
+    return Launch(_product_function(kind, device, b"dots"), blocks, THREADS, shared=0, words=8)
 
 
 _KERNELS: dict[tuple[object, ...], Kernel] = {}

@@ -37,6 +37,17 @@ ZS_DEVICE float reciprocal_fast(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+ZS_DEVICE float log_fast(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return 0.69314718f * y;
+}
+ZS_DEVICE float quotient(float a, float b) {
+  if constexpr (kType == kFloat32) return a / b;
+  float y;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));  // within two units, whatever the size of b
+  return y;
+}
 // A float for the equations of the shared headers.
 struct Real {
   float v;
@@ -147,6 +158,15 @@ ZS_DEVICE Pair take(const Stored* from, int count) {
   }
   return x;
 }
+// One number for both units.
+struct Same {
+  u32 word;
+  ZS_DEVICE float2 value() const {
+    const float x = kIsHalf ? Pair::half(word) : __uint_as_float(word);
+    return {x, x};
+  }
+};
+ZS_DEVICE Same take_same(const Stored* from, int count) { return {count ? load_bits(from) : 0}; }
 ZS_DEVICE float2 load_pair(const Stored* from, int count) { return take(from, count).value(); }
 ZS_DEVICE void store_pair(Stored* to, float2 x, int count) {
   if constexpr (kIsHalf) {

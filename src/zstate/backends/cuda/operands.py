@@ -53,10 +53,11 @@ class _Direction:
 
     def _leaf(self, leaf: Leaf) -> Value:
         z, (kind, *names) = self._z, leaf
-        if kind == "mask":
-            mask = self._window(self._read("mask"))
+        if kind in ("mask", "reset"):
+            read = self._read("mask" if kind == "mask" else "resets")
+            value = self._window(read) if kind == "mask" else read[..., self._index, None]
             turned = z.D == 1 and self._layout.descriptor.reverse
-            return self._xp.flip(mask, (0,)) if turned else mask
+            return self._xp.flip(value, (0,)) if turned else value
         if kind == "own":
             value = self._read(names[0])
             if len(names) == 1:

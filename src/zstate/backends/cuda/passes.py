@@ -36,6 +36,7 @@ class Options(NamedTuple):
     own: frozenset[str] = frozenset()  # parameters of the cell's own that were passed
     mask: bool = False
     mask_pairs: bool = False  # two units of the mask can be loaded at once
+    resets: bool = False
     initial: frozenset[str] = frozenset()  # states whose initial value was passed
     stored: frozenset[str] = frozenset()  # forward: states that are results
     save_gates: bool = False
@@ -269,7 +270,8 @@ class BackwardPass:
     @cached_property
     def form(self) -> Form:
         cell = self.options.cell
-        reads = {leaf for leaf in self.stages.stages[0].text.inputs if "mask" not in leaf[0]}
+        every = self.stages.stages[0].text.inputs
+        reads = {leaf for leaf in every if "mask" not in leaf[0] and "reset" not in leaf[0]}
         known = {leaf for leaf in reads if leaf[0] in ("own", "carried", "back")}
         states = _count(self.kept)
         further = max(0, len(reads - known) - len(cell.gates) - 4) + max(0, states - 4)
@@ -378,7 +380,7 @@ def field(*names: str) -> str:
 @lru_cache(maxsize=1024)
 def pass_of(options: Options) -> AnyPass:
     """The pass of a call, from the cell's equations."""
-    given = (options.descriptor, options.own, options.mask)
+    given = (options.descriptor, options.own, options.mask, options.resets)
     trace = options.cell.forward(*given)
     if not options.backward:
         return ForwardPass(options, forward_stages(trace, x_ahead=True))

@@ -1,8 +1,8 @@
 """What a placement is made from and what it says: a chip, a scan, and one way over the chip.
 
-A group of blocks shares the recurrent weight of one direction and serves ``tiles`` tiles of up
-to 32 rows (with warp groups 16 to 128); groups are independent. Its blocks exchange the operand of
-every product
+A group of blocks shares the recurrent weight of one chain, a head of one direction, and serves
+``tiles`` tiles of up to 32 rows (with warp groups 16 to 128); groups are independent. Its blocks
+exchange the operand of every product
 
 - inside one block, through shared memory (small H),
 - likewise, one row per block and the weight in registers (tiny layers),
@@ -62,10 +62,11 @@ class Scan:
 
     form: Form
     type: str  # bfloat16, float16, tf32 or float32
-    hidden: int
+    hidden: int  # units of a head
     batch: int
     directions: int
     optional: int = 0  # registers that the options of a call take for each pair of units
+    heads: int = 1
 
     @property
     def backward(self) -> bool:
@@ -74,6 +75,11 @@ class Scan:
     @property
     def gates(self) -> int:
         return self.form.gates
+
+    @property
+    def chains(self) -> int:
+        """Heads of all directions: recurrences that do not see each other."""
+        return self.heads * self.directions
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -101,7 +107,7 @@ class Placement(NamedTuple):
     padded: int  # H, rounded up to blocks · units
     rows: int  # of a tile; may be fewer than the 16 of a matrix instruction
     tiles: int  # of a group
-    groups: int  # of one launch, all directions
+    groups: int  # of one launch, all chains
     launches: int  # one after the other, where the chip cannot hold all groups at once
     warps_k: int
     warps_n: int
@@ -116,6 +122,7 @@ class Placement(NamedTuple):
     cluster: int = 1  # WIDE: blocks of a cluster
     # WIDE: of 64 bytes of K, that a warp group has in a stage; STEPS: of K, multiplied separately.
     pieces: int = 0
+    pack: int = 1  # ROW: heads of a block
 
     @property
     def threads(self) -> int:
@@ -154,8 +161,12 @@ class Placement(NamedTuple):
         """STEPS: how many products a phase has, which the cell's launch adds up."""
         return self.pieces if phase.ins > 1 else 1
 
+    def chain_groups(self, scan: Scan) -> int:
+        """Groups that serve the same rows."""
+        return -(-scan.chains // self.pack)
+
     def tile_groups(self, batch: int) -> int:
-        """Groups of one direction, over all launches."""
+        """Groups of one chain, over all launches."""
         return -(-batch // (self.rows * self.tiles))
 
     def sums_all(self, batch: int) -> bool:

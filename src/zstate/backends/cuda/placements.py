@@ -86,7 +86,7 @@ def _single_steps(scan: Scan, chip: Chip) -> list[Placement]:
             padded=blocks * units,
             rows=rows,
             tiles=1,
-            groups=-(-scan.batch // rows) * scan.directions,
+            groups=-(-scan.batch // rows) * scan.chains,
             launches=1,
             warps_k=warps,
             warps_n=1,
@@ -115,6 +115,8 @@ def _pieces(scan: Scan, chip: Chip) -> int:
     side, terms = 128, [phase.ins * scan.hidden for phase in scan.phases if phase.ins > 1]
     tiles = -(-scan.batch // side) * -(-scan.hidden // side)
     room = chip.multiprocessors * (3 if scan.value_bytes == 2 else 2) // 4
+    if scan.heads > 1:
+        return 1  # heads are multiplied at once
     fitting = (n for n in (4, 2) if n * tiles <= room and all(k % (8 * n) == 0 for k in terms))
     return next(fitting, 1) if terms else 1
 
@@ -155,7 +157,7 @@ def _shapes(scan: Scan, chip: Chip) -> Iterator[tuple[int, int, int, int]]:
             step += units
         padded = round_up(scan.hidden, step)
         blocks = padded // units
-        if blocks > 1 and blocks * scan.directions <= chip.multiprocessors:
+        if blocks > 1 and blocks * scan.chains <= chip.multiprocessors:
             yield GRID, blocks, units, padded
 
 
@@ -167,7 +169,7 @@ def _row_counts(scan: Scan, chip: Chip, mode: int, blocks: int) -> list[int]:
     is_slight = mode == BLOCK and scan.gates == 1 and scan.batch <= 8 and scan.value_bytes == 2
     if mode != GRID and scan.batch <= SMALL_BATCH and not is_slight:
         # A step of few rows is shorter. It pays as long as all groups find room at once.
-        at_once = chip.clusters(blocks) // scan.directions
+        at_once = chip.clusters(blocks) // scan.chains
         counts += [n for n in (1, 2, 4, 8) if n < most and scan.batch <= n * at_once]
     # Two matrix instructions per weight pay where the weight is wide.
     return [*counts, 2 * TILE] if scan.batch > TILE and scan.type == "tf32" else counts
@@ -176,7 +178,7 @@ def _row_counts(scan: Scan, chip: Chip, mode: int, blocks: int) -> list[int]:
 def _tile_counts(scan: Scan, chip: Chip, mode: int, blocks: int, rows: int) -> list[int]:
     total = -(-scan.batch // rows)
     if mode == GRID:
-        at_once = chip.multiprocessors // (blocks * scan.directions)
+        at_once = chip.multiprocessors // (blocks * scan.chains)
         tiles = min(MOST_TILES, -(-total // at_once))
         # With fewer there are several launches: slower, but it fits where the state would not.
         return sorted({min(tiles, count) for count in (1, 4, MOST_TILES)})
@@ -284,12 +286,12 @@ def _placement(
         return None  # a cluster that does not hold its weight has nothing over the whole grid
     left = registers - sum(4 * count * width for count, width in zip(held, wide, strict=True))
     total_tiles = -(-scan.batch // rows)
-    all_groups = -(-total_tiles // tiles)  # of one direction
-    launches, groups = 1, all_groups * scan.directions
+    all_groups = -(-total_tiles // tiles)  # of one chain
+    launches, groups = 1, all_groups * scan.chains
     if mode == GRID:
-        at_once = chip.multiprocessors // (blocks * scan.directions)
+        at_once = chip.multiprocessors // (blocks * scan.chains)
         launches = -(-all_groups // at_once)
-        groups = min(all_groups, at_once) * scan.directions
+        groups = min(all_groups, at_once) * scan.chains
     elif resident > 1 and groups <= chip.clusters(blocks):
         return None  # each can have a multiprocessor for itself
     placement = Placement(

@@ -24,8 +24,10 @@ FIELDS = {
     "mask_t": "i64",  # strides, 0 where the mask is broadcast
     "mask_n": "i64",
     "mask_h": "i64",
-    "weight": "const Stored*",  # [D,G,H,H], the caller's own, if kHoldsAll; else padded
+    # [chains,G,kHidden,kHidden], the caller's own, if kHoldsAll; else padded
+    "weight": "const Stored*",
     "mask": "const Stored*",
+    "resets": "const Stored*",  # [T,N,D], not 0 where a step begins a new sequence
     "gates_x": "const Stored*",  # [T,N,D,G,H]
     "saved": "Stored*",  # [T,N,D,G,H]; backward: read
     # Whole grid: phases of [T][groups·kTiles] operands, all ones; kWide: a counter per tile, all
@@ -35,8 +37,8 @@ FIELDS = {
     "sum_stride": "i64",  # from one tile group to the next
     # Of a scan in single steps:
     "index": "i64",
-    "product": "const Stored*",  # [D][parts][N][outs,H]
-    "operand": "Stored*",  # [D][N][ins,H]
+    "product": "const Stored*",  # [chains][parts][N][outs,kHidden]
+    "operand": "Stored*",  # [chains][N][ins,kHidden]
     "kept": "float2*",  # [blocks][kStates][kRows,kUnits/2]
 }
 FUNCTIONS = frozenset(  # of pairs.cuh
@@ -117,7 +119,7 @@ def _constants(found: AnyPass) -> list[str]:
             place = f"(w.direction * kGates + {slot})" if by_gate else "w.direction"
             names.append(own)
             lines.append(
-                f"{own} = load_pair(a.{field('own', name)} + {place} * kHidden + w.unit, count);"
+                f"{own} = load_pair(a.{field('own', name)} + {place} * kLayer + w.column, count);"
             )
     declared = [f"  float2 {', '.join(names)};"] if names else []
     if lines:
@@ -141,7 +143,7 @@ def _sums(found: AnyPass) -> list[str]:
         first -= len(labels)
         place = f"(direction * kGates + slot(k - {first}))" if len(labels) > 1 else "direction"
         test = f"if (k >= {first}) " if first else ""
-        places.append(f"    {test}return a.{field('sum', name)} + {place} * kHidden;")
+        places.append(f"    {test}return a.{field('sum', name)} + {place} * kLayer;")
     return [
         "struct Sums {",
         f"  static constexpr int count = {count};",
@@ -270,7 +272,14 @@ def _literal(value: float) -> str:
 _PREFIXES = {"saved": "gate", "after": "new", "before": "d_before", "x": "d", "own": "d"}
 _PREFIXES["product"] = "d_product"
 # The order in which a step loads.
-_KINDS = ("x", "next_mask", "saved", "outer", "after", "before", "recomputed", "mask")
+_KINDS = (
+    *("x", "next_mask", "next_reset", "saved", "outer", "after", "before", "recomputed"),
+    *("mask", "reset"),
+)
+# What a step reads of tensors that all cells have, and in C++.
+_COMMON = {"mask": "take_mask", "reset": "take_reset"}
+_COMMON |= {f"next_{name}": take for name, take in _COMMON.items()}
+_RESETS = ("reset", "next_reset")
 
 
 def _variable(label: Label) -> str:
@@ -287,11 +296,18 @@ def _recalled(leaf: Leaf) -> str:
 
 def _struct(leaves: Iterable[Leaf]) -> list[str]:
     """What a step loads, and the same as numbers."""
-    names = [field(*leaf) for leaf in leaves]
+    kinds: dict[str, list[str]] = {}
+    for leaf in leaves:
+        kinds.setdefault("Same" if leaf[0] in _RESETS else "Pair", []).append(field(*leaf))
+    names = [name for each in kinds.values() for name in each]
     listed = ", ".join(names)
     values = ", ".join(f"{name}(in.{name}.value())" for name in names)
     return [
-        *(["struct Loaded {", f"  Pair {listed};", "};"] if names else ["struct Loaded {};"]),
+        *[
+            "struct Loaded {",
+            *(f"  {kind} {', '.join(each)};" for kind, each in kinds.items()),
+            "};",
+        ],
         "struct Inputs {",
         *([f"  float2 {listed};"] if names else []),
         f"  ZS_DEVICE explicit Inputs(const Loaded& in){' : ' if values else ''}{values} {{}}",
@@ -410,15 +426,16 @@ class _Forward(_Printer):
         for leaf in reads:
             kind, *names = leaf
             if kind in ("x", "next_x"):
-                value = f"take({kind} + {self.slots[names[0]]} * kHidden, w.count)"
+                value = f"take({kind} + {self.slots[names[0]]} * kLayer, w.count)"
             else:
-                value = f"take_mask(a, w, {next_step if kind == 'next_mask' else 's'})"
+                at = next_step if kind.startswith("next_") else "s"
+                value = f"{_COMMON[kind]}(a, w, {at})"
             lines.append(f"in.{field(*leaf)} = {value};")
         return lines
 
     def prefetch(self, reads: list[Leaf]) -> list[str]:
         slots = [self.slots[leaf[1]] for leaf in reads if leaf[0] == "x"]
-        lines = [f"prefetch(x + {slot} * kHidden);" for slot in slots]
+        lines = [f"prefetch(x + {slot} * kLayer);" for slot in slots]
         if ("next_mask",) in reads:
             lines.append("prefetch(mask_at(a, w, s + steps));")
         return lines
@@ -432,9 +449,9 @@ class _Forward(_Printer):
         loads = {}
         for leaf in leaves:
             if leaf[0] == "next_x":
-                loads[leaf] = f"take(x + {self.slots[leaf[1]]} * kHidden, w.count).value()"
-            elif leaf[0] == "next_mask":
-                loads[leaf] = "take_mask(a, w, 0).value()"
+                loads[leaf] = f"take(x + {self.slots[leaf[1]]} * kLayer, w.count).value()"
+            elif leaf[0] in _COMMON:
+                loads[leaf] = f"{_COMMON[leaf[0]]}(a, w, 0).value()"
         kept = {("after", leaf[1]): leaf for leaf in self.found.kept if leaf[0] == "before"}
         for state in self.cell.states:
             leaf = ("after", state.name)
@@ -468,7 +485,7 @@ class _Forward(_Printer):
                 to = f"a.{field('after', names[0])} + pair"
                 lines.append(f"turn.store({to}, {stage.value(label)});")
             elif kind == "saved":
-                to = f"saved + {self.slots[names[0]]} * kHidden"
+                to = f"saved + {self.slots[names[0]]} * kLayer"
                 lines.append(f"turn.store({to}, {stage.value(label)});")
         return lines
 
@@ -493,7 +510,7 @@ class _Backward(_Printer):
         self.reads = [self.loaded(each.leaves()) for each in self.stages]
         begins = self.loaded(self.beginning.leaves())
         every = dict.fromkeys([*self.reads[0], *begins])
-        own = [leaf for leaf in every if leaf[0] not in ("last", "next_mask")]
+        own = [leaf for leaf in every if leaf[0] not in ("last", "next_mask", "next_reset")]
         self.of_step = sorted(own, key=self._order)
 
     # ---- what stages read
@@ -556,7 +573,7 @@ class _Backward(_Printer):
     # ---- the text
 
     def lines(self) -> list[str]:
-        masks = [leaf for leaf in self.ending.leaves() if leaf[0] == "next_mask"]
+        masks = [leaf for leaf in self.ending.leaves() if leaf[0] in ("next_mask", "next_reset")]
         later = (leaf for reads in self.reads for leaf in reads)
         every = dict.fromkeys([*self.of_step, *later, *masks])
         step = "const Arguments& a, const Item& w, i64"
@@ -597,13 +614,13 @@ class _Backward(_Printer):
     def take(self, leaf: Leaf) -> str:
         """What a step loads; ``s`` is the step, ``pair`` its place."""
         kind, *names = leaf
-        if kind == "mask":
-            return "take_mask(a, w, s)"
+        if kind in _COMMON:
+            return f"{_COMMON[kind]}(a, w, s)"
         if kind == "saved":
-            return f"take(saved + {self.slots[names[0]]} * kHidden, w.count)"
+            return f"take(saved + {self.slots[names[0]]} * kLayer, w.count)"
         if kind == "earlier_saved":
             at = "gates_at(a, w, output_time(a, w, s > 0 ? s - 1 : 0))"
-            return f"take(a.saved + {at} + {self.slots[names[0]]} * kHidden, w.count)"
+            return f"take(a.saved + {at} + {self.slots[names[0]]} * kLayer, w.count)"
         if kind == "initial":
             return f"take(a.{field(*leaf)} + w.pair, w.count)"
         if kind == "before":
@@ -616,8 +633,9 @@ class _Backward(_Printer):
 
     def fetch(self, phase: int) -> list[str]:
         if phase == self.last:
-            has_mask = ("next_mask",) in [*self.reads[0], *self.ending.leaves()]
-            behind = ["in.next_mask = take_mask(a, w, s);"] if has_mask else []
+            read = [*self.reads[0], *self.ending.leaves()]
+            here = [kind for kind in ("next_mask", "next_reset") if (kind,) in read]
+            behind = [f"in.{kind} = {self.take((kind,))};" for kind in here]
             return [*behind, "fetch_step(a, w, s > 0 ? s - 1 : 0, in);"]
         return [f"in.{field(*leaf)} = {self.take(leaf)};" for leaf in self.reads[phase + 1]]
 
@@ -626,8 +644,8 @@ class _Backward(_Printer):
         for leaf in self.of_step:
             kind, *names = leaf
             if kind in ("saved", "earlier_saved"):
-                at = f"saved + {self.slots[names[0]]} * kHidden"
-            elif kind in ("mask", "initial"):
+                at = f"saved + {self.slots[names[0]]} * kLayer"
+            elif kind in ("mask", "reset", "initial"):
                 continue
             else:
                 at = f"a.{field('after', *names) if kind == 'before' else field(*leaf)} + pair"
@@ -699,7 +717,7 @@ class _Backward(_Printer):
             at, lambda label: stage.value(label) if stage.has(label) else _recalled(label)
         )
         lines += self.places("now", step, stage)
-        unused = "turn.store(now_gates + {} * kHidden, splat(0.0f));"
+        unused = "turn.store(now_gates + {} * kLayer, splat(0.0f));"
         zeros = [unused.format(self.slots[gate]) for gate in found.unused if at == 0]
         return lines + self.results(stage) + zeros
 
@@ -729,7 +747,7 @@ class _Backward(_Printer):
         found, lines = self.found, []
         for label, value in sorted(values.items(), key=lambda each: self.stored_at(each[0])):
             if label[0] == "x":
-                to = f"{step}_gates + {self.slots[label[1]]} * kHidden"
+                to = f"{step}_gates + {self.slots[label[1]]} * kLayer"
                 lines.append(f"turn.store({to}, {value});")
             elif label[0] == "operand":
                 lines.append(f"turn.store(a.{field(*label)} + {step}_pair, {value});")
@@ -737,7 +755,7 @@ class _Backward(_Printer):
             every = found.gates_of(operand)
             for place, gate in enumerate(every):
                 value = values.get(found.gradient(operand, gate), "")
-                to = f"{step}_products_{operand} + {place} * kHidden"
+                to = f"{step}_products_{operand} + {place} * kLayer"
                 lines += [f"turn.store({to}, {value});"] if value else []
         added = [label for _, labels in found.sums for label in labels]
         return lines + [

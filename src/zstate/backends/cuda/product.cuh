@@ -46,8 +46,8 @@ struct Weight {
     const i64 row_unit = unit(block, n);
     const int gate = slot_of<P>(n % Here::outs, k_block / kGateBlocks);
     const i64 row = kBackward ? row_unit * kGates + gate : static_cast<i64>(gate) * kPadded + row_unit;
-    const Stored* from = block.a.weight + static_cast<i64>(block.direction) * kGates * kPadded * kPadded +
-                         row * kPadded + (k_block % kGateBlocks) * kBlockK;
+    const Stored* from = block.a.weight + static_cast<i64>(block.chain) * kGates * kPadded * kPadded + row * kPadded +
+                         (k_block % kGateBlocks) * kBlockK;
     return reinterpret_cast<const uint4*>(from) + block.quarter;
   }
   // Of the caller's own weight [D,G,H,H], transposed and padded on the way. The compiler may load before it asks
@@ -56,8 +56,7 @@ struct Weight {
     constexpr int count = 16 / kBytes;
     const int row = unit(block, n), k = (k_block % kGateBlocks) * kBlockK + block.quarter * count;
     const int gate = slot_of<P>(n % Here::outs, k_block / kGateBlocks);
-    const Stored* const from = block.a.weight +
-                               (static_cast<i64>(block.direction) * kGates + gate) * kHidden * kHidden +
+    const Stored* const from = block.a.weight + (static_cast<i64>(block.chain) * kGates + gate) * kHidden * kHidden +
                                static_cast<i64>(min(row, kHidden - 1)) * (kBackward ? 1 : kHidden);
     union {
       Stored value[count];

@@ -188,6 +188,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) products(const __grid_
   }
 }
 
+// The products of a diagonal weight: sums over some rows of a·b, column by column; one sum per thread.
+struct Dots {
+  const Stored *a, *b;
+  float* to;                           // [chunks,columns]
+  i64 rows, columns, lda, ldb, chunk;  // chunk: rows of a sum
+};
+extern "C" __global__ void __launch_bounds__(kThreads) dots(const __grid_constant__ Dots d) {
+  const i64 across = (d.columns + kThreads - 1) / kThreads, chunk = blockIdx.x / across;
+  const i64 column = blockIdx.x % across * kThreads + threadIdx.x, end = min((chunk + 1) * d.chunk, d.rows);
+  if (column >= d.columns) return;
+  float sum = 0.0f;
+#pragma unroll 8
+  for (i64 row = chunk * d.chunk; row < end; ++row)
+    sum += widen(d.a[row * d.lda + column]) * widen(d.b[row * d.ldb + column]);
+  d.to[chunk * d.columns + column] = sum;
+}
+
 // A matrix [rows,columns] into one that lies the other way, [columns,rows].
 struct Turning {
   const Stored* from;

@@ -27,9 +27,25 @@ class Matrix(NamedTuple):
     stride: int
     begin: int = 0
 
+    def behind(self, count: int) -> Matrix:
+        """The matrix that begins so many numbers later."""
+        return self._replace(begin=self.begin + count)
+
+
+class Heads(NamedTuple):
+    """How many products of the same shape there are, and how far apart their matrices begin."""
+
+    number: int
+    out: int
+    left: int
+    right: int
+
+
+ONE = Heads(1, 0, 0, 0)
+
 
 class Product(NamedTuple):
-    """out [m,n] = left·right + bias.
+    """out [m,n] = left·right + bias, once or for each of several heads.
 
     ``nt``: left [m,k] and right [n,k], transposed; ``nn``: left [m,k] and right [k,n]; ``tn``: left
     [k,m], transposed, and right [k,n]; ``sum``: out [n], the sum of the k rows of left, in float32.
@@ -43,6 +59,7 @@ class Product(NamedTuple):
     n: int
     k: int
     bias: Matrix | None = None
+    heads: Heads = ONE
 
     @property
     def blocks(self) -> int:
@@ -50,6 +67,22 @@ class Product(NamedTuple):
         if self.kind == "sum":
             return -(-self.n // THREADS)
         return -(-self.n // SIDE) * -(-self.m // SIDE)
+
+    def each_head(self) -> list[Product]:
+        """The same as products of one head each."""
+        heads = self.heads
+        if heads.number == 1:
+            return [self]
+        assert self.right is not None
+        return [
+            self._replace(
+                out=self.out.behind(k * heads.out),
+                left=self.left.behind(k * heads.left),
+                right=self.right.behind(k * heads.right),
+                heads=ONE,
+            )
+            for k in range(heads.number)
+        ]
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Rows and columns of each matrix as they lie."""
@@ -62,7 +95,7 @@ class Product(NamedTuple):
 
         The copy takes as long as a product with some 700 rows gains.
         """
-        is_large = self.m >= 1024 and min(self.k, self.n) >= 256
+        is_large = self.m >= 1024 and min(self.k, self.n) >= 256 and self.heads.number == 1
         return kind == "tf32" and self.kind in ("nn", "tn") and is_large
 
     def in_pieces(self, count: int) -> bool:
@@ -84,7 +117,7 @@ def item_bytes(kind: str) -> int:
 
 def are_small(products: list[Product], kind: str, multiprocessors: int) -> bool:
     """Whether one launch of our own can compute these, as fast as cuBLAS."""
-    if kind not in _STEP or len(products) > MOST_JOBS:
+    if kind not in _STEP or len(products) > MOST_JOBS or any(p.heads != ONE for p in products):
         return False
     count = 16 // item_bytes(kind)
     if not all(product.in_pieces(count) for product in products):

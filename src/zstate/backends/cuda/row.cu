@@ -10,7 +10,7 @@ struct Weight {
   using Here = Phase<P>;
   float4 quads[Here::outs][Here::ins][kQuads];
 
-  ZS_DEVICE void load(const Arguments& a, int direction, int unit, int lane) {
+  ZS_DEVICE void load(const Arguments& a, int chain, int unit, int lane) {
 #pragma unroll
     for (int out = 0; out < Here::outs; ++out)
 #pragma unroll
@@ -22,7 +22,7 @@ struct Weight {
             quads[out][in][q] = {0.0f, 0.0f, 0.0f, 0.0f};
             continue;
           }
-          const Stored* const from = a.weight + (static_cast<i64>(direction) * kGates + gate) * kHidden * kHidden;
+          const Stored* const from = a.weight + (static_cast<i64>(chain) * kGates + gate) * kHidden * kHidden;
           quads[out][in][q] = {one(from, unit, k), one(from, unit, k + 1), one(from, unit, k + 2),
                                one(from, unit, k + 3)};
         }
@@ -37,10 +37,16 @@ struct Weight {
   }
 };
 
-// Where the operand of a phase lies: its gates, one after the other.
+// Where the operand of a phase lies: the gates of a head, one after the other, for each head of the block.
 template <int P>
-ZS_DEVICE float* operand_of(char* shared, int place) {
-  return reinterpret_cast<float*>(shared) + place * kOperand + (P == 0 ? 0 : Phase<0>::ins * kPadded);
+ZS_DEVICE float* operand_of(char* shared, int place, int head) {
+  const int first = P == 0 ? 0 : kPack * Phase<0>::ins * kPadded;
+  return reinterpret_cast<float*>(shared) + place * kOperand + first + head * Phase<P>::ins * kPadded;
+}
+// Threads beyond the last head of a block read the first one's.
+ZS_DEVICE int head_of(const Block& block) {
+  const int head = Block::packed(block.thread);
+  return kPack > 1 && head < kPack ? head : 0;
 }
 
 // The sums of a unit's gates, in all of its lanes.
@@ -83,10 +89,10 @@ struct Carried {
 
 // Puts an item's part of an operand where every thread finds it.
 template <int P>
-ZS_DEVICE void publish(char* shared, const Item& item, int place, const float2 (&operand)[kWidest]) {
+ZS_DEVICE void publish(const Block& block, const Item& item, int place, const float2 (&operand)[kWidest]) {
 #pragma unroll
   for (int g = 0; g < Phase<P>::ins; ++g)
-    if (item.count) operand_of<P>(shared, place)[g * kPadded + item.unit] = operand[g].x;
+    if (item.count) operand_of<P>(block.shared, place, head_of(block))[g * kPadded + item.unit] = operand[g].x;
 }
 
 // One phase of a step; `place` of its operand, `loaded` of this step and then of one kAhead steps later.
@@ -95,10 +101,10 @@ ZS_DEVICE void work(const Block& block, const Item& item, const Weight<P>& weigh
                     int place, Pass::Loaded& loaded) {
   float2 total[kWidest] = {};
   block_barrier();  // the operand is there, and the one before it has been read
-  multiply<P>(weight, operand_of<P>(block.shared, place), block.thread % kLanes, total);
+  multiply<P>(weight, operand_of<P>(block.shared, place, head_of(block)), block.thread % kLanes, total);
   auto hand_on = [&](const float2(&operand)[kWidest]) {
     constexpr int next = P == kLastPhase ? 0 : P + 1;
-    publish<next>(block.shared, item, next ? place : place ^ 1, operand);
+    publish<next>(block, item, next ? place : place ^ 1, operand);
   };
   const Turn<decltype(hand_on)> turn{block.a, item, carried.constants, carried.state, carried.sums, hand_on};
   Pass::template consume<P>(turn, index, Pass::Inputs(loaded), total);
@@ -108,12 +114,12 @@ ZS_DEVICE void work(const Block& block, const Item& item, const Weight<P>& weigh
 extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char shared[];
   const Block block(a, shared);
-  const int unit = block.thread / kLanes, lane = block.thread % kLanes;
+  const int lane = block.thread % kLanes;
   const Item item = block.item(0, 0);
   Weight<0> first;
   Weight<kLastPhase> last;  // where there are two phases
-  first.load(a, block.direction, unit, lane);
-  if constexpr (kTwoPhases) last.load(a, block.direction, unit, lane);
+  first.load(a, item.chain, item.unit, lane);
+  if constexpr (kTwoPhases) last.load(a, item.chain, item.unit, lane);
 
   Carried carried;
   carried.constants.load(a, item);
@@ -124,9 +130,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __g
     Pass::template fetch<0>(a, item, index, loaded[0][k]);
     if constexpr (kTwoPhases) Pass::template fetch<kLastPhase>(a, item, index, loaded[kLastPhase][k]);
   }
-  for (int k = block.thread; k < 2 * kOperand; k += kThreads) operand_of<0>(shared, 0)[k] = 0.0f;
+  for (int k = block.thread; k < 2 * kOperand; k += kThreads) operand_of<0>(shared, 0, 0)[k] = 0.0f;
   block_barrier();
-  auto hand_on = [&](const float2(&operand)[kWidest]) { publish<0>(shared, item, 0, operand); };
+  auto hand_on = [&](const float2(&operand)[kWidest]) { publish<0>(block, item, 0, operand); };
   Pass::begin(Turn<decltype(hand_on)>{a, item, carried.constants, carried.state, carried.sums, hand_on});
 #pragma unroll 1
   for (i64 index = 0; index < a.T; index += kAhead)

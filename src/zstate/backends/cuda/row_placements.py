@@ -15,12 +15,14 @@ def row_placements(scan: Scan, chip: Chip) -> list[Placement]:
 
 
 def shared_bytes(scan: Scan, padded: int) -> int:
-    """Shared memory of a block; row_layout.cuh computes and asserts the same."""
+    """Shared memory of a head; row_layout.cuh computes and asserts the same."""
     return 2 * 4 * padded * sum(phase.ins for phase in scan.phases)
 
 
 def _placement(scan: Scan, chip: Chip, lanes: int) -> Placement | None:
-    threads = round_up(scan.hidden * lanes, 32)
+    # Heads that a warp has room for share one.
+    pack = max(1, min(scan.chains, 32 // (scan.hidden * lanes))) if scan.heads > 1 else 1
+    threads = round_up(scan.hidden * lanes * pack, 32)
     padded = round_up(scan.hidden, 4 * lanes)
     if threads > _MOST_THREADS:
         return None
@@ -38,16 +40,17 @@ def _placement(scan: Scan, chip: Chip, lanes: int) -> Placement | None:
         padded=padded,
         rows=1,
         tiles=1,
-        groups=scan.batch * scan.directions,
+        groups=scan.batch * -(-scan.chains // pack),
         launches=1,
         warps_k=1,
         warps_n=threads // 32,
         chunk=lanes,
         held=none,
         stored=none,
-        shared=shared_bytes(scan, padded),
+        shared=shared_bytes(scan, padded) * pack,
         resident=1,
         spare=registers,
         microseconds=0.0,
+        pack=pack,
     )
     return placement._replace(microseconds=microseconds(scan, chip, placement))

@@ -10,6 +10,10 @@
 constexpr bool kTwoPhases = kPhases == 2;
 constexpr int kLastPhase = kPhases - 1;
 
+// Units of the layer, in heads of kHidden. A head of one direction is a chain: nothing passes from one to another.
+constexpr int kLayer = kHeads * kHidden, kChains = kDirections * kHeads;
+constexpr int kChainGroups = (kChains + kPack - 1) / kPack;  // of the heads that a block has
+
 constexpr int kThreads = 32 * kWarpsK * kWarpsN;
 constexpr int kBlockK = 64 / kBytes;                       // values in a k-block
 constexpr int kGateBlocks = kPadded / kBlockK;             // k-blocks per gate

@@ -21,7 +21,7 @@ ZS_DEVICE i64 matrix_at(const Block& block, const Item& w, int gates, int n) {
 template <int P>
 ZS_DEVICE void write_operand(const Block& block, const Item& w, const float2 (&operand)[kWidest]) {
   using Next = Phase<P>;
-  Stored* const to = block.a.operand + matrix_at(block, w, Next::ins, w.direction);
+  Stored* const to = block.a.operand + matrix_at(block, w, Next::ins, w.chain);
 #pragma unroll
   for (int g = 0; g < Next::ins; ++g) {
     float2 x = operand[g];
@@ -43,7 +43,8 @@ ZS_DEVICE void add_sums(const Block& block, const Sums& sums, bool is_first) {
 #pragma unroll
     for (int r = 1; r < warps; ++r) x = x + rows[q][r][block.lane];
     const int unit = block.rank * kUnits + block.lane * 2;
-    Summed* const to = Sums::place(block.a, q, block.direction) + block.tile_group * block.a.sum_stride + unit;
+    Summed* const to = Sums::place(block.a, q, block.direction()) + block.tile_group * block.a.sum_stride +
+                       block.first_column() + unit;
     if (unit < kHidden) put(to, is_first ? x.x : *to + x.x);
     if (unit + 1 < kHidden) put(to + 1, is_first ? x.y : to[1] + x.y);
   }
@@ -78,7 +79,7 @@ ZS_DEVICE void step(const Arguments& a) {
     const Item item = block.item(p, 0);
 #pragma unroll
     for (int k = 0; k < parts; ++k) {
-      const Stored* const from = a.product + matrix_at(block, item, Here::outs, item.direction * parts + k);
+      const Stored* const from = a.product + matrix_at(block, item, Here::outs, item.chain * parts + k);
 #pragma unroll
       for (int g = 0; g < Here::outs; ++g) products[p][k][g] = take(from + out_place<P>(g) * kHidden, item.count);
     }

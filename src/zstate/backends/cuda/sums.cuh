@@ -23,10 +23,11 @@ ZS_DEVICE void store_sums(const Block& block, const Sums (&sums)[kItemsPerThread
 #pragma unroll
   for (int q = 0; q < Sums::count; ++q) {
     Summed* const to =
-        Sums::place(block.a, q, block.direction) + block.tile_group * block.a.sum_stride + block.rank * kUnits;
+        Sums::place(block.a, q, block.direction()) + block.tile_group * block.a.sum_stride + block.first_column();
     auto put_pair = [&](int unit, float2 x) {
-      if (block.rank * kUnits + unit < kHidden) put(to + unit, x.x);
-      if (block.rank * kUnits + unit + 1 < kHidden) put(to + unit + 1, x.y);
+      unit += block.rank * kUnits;
+      if (unit < kHidden) put(to + unit, x.x);
+      if (unit + 1 < kHidden) put(to + unit + 1, x.y);
     };
     if constexpr (kMode == kRow) {
       if (const Item w = block.item(0, 0); w.count) put(to + w.unit, sums[0].at(q).x);

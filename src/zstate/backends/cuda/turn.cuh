@@ -34,5 +34,5 @@ ZS_DEVICE Turn<HandOn> turn_of(const Block& block, const Item& item, Carried& ca
 // An item's place in a step of [T,N,D,Count,H].
 template <int Count>
 ZS_DEVICE i64 products_at(const Arguments& a, const Item& w, i64 t) {
-  return Count == kGates ? gates_at(a, w, t) : (t * a.step + w.pair - w.unit) * Count + w.unit;
+  return Count == kGates ? gates_at(a, w, t) : (t * a.step + w.pair - w.column) * Count + w.column;
 }

@@ -121,7 +121,7 @@ struct Weight {
     const bool on = (kBackward ? column < kPeers * kUnits : gate < Phase<0>::outs) && unit < kHidden && k < kHidden;
     const i64 row = kBackward ? k : unit, at = kBackward ? unit : k;
     const int slot = kBackward ? slot_of<0>(0, gate) : slot_of<0>(gate, 0);
-    const i64 place = ((block.direction * kGates + slot) * static_cast<i64>(kHidden) + row) * kHidden + at;
+    const i64 place = ((block.chain * kGates + slot) * static_cast<i64>(kHidden) + row) * kHidden + at;
     const Stored* const from = block.a.weight + (on ? place : 0);
     const u32 loaded =
         is_word ? __ldg(reinterpret_cast<const u32*>(from)) : __ldg(reinterpret_cast<const unsigned short*>(from));

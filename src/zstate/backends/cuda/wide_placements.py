@@ -79,7 +79,7 @@ def _placement(
     size, threads, stage = scan.value_bytes, 128 * groups_m * groups_k, 64 * pieces * groups_k
     padded = round_up(scan.hidden, math.lcm(units * cluster, stage // size))
     blocks = padded // units
-    at_once = chip.clusters(cluster) * cluster // (blocks * scan.directions)
+    at_once = chip.clusters(cluster) * cluster // (blocks * scan.chains)
     if padded > 2 * scan.hidden or not at_once:
         return None
     rows = max(_FEWEST_ROWS, round_up(-(-scan.batch // (at_once * tiles)), 8))
@@ -106,7 +106,7 @@ def _placement(
         padded=padded,
         rows=rows,
         tiles=tiles,
-        groups=groups * scan.directions,
+        groups=groups * scan.chains,
         launches=launches,
         warps_k=groups_k,
         warps_n=4 * groups_m,
