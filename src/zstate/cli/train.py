@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, refusal
 from . import SIGNALS, Stopped, at_least_one, at_least_zero, exit_status
+from .devices import DEVICES, add_device, device_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,9 +39,15 @@ _HELP = {
     "clip": "maximum global norm of the gradients",
     "total": "training steps; with --resume, the new last step",
     "seed": "random seed for the weights, dropout and the sample",
+    "type": "type of the recurrent layers; weights and loss stay float32",
 }
 # Options that a run keeps for --resume, which may also change them.
-_KEPT: dict[str, Any] = {"checkpoint_every": 100, "temperature": 0.7, "encoding": "utf-8"}
+_KEPT: dict[str, Any] = {
+    "checkpoint_every": 100,
+    "temperature": 0.7,
+    "encoding": "utf-8",
+    "device": "cpu",
+}
 
 
 class _Typed(argparse.Action):
@@ -59,8 +66,9 @@ class _Typed(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text, the folder, and an option for every setting."""
-    from ..train.model import CELLS, Settings
+    from ..train.model import CELLS, TYPES, Settings
 
+    choices = {"cell": list(CELLS), "type": list(TYPES)}
     parser.add_argument(
         "text", nargs="?", help="a text file (default: Python's own language reference)"
     )
@@ -91,6 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sampling temperature; 0 always picks the likeliest character "
         f"(default: {_KEPT['temperature']})",
     )
+    add_device(parser, f"where to train: {', '.join(DEVICES)} (default: {_KEPT['device']})")
     for field in fields(Settings):
         names = [f"--{field.name.replace('_', '-')}"]
         if field.name == "total":
@@ -102,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action=_Typed,
             type=kind,
             default=None,
-            choices=CELLS if field.name == "cell" else None,
+            choices=choices.get(field.name),
             metavar={int: "N", float: "X"}.get(kind),
             help=f"{_HELP[field.name]} (default: {field.default})",
         )
@@ -149,6 +158,7 @@ def _created(options: argparse.Namespace, console: Console, held: ExitStack) -> 
     from ..train.loop import Run, fitted
 
     wanted = _settings(options)
+    device = device_of(options.device or _KEPT["device"])
     kept = {n: v if (v := getattr(options, n)) is not None else d for n, d in _KEPT.items()}
     if options.text is None and options.encoding is not None:
         raise OptionError(refusal("train", "--encoding", "a text file", "none"))
@@ -163,7 +173,7 @@ def _created(options: argparse.Namespace, console: Console, held: ExitStack) -> 
     path = None if options.text is None else str(Path(options.text).resolve())
     first = Path(options.run or f"runs/{settings.cell}")
     folder = _claim(first, bool(options.run), held)
-    current = Run.create(folder, settings, text, path, kept)
+    current = Run.create(folder, settings, text, path, kept, device)
     taken = f" ({first} is taken)" if folder != first else ""
     console.print(f"run folder: {folder}{taken}")
     return current
@@ -203,7 +213,7 @@ def _resumed(options: argparse.Namespace, console: Console, held: ExitStack) -> 
     kept |= {name: v for name in _KEPT if (v := getattr(options, name)) is not None}
     text = read_text(options.text or about["text"], kept["encoding"])
     with _named_as_typed(options):
-        current = Run.resume(folder, text, options.total)
+        current = Run.resume(folder, text, options.total, device_of(kept["device"]))
     current.options = kept
     if options.text is not None:
         current.text_path = str(Path(options.text).resolve())
