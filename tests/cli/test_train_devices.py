@@ -118,7 +118,7 @@ def test_the_command_keeps_the_device_and_the_type(
     monkeypatch.setattr("zstate.cli.train.device_of", lambda name: None if name == "cpu" else gpu)
     asked: list[Any] = []
     create = Run.create
-    monkeypatch.setattr(Run, "create", lambda *a, **k: asked.append(a[-1]) or create(*a, **k))
+    monkeypatch.setattr(Run, "create", lambda *a, **k: asked.append(a[5]) or create(*a, **k))
     options = ["--hidden", "8", "--embedding", "4", "--window", "8", "--batch", "2", "--steps", "3"]
     command = ["train", "text", "--run", "r", "--device", "cuda", "--type", "bfloat16", *options]
     assert cli.main(command) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 
 import zstate as zs
 from zstate.backends.cuda.graph_kernels import graph_kernels
-from zstate.train.model import Model, Settings
+from zstate.train import Run, Settings
+from zstate.train.model import Model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 CUDA = torch.device("cuda", 0)
@@ -275,6 +277,29 @@ def test_a_captured_run_does_not_wait() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert results[-1][0].tolist() == [9, 10, 11]
+
+
+def test_a_run_is_that_of_the_cpu_and_resumes_to_the_bit(tmp_path: Path) -> None:
+    text = "the cat sat on the mat. the dog ate the cat.\n" * 100
+    settings = Settings(**{**SMALL.as_dict(), "total": 40, "batch": 4})
+    on_host = [point.bits for point in Run.create(tmp_path / "h", settings, text).train(100)]
+    whole = Run.create(tmp_path / "w", settings, text, device="cuda")
+    points = list(whole.train(20))
+    assert [point.step for point in points] == list(range(1, 41))
+    assert [point.valid_bits is not None for point in points] == [
+        k in (20, 40) for k in range(1, 41)
+    ]
+    np.testing.assert_allclose([point.bits for point in points], on_host, rtol=2e-3)
+    pytest.importorskip("safetensors")
+    half = Run.create(tmp_path / "r", settings, text, device="cuda")
+    for point in half.train(20):
+        if point.step == 20:
+            break
+    again = Run.resume(tmp_path / "r", text, device="cuda")
+    list(again.train(20))
+    assert again.history == whole.history
+    for name, value in whole.model.graph.variables().items():
+        np.testing.assert_array_equal(again.model.graph.variables()[name], value, err_msg=name)
 
 
 # ---- the kernels ----

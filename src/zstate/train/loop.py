@@ -25,11 +25,13 @@ from .about import ABOUT, no_run, read_about
 from .data import Alphabet, Corpus, Windows, characters_for, check_text, split
 from .losses import LN2 as LN2
 from .losses import Losses, Step
-from .model import CELLS, Model, SettingError, Settings
+from .model import CELLS, STATES, Model, SettingError, Settings
+from .processes import Processes
 from .sampling import Sampler
 
 _VALID_STEPS, _VALID_BATCH = 128, 16
 _CHECKPOINT = "checkpoint.safetensors"
+_STEPS_TO_AGREE = 16  # of several processes, between two questions whether to stop
 
 
 class Progress(NamedTuple):
@@ -55,6 +57,7 @@ class Run:
         text_path: str | None,
         options: Mapping[str, Any],
         device: str | None = None,
+        processes: Processes | None = None,
     ) -> None:
         check_text(text, "text")
         self.folder, self.settings, self.corpus = folder, settings, Corpus(text)
@@ -63,7 +66,9 @@ class Run:
         memory.check(settings, len(self.corpus.alphabet), device)
         corpus = self.corpus
         self.windows = Windows(corpus.train, settings.window, settings.batch)
-        self.model = Model(settings, len(corpus.alphabet), device)
+        self._processes = processes
+        self._share = None if processes is None else processes.share(settings.batch)
+        self.model = Model(settings, len(corpus.alphabet), device, self._share)
         self._train = self.model.training_program()
         rows = min(_VALID_STEPS, max((len(corpus.valid) - 1) // _VALID_BATCH, 1))
         batch = min(_VALID_BATCH, (len(corpus.valid) - 1) // rows)
@@ -73,6 +78,7 @@ class Run:
         self.history: list[tuple[int, float, float | None]] = []  # step, bits, validation bits
         self.gradient_norms: list[float | None] = []  # of these steps, before clipping
         self._losses = Losses()
+        self._saved: Mapping[str, Array] | None = None  # what it was resumed from
 
     @property
     def step(self) -> int:
@@ -87,6 +93,7 @@ class Run:
         text_path: str | None = None,
         options: Mapping[str, Any] | None = None,
         device: str | None = None,
+        processes: Processes | None = None,
     ) -> Run:
         """A new run in a folder without one; ``options`` are kept for :meth:`resume`.
 
@@ -95,13 +102,19 @@ class Run:
         if (folder / ABOUT).exists():
             expected = "a folder without a run (or --resume)"
             raise OptionError(refusal("train", "folder", expected, str(folder)))
-        run = Run(folder, settings, text, text_path, options or {}, device)
+        run = Run(folder, settings, text, text_path, options or {}, device, processes)
         folder.mkdir(parents=True, exist_ok=True)
         run._write_about()
         return run
 
     @staticmethod
-    def resume(folder: Path, text: str, total: int | None = None, device: str | None = None) -> Run:
+    def resume(
+        folder: Path,
+        text: str,
+        total: int | None = None,
+        device: str | None = None,
+        processes: Processes | None = None,
+    ) -> Run:
         """The run in a folder, at its last checkpoint; ``total`` sets a new last step.
 
         The text must be the same. A run killed before its first checkpoint starts again.
@@ -113,11 +126,9 @@ class Run:
             raise OptionError(refusal("train", "text", expected, got))
         settings = about["settings"]
         settings = settings if total is None else replace(settings, total=total)
-        run = Run(folder, settings, text, about["text"], about["options"], device)
+        run = Run(folder, settings, text, about["text"], about["options"], device, processes)
         if (folder / _CHECKPOINT).exists():
-            graph = run.model.graph
-            saved = Graph.load(folder / _CHECKPOINT).variables()
-            _restore(graph, saved, folder, graph.variables())
+            run._restore(Graph.load(folder / _CHECKPOINT).variables())
         done = float(run._train.variables["step"])
         if done not in range(len(about["history"]) + 1):
             raise no_run(folder, f"{_CHECKPOINT} of step {done:g}, which is not in the history")
@@ -128,6 +139,42 @@ class Run:
             raise SettingError("total", expected, str(settings.total))
         return run
 
+    def _restore(self, saved: Mapping[str, Array]) -> None:
+        """Go on from saved variables: of the carried states, those of this process's streams."""
+        self._saved, graph = saved, self.model.graph
+        values = dict(saved)
+        for name in self._carried() if self._share else ():
+            if name in values and len(values[name]) == self.settings.batch:
+                values[name] = values[name][self._share]
+        _restore(graph, values, self.folder, graph.variables())
+
+    def _carried(self) -> list[str]:
+        """The names of the states that training carries, a row per stream."""
+        parts = STATES[self.settings.cell]
+        return [f"train{k}.{part}" for k in range(self.settings.layers) for part in parts]
+
+    def for_others(self) -> dict[str, Any]:
+        """What the other processes of a run need to know, before it begins."""
+        corpus = self.corpus
+        return {
+            "settings": self.settings,
+            "text": corpus.decode(np.concatenate([corpus.train, corpus.valid])),
+            "options": self.options,
+            "saved": self._saved,
+            "history": self.history,
+            "norms": self.gradient_norms,
+        }
+
+    @staticmethod
+    def beside(known: Mapping[str, Any], device: str | None, processes: Processes) -> Run:
+        """The run in a process that is not the first, from what :meth:`for_others` gave there."""
+        text, options = known["text"], known["options"]
+        run = Run(Path(), known["settings"], text, None, options, device, processes)
+        if known["saved"] is not None:
+            run._restore(known["saved"])
+        run.history, run.gradient_norms = known["history"], known["norms"]
+        return run
+
     def save(self) -> None:
         """Write run.json, then the checkpoint; each file appears whole or not at all.
 
@@ -135,8 +182,25 @@ class Run:
         run.json, whose history is cut to the checkpoint's step.
         """
         self._note(self._losses.read(every=True))
+        graph = self.model.graph
+        if self._processes is not None:
+            values = graph.variables()
+            values |= self._processes.joined({name: values[name] for name in self._carried()})
+            if not self._processes.is_first:
+                return
+            graph = self._whole(values)
         self._write_about()
-        self.model.graph.save(self.folder / _CHECKPOINT)
+        graph.save(self.folder / _CHECKPOINT)
+
+    def _whole(self, values: Mapping[str, Array]) -> Graph:
+        """The graph of one process that trains all streams, so that any number can go on."""
+        model = Model(self.settings, len(self.corpus.alphabet))
+        model.training_program()
+        rows, batch = self.valid_windows[0][0].shape
+        model.validation_program(rows, batch)
+        model.sampling_program()
+        model.graph.set_variables(values)
+        return model.graph
 
     def discard(self) -> bool:
         """Remove a run that has no checkpoint yet; returns whether it did."""
@@ -160,10 +224,11 @@ class Run:
         with replacing(self.folder / ABOUT) as file:
             file.write(json.dumps(about).encode())
 
-    def train(self, every: int) -> Iterator[Progress]:
+    def train(self, every: int, stops: Callable[[], bool] | None = None) -> Iterator[Progress]:
         """Train to the end, one step per item; validate and save every so many steps.
 
-        On a device, items come once their losses are read, some steps later.
+        On a device, items come once their losses are read, some steps later. Several processes
+        ask ``stops`` now and then, and end behind the same step once it holds in one of them.
         """
         s = self.settings
         done = self.step
@@ -175,7 +240,8 @@ class Run:
             self._losses.add(done + 1, loss, norm)
             done += 1
             is_last = done % every == 0 or done == s.total
-            steps = self._losses.read(every=is_last)
+            is_stopped = self._agreed(done, stops)
+            steps = self._losses.read(every=is_last or is_stopped)
             if not steps:
                 continue
             self._note(steps)
@@ -188,11 +254,26 @@ class Run:
             for step in steps:
                 bits = valid if step.number == done else None
                 yield Progress(step.number, step.bits, s.window * s.batch, seconds, bits)
+            if is_stopped:
+                return
             began = time.perf_counter()
+
+    def _agreed(self, done: int, stops: Callable[[], bool] | None) -> bool:
+        """Whether all processes stop behind this step."""
+        if self._processes is None or stops is None or done % _STEPS_TO_AGREE:
+            return False
+        return self._processes.any(stops())
+
+    @property
+    def stops_alone(self) -> bool:
+        """Whether no other process has to stop behind the same step."""
+        return self._processes is None
 
     def feeds(self, step: int) -> list[Any]:
         """What the training program takes for a step."""
         tokens, targets = self.windows[step]
+        if self._share is not None:
+            tokens, targets = (np.ascontiguousarray(a[:, self._share]) for a in (tokens, targets))
         keep = np.float32(0 if step % self.windows.count == 0 else 1)
         rate = np.float32(self.settings.rate(step))
         return self._fed(tokens, targets, np.asarray(keep), np.asarray(rate))

@@ -24,7 +24,7 @@ from ..layout import describe
 from ..types import Array
 
 CELLS = {cell.short: len(cell.gates) for cell in (RNN, LSTM, GRU)}  # gates
-_STATES = {cell.short: [each.name for each in cell.states] for cell in (RNN, LSTM, GRU)}
+STATES = {cell.short: [each.name for each in cell.states] for cell in (RNN, LSTM, GRU)}
 TYPES = ("float32", "bfloat16", "float16")
 # Of float16, whose gradients would vanish: the loss is multiplied by a number that is halved after
 # a step whose gradients overflow, and doubled after so many without one.
@@ -109,10 +109,18 @@ class Layer:
 
 class Model:
     """The graph of a language model over an alphabet of so many characters, whose programs run on
-    a device of :meth:`zstate.Graph.compile`."""
+    a device of :meth:`zstate.Graph.compile`. ``share``: the streams that this process trains, of
+    those that several processes train together."""
 
-    def __init__(self, settings: Settings, characters: int, device: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        characters: int,
+        device: str | None = None,
+        share: slice | None = None,
+    ) -> None:
         self.settings, self.characters, self.device = settings, characters, device
+        self._share = share
         self.graph = Graph()
         rng = np.random.default_rng(settings.seed)
         hidden, gates = settings.hidden, CELLS[settings.cell]
@@ -149,7 +157,7 @@ class Model:
 
     def per_state(self, make: Callable[[int, str], Tensor]) -> list[list[Tensor]]:
         """What ``make`` gives for the number of every layer and each state that it carries."""
-        parts = _STATES[self.settings.cell]
+        parts = STATES[self.settings.cell]
         return [[make(k, part) for part in parts] for k in range(self.settings.layers)]
 
     def recurrent(
@@ -226,7 +234,7 @@ class Model:
             found = self.recurrent(k, x, start, mask, projected=projected and k == 0)
             x = found["state"]
             last = [
-                g.slice_tensor(found[part], 0, steps - 1, 1) for part in _STATES[self.settings.cell]
+                g.slice_tensor(found[part], 0, steps - 1, 1) for part in STATES[self.settings.cell]
             ]
             ends.append([self._wide(g.reshape(each, (batch, hidden))) for each in last])
         rows = g.reshape(x, (steps * batch, hidden))
@@ -263,8 +271,9 @@ class Model:
 
         ``keep`` is 1, or 0 to begin with a state of zeros.
         """
-        g, s = self.graph, self.settings
-        tokens, targets, keep = self._inputs("train", s.window, s.batch)
+        g, s, own = self.graph, self.settings, self._share
+        batch = s.batch if own is None else own.stop - own.start
+        tokens, targets, keep = self._inputs("train", s.window, batch)
         rate = g.placeholder(shape=(), dtype="float32", name="train.learning_rate")
         effects: list[Tensor] = []
         masks: list[Tensor | None] = [None] * s.layers
@@ -272,7 +281,8 @@ class Model:
             generator = g.random_philox_state(seed=s.seed, name="dropout.state")
             after, ones = generator, g.constant(1.0, shape=(1, s.batch, s.hidden))
             for k in range(s.layers):
-                masks[k], after = g.dropout(ones, s.dropout, after)
+                mask, after = g.dropout(ones, s.dropout, after)
+                masks[k] = mask if own is None else g.slice_tensor(mask, 1, own.start, batch)
             effects.append(g.assign(generator, after))
         logits, assigns = self._carried("train", tokens, keep, masks)
         loss = self._loss(logits, targets)
@@ -280,6 +290,9 @@ class Model:
         scaling = _LossScale(g) if s.type == "float16" else None
         scaled = loss if scaling is None else loss * scaling.scale
         gradients = g.gradients(of=scaled, with_respect_to=self.parameters)
+        if own is not None:  # their means are those of the whole batch, as all shares are equal
+            loss, *means = g.mean_over_processes([loss, *gradients.values()])
+            gradients = dict(zip(gradients, means, strict=True))
         squares = [g.reshape(g.reduction_sum(g.square(d)), ()) for d in gradients.values()]
         norm = g.square_root(sum(squares[1:], squares[0]))
         allowed = None
@@ -404,7 +417,7 @@ class Model:
                 found = self.recurrent(k, x, states[k], None)
                 x = found["state"]
                 by_layer[k].append(x)
-                parts = [found[name] for name in _STATES[s.cell]]
+                parts = [found[name] for name in STATES[s.cell]]
                 states[k] = [g.reshape(part, (1, s.hidden)) for part in parts]
         product = self._wide(g.reshape(x, (1, s.hidden)) @ self._narrow(self.projection))
         loss = self._loss(product + self.projection_bias, g.constant(ids[-1:, None]))
