@@ -20,20 +20,18 @@ import torch
 
 import zstate as zs
 from zstate.bench import training
+from zstate.train import Run, Settings, default_text
 
 
 def table(kinds: list[str], ways: tuple[str, ...], steps: int) -> None:
     """One line per model and type, and the geometric mean of the ratios."""
     for kind in kinds:
-        torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
-        torch.backends.cudnn.allow_tf32 = kind == "tf32"
         ratios = []
         for name, settings in training.MODELS.items():
             began = time.perf_counter()
-            stored = "float32" if kind in ("tf32", "float32") else kind
-            found = training.contest(
-                replace(settings, type=stored, total=steps), "cuda", ways, steps
-            )
+            with training.precision(kind) as stored:
+                model = replace(settings, type=stored, total=steps)
+                found = training.contest(model, "cuda", ways, steps)
             ours = found.pop("zstate")
             text = f"{kind:9}{name:24} zstate {ours.milliseconds:7.3f} ms {ours.bits:.4f} bits"
             for way, theirs in found.items():
@@ -52,11 +50,9 @@ def table(kinds: list[str], ways: tuple[str, ...], steps: int) -> None:
 
 def profile(kind: str, rows: int) -> None:
     """The kernels of a captured step, by their time."""
-    torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
-    stored = "float32" if kind in ("tf32", "float32") else kind
     device = torch.device("cuda", torch.cuda.current_device())
     for name, settings in training.MODELS.items():
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, training.precision(kind) as stored:
             run = training.run_of(replace(settings, type=stored), str(device), Path(folder))
             fed = training.batches(run, device, 10)
             step = training.OurSteps(run)
@@ -103,6 +99,27 @@ def many_runs(seconds: float) -> None:
     print(f"  before {before}\n  after  {after}", flush=True)
 
 
+def whole_runs() -> None:
+    """What `zstate train` does on a GPU, from the first step to the last checkpoint."""
+    for name, settings in {
+        "zstate train --device cuda": Settings(),
+        "… --layers 2 --hidden 1024 --type bfloat16": Settings(
+            layers=2, hidden=1024, type="bfloat16"
+        ),
+    }.items():
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            run = Run.create(Path(folder) / "run", settings, default_text(), device="cuda")
+            ready = time.perf_counter()
+            points = list(run.train(100))
+            ended = time.perf_counter()
+        bits = points[-1].valid_bits
+        print(
+            f"{name}: {ended - ready:.2f} s for {len(points)} steps and 9 validations, "
+            f"{ready - began:.2f} s before; {bits:.3f} bits per character", flush=True
+        )  # fmt: skip
+
+
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
@@ -114,6 +131,7 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--profile", type=int, metavar="ROWS", default=0)
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--runs", type=float, metavar="SECONDS", default=0)
     options = parser.parse_args()
     ways = ["captured"]
@@ -121,6 +139,8 @@ def main() -> None:
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
     if options.steps:
         table(options.types, tuple(ways), options.steps)
+    if options.whole:
+        whole_runs()
     if options.profile:
         for kind in options.types:
             profile(kind, options.profile)

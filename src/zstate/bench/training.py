@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,10 +185,11 @@ class OurSteps:
     """The training step of a run in zstate: a call gives the loss."""
 
     def __init__(self, run: Run) -> None:
-        self.program = run._train
+        self.program, self._on_host = run.program, run.model.device is None
 
     def __call__(self, batch: Batch) -> Any:
-        return self.program.run(list(batch))[0]
+        feeds = [each.numpy() for each in batch] if self._on_host else list(batch)
+        return self.program.run(feeds)[0]
 
 
 def batches(run: Run, device: Any, count: int) -> list[Batch]:
@@ -207,6 +208,20 @@ class Timed(NamedTuple):
     bits: float
 
 
+@contextmanager
+def precision(kind: str) -> Iterator[str]:
+    """A type by its name, "tf32" among them, set in torch: the type that a run stores."""
+    backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    before = [each.allow_tf32 for each in backends]
+    for each in backends:
+        each.allow_tf32 = kind == "tf32"
+    try:
+        yield "float32" if kind == "tf32" else kind
+    finally:
+        for each, allowed in zip(backends, before, strict=True):
+            each.allow_tf32 = allowed
+
+
 def run_of(settings: Settings, device: str | None, folder: Path) -> Run:
     """A run of the default text; one with this name replaces the one before."""
     return Run(folder, settings, default_text(), None, {}, device)
@@ -216,8 +231,9 @@ def contest(
     settings: Settings, device: str, ways: tuple[str, ...], steps: int, block: int = 25
 ) -> dict[str, Timed]:
     """{"zstate": …, and each way of torch.nn}: in turn, a block of steps each."""
-    kind = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else "cpu"
-    place = torch.device(kind)
+    place = torch.device("cpu")
+    if device == "cuda":
+        place = torch.device("cuda", torch.cuda.current_device())
     with tempfile.TemporaryDirectory() as folder:
         run = run_of(settings, str(place) if place.type == "cuda" else None, Path(folder))
         fed = batches(run, place, steps)

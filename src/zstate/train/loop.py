@@ -81,6 +81,11 @@ class Run:
         self._saved: Mapping[str, Array] | None = None  # what it was resumed from
 
     @property
+    def program(self) -> Executable:
+        """One step of training, which takes :meth:`feeds`."""
+        return self._train
+
+    @property
     def step(self) -> int:
         """How many steps of training are done."""
         return int(self._train.variables["step"])
