@@ -38,6 +38,7 @@ class Live:
         self.xp = DeviceNamespace(torch, device, kernels)
         self._is_cuda = device.type == "cuda"
         self._lock = threading.Lock()
+        self._follow_stream()
         self._inputs = _Inputs(torch, device, program.feeds, pinned=self._is_cuda)
         nodes = [n for n in program.nodes if n.op is VARIABLE]
         nodes += [node for node, _ in program.updates if node not in nodes]
