@@ -23,6 +23,7 @@ INTERNAL = {
     *("add_node", "add_node_named", "apply", "apply_many", "check_fit", "needed", "note_assign"),
     *("own", "training_twin", "run_checked", "saved_nodes", "updates"),
     *("direction_weights", "directions", "joined", "layer_directions", "layer_parameters"),
+    *("bound_to", "check_feeds"),
 }
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)")
 

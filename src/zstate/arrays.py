@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .backends.native import fused, product
+from .errors import OptionError, refusal
 from .layout import dtype_name, is_jax_array, is_plain_array, is_torch_tensor
 from .types import Array, Shape, float_dtype
 
@@ -49,13 +50,16 @@ class Namespace(Protocol):
         """The result of a row that this library computes in one pass, by the names and forms of
         csrc/python/graph_arrays.h; None: compose it of array functions."""
 
+    def within(self, indices: Any, size: int, operation: str, name: str) -> Any:
+        """The indices; refused unless all of them are in range(size)."""
+
     def put_ones(self, rows: Any, columns: Any, value: float) -> None: ...
     def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any: ...
     def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Any: ...
 
 
-class _InTurn:
-    """A scan as a loop in Python, for libraries that compute at once."""
+class _AtOnce:
+    """What libraries that compute at once share: a scan is a loop, indices are looked at."""
 
     def scan(self, step: Any, state: Any, inputs: Any, count: int, reverse: bool) -> Any:
         results = []
@@ -66,6 +70,14 @@ class _InTurn:
             results.reverse()
         stack = self.stack  # type: ignore[attr-defined]
         return state, tuple(stack(each, 0) for each in zip(*results, strict=True))
+
+    def within(self, indices: Any, size: int, operation: str, name: str) -> Any:
+        if 0 not in indices.shape:
+            low, high = int(indices.min()), int(indices.max())
+            if low < 0 or high >= size:
+                got = f"{low if low < 0 else high}"
+                raise OptionError(refusal(operation, name, f"0 to {size - 1}", got))
+        return indices
 
 
 def _at(inputs: Any, t: int) -> Any:
@@ -78,7 +90,7 @@ def _at(inputs: Any, t: int) -> Any:
     return type(inputs)(*parts) if hasattr(inputs, "_fields") else tuple(parts)
 
 
-class NumPyNamespace(_InTurn):
+class NumPyNamespace(_AtOnce):
     """NumPy, versions 1.25 and later, under the array API's names."""
 
     concat = staticmethod(np.concatenate)
@@ -170,7 +182,7 @@ class NumPyNamespace(_InTurn):
         return total.astype(updates.dtype, copy=False)
 
 
-class TorchNamespace(_InTurn):
+class TorchNamespace(_AtOnce):
     """torch on one device, under the array API's names."""
 
     def __init__(self, torch: Any, device: Any) -> None:

@@ -450,3 +450,29 @@ def test_sgemm_is_not_that_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(timing.np, "matmul", seen)
     assert timing.sgemm_rate(timing.Protocol(0.0, rounds=1), threads=3) > 0
     assert len(used) == 1 + 3
+
+
+def test_training_is_timed_beside_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from zstate.bench import training
+    from zstate.train import Settings
+
+    small = Settings(cell="gru", hidden=8, embedding=4, window=8, batch=2, layers=2)
+    monkeypatch.setattr(training, "MODELS", {"GRU small": small, "other": small})
+    monkeypatch.setattr(training, "WAYS", ("eager",))
+    assert cli.main(["bench", "--train", "--only", "gru*", "--steps", "30"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("float32")[1].split()[0] for line in lines] == ["zstate", "torch"]
+    ours, theirs = (float(line.split()[-2]) for line in lines)
+    assert ours == pytest.approx(theirs, abs=2e-3) and ours > 3
+
+
+@pytest.mark.parametrize(
+    ("option", "message"), [(["--types", "tf32"], "--types: expected"), (["--only", "x"], "--only")]
+)
+def test_training_of_what_is_not_there(
+    option: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "--train", *option]) == 2
+    assert message in capsys.readouterr().err

@@ -92,6 +92,15 @@ def test_the_products_compile(architecture: str, kind: str) -> None:
     assert "0 bytes spill stores" in log.getvalue()
 
 
+@pytest.mark.parametrize("architecture", CHIPS)
+def test_the_graphs_kernels_compile(architecture: str) -> None:
+    from zstate.backends.cuda.graph_kernels import text
+
+    log = io.StringIO()
+    assert compiler.compile_text(text(), architecture, log)[:4] == b"\x7fELF"
+    assert set(re.findall(r"(\d+) bytes spill stores", log.getvalue())) == {"0"}
+
+
 @pytest.mark.parametrize("mode", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_way_over_the_chip_compiles(mode: int, backward: bool) -> None:

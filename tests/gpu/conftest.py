@@ -14,7 +14,7 @@ except ImportError as error:
     _REASON = str(error)
 if _REASON is not None:
     collect_ignore = ["test_engine.py", "test_behaviour.py", "test_products.py", "test_bench.py"]
-    collect_ignore.append("test_made_up.py")
+    collect_ignore += ["test_made_up.py", "test_graph.py"]
 
 
 @pytest.fixture(autouse=True)

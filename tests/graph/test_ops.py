@@ -111,7 +111,7 @@ def test_derivatives_agree_with_central_differences(case: Case, unknown: bool) -
 def test_every_row_has_a_case() -> None:
     """Recurrent rows have test_recurrent.py, random ones a test of their own, and the rows that
     stand for an unknown size are reached by the cases above."""
-    elsewhere = {"placeholder", "constant", "variable", "random_tensor"}
+    elsewhere = {"placeholder", "constant", "variable", "random_tensor", "mean_over_processes"}
     elsewhere |= {name for name, op in OPS.items() if "descriptor" in op.kinds}
     elsewhere |= {name for name, op in OPS.items() if op.prepare is None and op.lower is not None}
     assert {case.op for case in CASES} | elsewhere == set(OPS)

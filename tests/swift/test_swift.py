@@ -125,7 +125,7 @@ WITHOUT_METHOD = {
     *("gather_gradient", "gather_along_axis_gradient", "reshape_to", "broadcast_to", "sizes"),
     *("range_to", "random_tensor", "slice_to", "slice_to_gradient", "split_evenly"),
     *("recurrent", "recurrent_gradients"),  # cells from equations
-    "expect_sizes",
+    *("expect_sizes", "mean_over_processes"),
 }
 
 

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="time small calls instead: how steady they are, by threads and pauses between them",
     )
+    parser.add_argument(
+        "--train",
+        action="store_true",
+        help="time training steps of `zstate train`'s model beside torch.nn instead; --only takes "
+        "names such as 'GRU*', and --types also tf32",
+    )
+    parser.add_argument(
+        "--steps",
+        type=at_least_one(int),
+        default=200,
+        metavar="N",
+        help="with --train: steps of each, whose last losses are compared (default: %(default)s)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     parser.add_argument(
         "--chart", type=Path, metavar="FILE", help="draw the ratios (.png, .svg or .pdf)"
@@ -115,6 +129,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the tables; 1 if zstate gave a wrong result."""
     if options.small_calls:
         return _run_small_calls(options)
+    if options.train:
+        return _run_training(options)
     if options.types is not None and options.device != "cuda":
         raise OptionError("[bench] --types needs --device cuda")
     rows = choose(GPU_ROWS if options.device == "cuda" else ROWS, options.only)
@@ -163,6 +179,38 @@ def _console() -> Console:
 
     is_read = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if is_read else _WIDE)
+
+
+def _run_training(options: argparse.Namespace) -> int:
+    """A line per model, type and side: milliseconds per step, the ratio, bits at the end."""
+    if importlib.util.find_spec("torch") is None:
+        raise ImportError("zstate bench --train needs torch: pip install 'zstate[torch]'")
+    from ..bench import training
+
+    on_gpu = options.device == "cuda"
+    types = (options.types or ("tf32,bfloat16" if on_gpu else "float32")).split(",")
+    known = ("float32", "bfloat16", "float16", *(("tf32",) if on_gpu else ()))
+    if not set(types) <= set(known):
+        raise OptionError(refusal("bench", "--types", "some of " + ", ".join(known), options.types))
+    names = [n for n in training.MODELS if fnmatch(n.lower(), (options.only or "*").lower())]
+    if not names:
+        raise OptionError(refusal("bench", "--only", ", ".join(training.MODELS), options.only))
+    ways = training.WAYS if on_gpu else training.WAYS[:2]
+    console = _console()
+    for kind in types:
+        for name in names:
+            with training.precision(kind) as stored:
+                settings = replace(training.MODELS[name], type=stored, total=options.steps)
+                found = training.contest(settings, options.device, ways, options.steps)
+            ours = found["zstate"].milliseconds
+            for side, timed in found.items():
+                ratio = timed.milliseconds / ours
+                console.print(
+                    f"{name:22} {kind:9} {side:15} {timed.milliseconds:10.3f} ms "
+                    f"{ratio:6.2f} {timed.bits:7.3f} bits/char",
+                    soft_wrap=True,
+                )
+    return 0
 
 
 def _run_small_calls(options: argparse.Namespace) -> int:

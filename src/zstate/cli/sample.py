@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from . import at_least_zero
+from .devices import DEVICES, add_device, device_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="random seed; change it for different text (default: %(default)s)",
     )
+    add_device(parser, f"where to compute: {', '.join(DEVICES)} (default: cpu)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     from ..train.loop import load_model
     from ..train.sampling import Sampler
 
-    model, alphabet, prompt = load_model(Path(options.run_folder))
+    model, alphabet, prompt = load_model(
+        Path(options.run_folder), device_of(options.device or "cpu")
+    )
     sampler = Sampler(model, alphabet)
     if options.prompt is not None:
         prompt = options.prompt

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import shlex
 import signal
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, refusal
 from . import SIGNALS, Stopped, at_least_one, at_least_zero, exit_status
+from .devices import DEVICES, add_device, device_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..train.loop import Run
     from ..train.model import Settings
+    from ..train.processes import Processes
 
 _HELP = {
     "cell": "cell of the recurrent layers",
@@ -38,9 +42,15 @@ _HELP = {
     "clip": "maximum global norm of the gradients",
     "total": "training steps; with --resume, the new last step",
     "seed": "random seed for the weights, dropout and the sample",
+    "type": "type of the recurrent layers; weights and loss stay float32",
 }
 # Options that a run keeps for --resume, which may also change them.
-_KEPT: dict[str, Any] = {"checkpoint_every": 100, "temperature": 0.7, "encoding": "utf-8"}
+_KEPT: dict[str, Any] = {
+    "checkpoint_every": 100,
+    "temperature": 0.7,
+    "encoding": "utf-8",
+    "device": "cpu",
+}
 
 
 class _Typed(argparse.Action):
@@ -59,8 +69,9 @@ class _Typed(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text, the folder, and an option for every setting."""
-    from ..train.model import CELLS, Settings
+    from ..train.model import CELLS, TYPES, Settings
 
+    choices = {"cell": list(CELLS), "type": list(TYPES)}
     parser.add_argument(
         "text", nargs="?", help="a text file (default: Python's own language reference)"
     )
@@ -91,6 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sampling temperature; 0 always picks the likeliest character "
         f"(default: {_KEPT['temperature']})",
     )
+    add_device(parser, f"where to train: {', '.join(DEVICES)} (default: {_KEPT['device']})")
     for field in fields(Settings):
         names = [f"--{field.name.replace('_', '-')}"]
         if field.name == "total":
@@ -102,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action=_Typed,
             type=kind,
             default=None,
-            choices=CELLS if field.name == "cell" else None,
+            choices=choices.get(field.name),
             metavar={int: "N", float: "X"}.get(kind),
             help=f"{_HELP[field.name]} (default: {field.default})",
         )
@@ -116,10 +128,42 @@ def run(options: argparse.Namespace) -> int:
             raise ImportError(f"zstate train needs {package}: pip install 'zstate[train]'")
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    from ..train.processes import joined
+
+    processes = joined(uses_gpus=options.device not in (None, "cpu"))
+    is_first = processes is None or processes.is_first
+    console = Console(highlight=False, markup=False, soft_wrap=True, quiet=not is_first)
+    begin = _resumed if options.resume else _created
     with ExitStack() as held:  # the run folder, until its last file is written
-        begin = _resumed if options.resume else _created
-        return _trained(begin(options, console, held), console)
+        if processes is None:
+            return _trained(begin(options, console, held, None), console)
+        status = _trained(_together(begin, options, console, held, processes), console)
+    processes.leave()
+    # gloo's threads outlive the group, and may abort a process that ends as usual.
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _together(
+    begin: Callable[..., Run],
+    options: argparse.Namespace,
+    console: Console,
+    held: ExitStack,
+    processes: Processes,
+) -> Run:
+    """The run in one of several processes; the first has the folder."""
+    from ..train.loop import Run
+
+    mine: list[Run] = []
+
+    def begun() -> dict[str, Any]:
+        mine.append(begin(options, console, held, processes))
+        return mine[0].for_others()
+
+    known = processes.from_first(begun)
+    if mine:
+        return mine[0]
+    return Run.beside(known, device_of(known["options"]["device"]), processes)
 
 
 def _trained(current: Run, console: Console) -> int:
@@ -138,17 +182,24 @@ def _trained(current: Run, console: Console) -> int:
         console.print(f"  zstate train --resume --run {shlex.quote(str(folder))}")
         return exit_status(stopped)
     except BaseException:  # in the middle of a step: keep the last checkpoint
-        current.discard()
+        if not console.quiet:
+            current.discard()
         raise
-    return _finish(current, console)
+    if current.history[-1][2] is None:  # stopped, then resumed with that step as the last
+        current.history[-1] = (*current.history[-1][:2], current.validate())
+        current.save()
+    return 0 if console.quiet else _finish(current, console)
 
 
-def _created(options: argparse.Namespace, console: Console, held: ExitStack) -> Run:
+def _created(
+    options: argparse.Namespace, console: Console, held: ExitStack, processes: Processes | None
+) -> Run:
     """A new run; the text and the settings are checked before the folder is created."""
     from ..train.data import default_text, read_text
     from ..train.loop import Run, fitted
 
     wanted = _settings(options)
+    device = device_of(options.device or _KEPT["device"])
     kept = {n: v if (v := getattr(options, n)) is not None else d for n, d in _KEPT.items()}
     if options.text is None and options.encoding is not None:
         raise OptionError(refusal("train", "--encoding", "a text file", "none"))
@@ -163,7 +214,7 @@ def _created(options: argparse.Namespace, console: Console, held: ExitStack) -> 
     path = None if options.text is None else str(Path(options.text).resolve())
     first = Path(options.run or f"runs/{settings.cell}")
     folder = _claim(first, bool(options.run), held)
-    current = Run.create(folder, settings, text, path, kept)
+    current = Run.create(folder, settings, text, path, kept, device, processes)
     taken = f" ({first} is taken)" if folder != first else ""
     console.print(f"run folder: {folder}{taken}")
     return current
@@ -184,7 +235,9 @@ def _claim(first: Path, is_chosen: bool, held: ExitStack) -> Path:
                 raise
 
 
-def _resumed(options: argparse.Namespace, console: Console, held: ExitStack) -> Run:
+def _resumed(
+    options: argparse.Namespace, console: Console, held: ExitStack, processes: Processes | None
+) -> Run:
     """The run in a folder, or the last run, with the settings it began with."""
     from ..train.about import read_about
     from ..train.data import read_text
@@ -203,7 +256,8 @@ def _resumed(options: argparse.Namespace, console: Console, held: ExitStack) -> 
     kept |= {name: v for name in _KEPT if (v := getattr(options, name)) is not None}
     text = read_text(options.text or about["text"], kept["encoding"])
     with _named_as_typed(options):
-        current = Run.resume(folder, text, options.total)
+        device = device_of(kept["device"])
+        current = Run.resume(folder, text, options.total, device, processes)
     current.options = kept
     if options.text is not None:
         current.text_path = str(Path(options.text).resolve())
@@ -237,10 +291,6 @@ def _finish(current: Run, console: Console) -> int:
     from ..train import plots
 
     bits = current.history[-1][2]
-    if bits is None:  # stopped, then resumed with that step as the last
-        bits = current.validate()
-        current.history[-1] = (*current.history[-1][:2], bits)
-        current.save()
     folder, prompt = current.folder, current.corpus.prompt
     sample = current.sample(500, prompt, current.options["temperature"], current.settings.seed)
     with replacing(folder / "sample.txt") as file:
@@ -302,7 +352,7 @@ def _loop(current: Run, console: Console) -> None:
             "", total=current.settings.total, completed=current.step, bits=0.0, valid="–", speed=0.0
         )
         smooth = speed = 0.0
-        for point in current.train(current.options["checkpoint_every"]):
+        for point in current.train(current.options["checkpoint_every"], lambda: bool(came)):
             rate = point.characters / point.seconds
             smooth = point.bits if not smooth else 0.95 * smooth + 0.05 * point.bits
             speed = rate if not speed else 0.95 * speed + 0.05 * rate
@@ -314,8 +364,10 @@ def _loop(current: Run, console: Console) -> None:
                         f"step {point.step}: {smooth:.3f} bits/char, "
                         f"valid {point.valid_bits:.3f}, {speed:,.0f} chars/s"
                     )
-            if came:
+            if came and current.stops_alone:
                 raise _AfterAStep(came[0])
+        if current.step < current.settings.total:
+            raise _AfterAStep(came[0] if came else signal.SIGTERM)
 
 
 def _columns(width: int) -> list[ProgressColumn]:

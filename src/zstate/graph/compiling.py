@@ -6,7 +6,7 @@ known, and which lowers, merges and folds whatever is added to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DTypeError, GraphError, ShapeError, refusal
@@ -25,9 +25,14 @@ Feeds = Mapping[Tensor, tuple[Sequence[int], str]]
 
 
 def compile_graph(
-    graph: Graph, feeds: Feeds, targets: Iterable[Tensor], operations: Iterable[Tensor]
+    graph: Graph,
+    feeds: Feeds,
+    targets: Iterable[Tensor],
+    operations: Iterable[Tensor],
+    made: Callable[..., Executable] = Executable,
 ) -> Executable:
-    """A program for feeds of these shapes and types; see :meth:`zstate.Graph.compile`."""
+    """A program for feeds of these shapes and types, as ``made`` makes it of its parts; see
+    :meth:`zstate.Graph.compile`."""
     targets, operations = (
         listed("compile", "targets", targets),
         listed("compile", "operations", operations),
@@ -50,7 +55,7 @@ def compile_graph(
     from .simplified import Simplified  # it is a Graph, which in turn compiles by this
 
     simple = Simplified()
-    made: dict[Tensor, Tensor] = {
+    known_as: dict[Tensor, Tensor] = {
         tensor: simple.placeholder(shape=info.shape, dtype=info.dtype, name=tensor.name)
         for tensor, info in fed.items()
     }
@@ -59,13 +64,13 @@ def compile_graph(
     for node in nodes:
         if node.op is PLACEHOLDER:
             continue
-        inputs = tuple(made[tensor] for tensor in node.inputs)
+        inputs = tuple(known_as[tensor] for tensor in node.inputs)
         if node.op is READ:
-            made[node.results[0]] = inputs[0]
+            known_as[node.results[0]] = inputs[0]
         elif node.op is ASSIGN:
             node.op.infer([tensor.info for tensor in inputs], {}, f"assign {node.name!r}")
             updates[inputs[0].node] = inputs[1]
-            made[node.results[0]] = inputs[1]
+            known_as[node.results[0]] = inputs[1]
         else:
             is_twin = node in keeps_training
             attributes = with_training(node.attributes) if is_twin else node.attributes
@@ -83,11 +88,11 @@ def compile_graph(
                     if node.op.name == "slice":
                         got += "; an index tensor[k] that is outside its axis leaves it empty"
                     raise ShapeError(refusal(label, "result", expected, got))
-                made[result] = tensor
-    return Executable(
+                known_as[result] = tensor
+    return made(
         simple,
-        [made[tensor] for tensor in fed],
-        [made[tensor] for tensor in wanted],
+        [known_as[tensor] for tensor in fed],
+        [known_as[tensor] for tensor in wanted],
         list(updates.items()),
         [tensor.name for tensor in wanted],
     )

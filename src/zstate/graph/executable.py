@@ -44,6 +44,14 @@ class _Step(NamedTuple):
     dead: tuple[int, ...]  # the slots that no later step reads
 
 
+class Bound(NamedTuple):
+    """A node and its function of one array library, which gives an array or a tuple of them."""
+
+    node: Node
+    function: Callable[..., Any]
+    is_tuple: bool
+
+
 class Executable:
     """A program: feeds and results are lists in the order that ``Graph.compile`` was given.
 
@@ -138,7 +146,7 @@ class Executable:
         return {**self.__dict__, "_bound": {}}
 
     def __dir__(self) -> list[str]:
-        hidden = ("run_checked", "saved_nodes", "updates")
+        hidden = ("bound_to", "check_feeds", "run_checked", "saved_nodes", "updates")
         return [name for name in super().__dir__() if is_public(name) and name not in hidden]
 
     def __repr__(self) -> str:
@@ -243,41 +251,63 @@ class Executable:
             return xp.copy(array)
         return xp.result(array)
 
-    def _bind(self, xp: Namespace) -> tuple[list[Any], list[Any]]:
-        """The steps with their functions of this array library, and its copy of the constants."""
-        steps: list[Any] = []
+    def bound_to(self, xp: Namespace) -> tuple[list[Bound], dict[Tensor, Any]]:
+        """The nodes with their functions of an array library, and its copies of the constants."""
+        bound = []
         for step in self._steps:
             assert step.node.op.prepare is not None
             infos = [tensor.info for tensor in step.node.inputs]
-            function: Callable[..., Any] = step.node.op.prepare(xp, infos, step.node.attributes)
+            function = step.node.op.prepare(xp, infos, step.node.attributes)
             # A row that names its results gives a tuple of them, any other an array.
-            is_named = step.node.results[0].name != step.node.name
-            results = step.results if is_named else step.results[0]
-            steps.append((function, step.inputs, results, step.dead))
+            bound.append(Bound(step.node, function, step.node.results[0].name != step.node.name))
+        constants = {
+            tensor: xp.asarray(tensor.node.attributes["store"].value)
+            for tensor in self._slots
+            if tensor.node.op is CONSTANT
+        }
+        return bound, constants
+
+    def _bind(self, xp: Namespace) -> tuple[list[Any], list[Any]]:
+        """The steps with their functions of this array library, and its copy of the constants."""
+        bound, constants = self.bound_to(xp)
+        steps = [
+            (
+                each.function,
+                step.inputs,
+                step.results if each.is_tuple else step.results[0],
+                step.dead,
+            )
+            for step, each in zip(self._steps, bound, strict=True)
+        ]
         values: list[Any] = [None] * len(self._slots)
-        for tensor, slot in self._slots.items():
-            if tensor.node.op is CONSTANT:
-                values[slot] = xp.asarray(tensor.node.attributes["store"].value)
+        for tensor, array in constants.items():
+            values[self._slots[tensor]] = array
         return steps, values
 
-    def _check(self, feeds: Sequence[Any]) -> Namespace:
+    def check_feeds(self, feeds: Sequence[Any]) -> None:
+        """Refuse feeds that are missing, too many, or of a wrong shape or type."""
         if not isinstance(feeds, list | tuple) or len(feeds) != len(self.feeds):
             names = ", ".join(tensor.name for tensor in self.feeds)
             count = _arrays(len(feeds)) if isinstance(feeds, list | tuple) else describe(feeds)
             expected = f"a list of {_arrays(len(self.feeds))} [{names}]"
             raise GraphError(refusal("run", "feeds", expected, count + self._odd_one(feeds)))
-        xp: Namespace | None = None
         for tensor, array in zip(self.feeds, feeds, strict=True):
             if not is_array(array):
                 label = f"feed {tensor.name!r}"
                 raise DTypeError(refusal("run", label, ARRAY, describe(array)))
-            found = namespace_of(array)
-            shape, dtype = found.info(array)
+            shape, dtype = namespace_of(array).info(array)
             if dtype != tensor.dtype:
                 raise DTypeError(refusal("run", f"feed {tensor.name!r}", tensor.dtype, dtype))
             if shape != tensor.shape:
                 expected, got = brackets(tensor.shape), brackets(shape)
                 raise ShapeError(refusal("run", f"feed {tensor.name!r}", expected, got))
+
+    def _check(self, feeds: Sequence[Any]) -> Namespace:
+        """The library and device that all feeds are of."""
+        self.check_feeds(feeds)
+        xp: Namespace | None = None
+        for tensor, array in zip(self.feeds, feeds, strict=True):
+            found = namespace_of(array)
             if xp is not None and found is not xp:
                 expected = f"an array of the library and device of {self.feeds[0].name!r}"
                 got = type(array).__module__

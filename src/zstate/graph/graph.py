@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -132,12 +133,17 @@ class Graph(Statistics, Recurrent):
         feeds: Mapping[Tensor, tuple[Sequence[int], str]],
         targets: Iterable[Tensor],
         operations: Iterable[Tensor] = (),
+        *,
+        device: str | None = None,
     ) -> Executable:
         """A program for feeds of known shapes: {placeholder: (shape, dtype)}.
 
         Shapes are fixed, constants folded, equal nodes merged, nodes that no target needs dropped,
         buffers freed after their last reader. ``program.run([array, …])`` takes the feeds in the
         order given here and gives the targets in theirs. It shares this graph's variables.
+
+        ``device``: "cuda" or "cuda:1" makes a program that lives on that GPU, with the graph's
+        variables. None runs where the feeds are.
 
         Example:
             >>> import numpy as np
@@ -147,7 +153,13 @@ class Graph(Statistics, Recurrent):
             >>> program.run([np.arange(3.0)])
             [array([1., 2., 5.])]
         """
-        return compile_graph(self, feeds, targets, operations)
+        from .on_device import DeviceExecutable, device_named
+
+        found = None if device is None else device_named("compile", device)
+        if found is None:
+            return compile_graph(self, feeds, targets, operations)
+        made = partial(DeviceExecutable, device=found[0], kernels=found[1])
+        return compile_graph(self, feeds, targets, operations, made)
 
     def gradients(self, of: Tensor, with_respect_to: Sequence[Tensor]) -> dict[Tensor, Tensor]:
         """{tensor: the gradient of ``of`` with respect to it}, as new nodes of this graph.

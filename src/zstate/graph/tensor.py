@@ -21,12 +21,20 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """Where a constant or a variable keeps its array; a program shares it with its graph."""
+    """Where a constant or a variable keeps its array; a program shares it with its graph.
 
-    __slots__ = ("value",)
+    ``homes``: the memory of the variable on each device that a program of it lives on. The value
+    is one of them, unless a run elsewhere or the caller has given it another since.
+    """
+
+    __slots__ = ("homes", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
+        self.homes: dict[Any, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (NUMPY.asarray(self.value),)  # a copy makes itself at home anew
 
 
 @dataclass(eq=False)

@@ -69,6 +69,7 @@ def _are_options(value: object) -> bool:
         "checkpoint_every": lambda v: _is_count(v) and v > 0,
         "temperature": lambda v: _is_number(v) and v >= 0,
         "encoding": lambda v: isinstance(v, str),
+        "device": lambda v: v in ("cpu", "cuda", "auto"),
     }
     return isinstance(value, dict) and all(
         name in kinds and kinds[name](option) for name, option in value.items()

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,17 +17,21 @@ import numpy as np
 
 from ..errors import OptionError, refusal
 from ..graph import Executable, Graph
+from ..graph.on_device import DeviceExecutable
 from ..graph.storage import replacing
 from ..types import Array
 from . import memory
 from .about import ABOUT, no_run, read_about
 from .data import Alphabet, Corpus, Windows, characters_for, check_text, split
-from .model import CELLS, Model, SettingError, Settings
+from .losses import LN2 as LN2
+from .losses import Losses, Step
+from .model import CELLS, STATES, Model, SettingError, Settings
+from .processes import Processes
 from .sampling import Sampler
 
-LN2 = math.log(2)
 _VALID_STEPS, _VALID_BATCH = 128, 16
 _CHECKPOINT = "checkpoint.safetensors"
+_STEPS_TO_AGREE = 16  # of several processes, between two questions whether to stop
 
 
 class Progress(NamedTuple):
@@ -51,15 +56,19 @@ class Run:
         text: str,
         text_path: str | None,
         options: Mapping[str, Any],
+        device: str | None = None,
+        processes: Processes | None = None,
     ) -> None:
         check_text(text, "text")
         self.folder, self.settings, self.corpus = folder, settings, Corpus(text)
         self.text_path, self.options = text_path, dict(options)
         self._text_hash = _hash(text)
-        memory.check(settings, len(self.corpus.alphabet))
+        memory.check(settings, len(self.corpus.alphabet), device)
         corpus = self.corpus
         self.windows = Windows(corpus.train, settings.window, settings.batch)
-        self.model = Model(settings, len(corpus.alphabet))
+        self._processes = processes
+        self._share = None if processes is None else processes.share(settings.batch)
+        self.model = Model(settings, len(corpus.alphabet), device, self._share)
         self._train = self.model.training_program()
         rows = min(_VALID_STEPS, max((len(corpus.valid) - 1) // _VALID_BATCH, 1))
         batch = min(_VALID_BATCH, (len(corpus.valid) - 1) // rows)
@@ -68,6 +77,13 @@ class Run:
         self._sampler = Sampler(self.model, corpus)
         self.history: list[tuple[int, float, float | None]] = []  # step, bits, validation bits
         self.gradient_norms: list[float | None] = []  # of these steps, before clipping
+        self._losses = Losses()
+        self._saved: Mapping[str, Array] | None = None  # what it was resumed from
+
+    @property
+    def program(self) -> Executable:
+        """One step of training, which takes :meth:`feeds`."""
+        return self._train
 
     @property
     def step(self) -> int:
@@ -81,18 +97,29 @@ class Run:
         text: str,
         text_path: str | None = None,
         options: Mapping[str, Any] | None = None,
+        device: str | None = None,
+        processes: Processes | None = None,
     ) -> Run:
-        """A new run in a folder without one; ``options`` are kept for :meth:`resume`."""
+        """A new run in a folder without one; ``options`` are kept for :meth:`resume`.
+
+        ``device``: where it trains, as :meth:`zstate.Graph.compile` takes it.
+        """
         if (folder / ABOUT).exists():
             expected = "a folder without a run (or --resume)"
             raise OptionError(refusal("train", "folder", expected, str(folder)))
-        run = Run(folder, settings, text, text_path, options or {})
+        run = Run(folder, settings, text, text_path, options or {}, device, processes)
         folder.mkdir(parents=True, exist_ok=True)
         run._write_about()
         return run
 
     @staticmethod
-    def resume(folder: Path, text: str, total: int | None = None) -> Run:
+    def resume(
+        folder: Path,
+        text: str,
+        total: int | None = None,
+        device: str | None = None,
+        processes: Processes | None = None,
+    ) -> Run:
         """The run in a folder, at its last checkpoint; ``total`` sets a new last step.
 
         The text must be the same. A run killed before its first checkpoint starts again.
@@ -104,11 +131,9 @@ class Run:
             raise OptionError(refusal("train", "text", expected, got))
         settings = about["settings"]
         settings = settings if total is None else replace(settings, total=total)
-        run = Run(folder, settings, text, about["text"], about["options"])
+        run = Run(folder, settings, text, about["text"], about["options"], device, processes)
         if (folder / _CHECKPOINT).exists():
-            graph = run.model.graph
-            saved = Graph.load(folder / _CHECKPOINT).variables()
-            _restore(graph, saved, folder, graph.variables())
+            run._restore(Graph.load(folder / _CHECKPOINT).variables())
         done = float(run._train.variables["step"])
         if done not in range(len(about["history"]) + 1):
             raise no_run(folder, f"{_CHECKPOINT} of step {done:g}, which is not in the history")
@@ -119,14 +144,68 @@ class Run:
             raise SettingError("total", expected, str(settings.total))
         return run
 
+    def _restore(self, saved: Mapping[str, Array]) -> None:
+        """Go on from saved variables: of the carried states, those of this process's streams."""
+        self._saved, graph = saved, self.model.graph
+        values = dict(saved)
+        for name in self._carried() if self._share else ():
+            if name in values and len(values[name]) == self.settings.batch:
+                values[name] = values[name][self._share]
+        _restore(graph, values, self.folder, graph.variables())
+
+    def _carried(self) -> list[str]:
+        """The names of the states that training carries, a row per stream."""
+        parts = STATES[self.settings.cell]
+        return [f"train{k}.{part}" for k in range(self.settings.layers) for part in parts]
+
+    def for_others(self) -> dict[str, Any]:
+        """What the other processes of a run need to know, before it begins."""
+        corpus = self.corpus
+        return {
+            "settings": self.settings,
+            "text": corpus.decode(np.concatenate([corpus.train, corpus.valid])),
+            "options": self.options,
+            "saved": self._saved,
+            "history": self.history,
+            "norms": self.gradient_norms,
+        }
+
+    @staticmethod
+    def beside(known: Mapping[str, Any], device: str | None, processes: Processes) -> Run:
+        """The run in a process that is not the first, from what :meth:`for_others` gave there."""
+        text, options = known["text"], known["options"]
+        run = Run(Path(), known["settings"], text, None, options, device, processes)
+        if known["saved"] is not None:
+            run._restore(known["saved"])
+        run.history, run.gradient_norms = known["history"], known["norms"]
+        return run
+
     def save(self) -> None:
         """Write run.json, then the checkpoint; each file appears whole or not at all.
 
         If the process is killed in between, the older checkpoint still matches the newer
         run.json, whose history is cut to the checkpoint's step.
         """
+        self._note(self._losses.read(every=True))
+        graph = self.model.graph
+        if self._processes is not None:
+            values = graph.variables()
+            values |= self._processes.joined({name: values[name] for name in self._carried()})
+            if not self._processes.is_first:
+                return
+            graph = self._whole(values)
         self._write_about()
-        self.model.graph.save(self.folder / _CHECKPOINT)
+        graph.save(self.folder / _CHECKPOINT)
+
+    def _whole(self, values: Mapping[str, Array]) -> Graph:
+        """The graph of one process that trains all streams, so that any number can go on."""
+        model = Model(self.settings, len(self.corpus.alphabet))
+        model.training_program()
+        rows, batch = self.valid_windows[0][0].shape
+        model.validation_program(rows, batch)
+        model.sampling_program()
+        model.graph.set_variables(values)
+        return model.graph
 
     def discard(self) -> bool:
         """Remove a run that has no checkpoint yet; returns whether it did."""
@@ -150,39 +229,85 @@ class Run:
         with replacing(self.folder / ABOUT) as file:
             file.write(json.dumps(about).encode())
 
-    def train(self, every: int) -> Iterator[Progress]:
-        """Train to the end, one step per item; validate and save every so many steps."""
+    def train(self, every: int, stops: Callable[[], bool] | None = None) -> Iterator[Progress]:
+        """Train to the end, one step per item; validate and save every so many steps.
+
+        On a device, items come once their losses are read, some steps later. Several processes
+        ask ``stops`` now and then, and end behind the same step once it holds in one of them.
+        """
         s = self.settings
         done = self.step
+        began = time.perf_counter()
         while done < s.total:
-            began = time.perf_counter()
-            tokens, targets = self.windows[done]
-            keep = np.float32(0 if done % self.windows.count == 0 else 1)
-            rate = np.float32(s.rate(done))
-            loss, norm = self._train.run([tokens, targets, np.asarray(keep), np.asarray(rate)])
+            # In float16 gradients may overflow: the program leaves that step out.
+            with np.errstate(over="ignore", invalid="ignore"):
+                loss, norm = self._train.run(self.feeds(done))
+            self._losses.add(done + 1, loss, norm)
             done += 1
-            bits = float(loss) / LN2
-            if not math.isfinite(bits):
-                expected = "a finite loss; try a smaller learning rate"
-                raise OptionError(refusal("train", f"step {done}", expected, str(bits)))
-            seconds = time.perf_counter() - began
+            is_last = done % every == 0 or done == s.total
+            is_stopped = self._agreed(done, stops)
+            steps = self._losses.read(every=is_last or is_stopped)
+            if not steps:
+                continue
+            self._note(steps)
+            seconds = (time.perf_counter() - began) / len(steps)
             valid = None
-            if done % every == 0 or done == s.total:
+            if is_last:
                 valid = self.validate()
-            self.history.append((done, bits, valid))
-            self.gradient_norms.append(float(norm) if math.isfinite(norm) else None)
-            if valid is not None:
+                self.history[-1] = (*self.history[-1][:2], valid)
                 self.save()
-            yield Progress(done, bits, tokens.size, seconds, valid)
+            for step in steps:
+                bits = valid if step.number == done else None
+                yield Progress(step.number, step.bits, s.window * s.batch, seconds, bits)
+            if is_stopped:
+                return
+            began = time.perf_counter()
+
+    def _agreed(self, done: int, stops: Callable[[], bool] | None) -> bool:
+        """Whether all processes stop behind this step."""
+        if self._processes is None or stops is None or done % _STEPS_TO_AGREE:
+            return False
+        return self._processes.any(stops())
+
+    @property
+    def stops_alone(self) -> bool:
+        """Whether no other process has to stop behind the same step."""
+        return self._processes is None
+
+    def feeds(self, step: int) -> list[Any]:
+        """What the training program takes for a step."""
+        tokens, targets = self.windows[step]
+        if self._share is not None:
+            tokens, targets = (np.ascontiguousarray(a[:, self._share]) for a in (tokens, targets))
+        keep = np.float32(0 if step % self.windows.count == 0 else 1)
+        rate = np.float32(self.settings.rate(step))
+        return self._fed(tokens, targets, np.asarray(keep), np.asarray(rate))
+
+    def _fed(self, *arrays: Array) -> list[Any]:
+        """As arrays, or for a device as tensors, whose results are then tensors that nobody waits
+        for."""
+        if not isinstance(self._train, DeviceExecutable):
+            return list(arrays)
+        torch = import_module("torch")
+        return [torch.from_numpy(array) for array in arrays]
+
+    def _note(self, steps: Iterable[Step]) -> None:
+        """Put steps into the history; refuses a loss that is not finite."""
+        for step in steps:
+            if not math.isfinite(step.bits):
+                expected = "a finite loss; try a smaller learning rate"
+                raise OptionError(refusal("train", f"step {step.number}", expected, str(step.bits)))
+            self.history.append((step.number, step.bits, None))
+            self.gradient_norms.append(step.norm if math.isfinite(step.norm) else None)
 
     def validate(self) -> float:
         """Bits per character over the validation text, with the state carried through it."""
-        total = 0.0
+        losses = []
         for k in range(self.valid_windows.count):
-            tokens, targets = self.valid_windows[k]
-            (loss,) = self._valid.run([tokens, targets, np.asarray(np.float32(k > 0))])
-            total += float(loss)
-        return total / self.valid_windows.count / LN2
+            keep = np.asarray(np.float32(k > 0))
+            (loss,) = self._valid.run(self._fed(*self.valid_windows[k], keep))
+            losses.append(loss)
+        return sum(map(float, losses)) / self.valid_windows.count / LN2
 
     def sample(
         self,
@@ -196,7 +321,7 @@ class Run:
         return self._sampler.write(length, prompt, temperature, seed, show)
 
 
-def load_model(folder: Path) -> tuple[Model, Alphabet, str]:
+def load_model(folder: Path, device: str | None = None) -> tuple[Model, Alphabet, str]:
     """The model of a run, its alphabet and its prompt; does not need the text."""
     about = read_about(folder)
     alphabet, settings = Alphabet(about["alphabet"]), about["settings"]
@@ -211,7 +336,7 @@ def load_model(folder: Path) -> tuple[Model, Alphabet, str]:
     wrong += [name for name in saved if name == f"layer{settings.layers}.bias"]
     if wrong:
         raise no_run(folder, f"settings that are not those of {_CHECKPOINT}: {wrong[0]}")
-    model = Model(settings, len(alphabet.alphabet))
+    model = Model(settings, len(alphabet.alphabet), device)
     _restore(model.graph, saved, folder, [tensor.name for tensor in model.parameters])
     return model, alphabet, about["prompt"]
 

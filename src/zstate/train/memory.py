@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 
 from ..errors import OptionError, refusal
@@ -25,9 +26,9 @@ def estimate(settings: Settings, characters: int) -> int:
     return _WORD * (7 * weights + table + tokens * of_a_token)
 
 
-def check(settings: Settings, characters: int) -> None:
-    """Refuse a run that does not fit into free memory."""
-    needed, free = estimate(settings, characters), available()
+def check(settings: Settings, characters: int, device: str | None = None) -> None:
+    """Refuse a run that does not fit into free memory, that of the device it trains on."""
+    needed, free = estimate(settings, characters), available(device)
     if free is not None and needed > free:
         s = settings
         expected = f"settings that fit into the {_text(free)} of free memory"
@@ -36,8 +37,11 @@ def check(settings: Settings, characters: int) -> None:
         raise OptionError(refusal("train", "memory", expected, got))
 
 
-def available() -> int | None:
+def available(device: str | None = None) -> int | None:
     """Bytes of free memory; None if the system does not say."""
+    if device not in (None, "cpu"):
+        free, _ = import_module("torch").cuda.mem_get_info(device)
+        return int(free)
     found = [_free(), _limit_of_the_group()]
     return min((size for size in found if size is not None), default=None)
 

@@ -24,7 +24,11 @@ from ..layout import describe
 from ..types import Array
 
 CELLS = {cell.short: len(cell.gates) for cell in (RNN, LSTM, GRU)}  # gates
-_STATES = {cell.short: [each.name for each in cell.states] for cell in (RNN, LSTM, GRU)}
+STATES = {cell.short: [each.name for each in cell.states] for cell in (RNN, LSTM, GRU)}
+TYPES = ("float32", "bfloat16", "float16")
+# Of float16, whose gradients would vanish: the loss is multiplied by a number that is halved after
+# a step whose gradients overflow, and doubled after so many without one.
+_FIRST_SCALE, _STEPS_TO_DOUBLE, _LARGEST_SCALE = 2.0**15, 1000, 2.0**24
 _KINDS: dict[type, Any] = {int: int, float: (int, float), str: str}
 _BETA1, _BETA2, _EPSILON = 0.9, 0.99, 1e-8
 
@@ -52,6 +56,7 @@ class Settings:
     clip: float = 1.0  # the global norm of the gradients
     total: int = 850
     seed: int = 1
+    type: str = "float32"  # of the recurrent layers; weights, moments and the loss are float32
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -62,6 +67,8 @@ class Settings:
                 raise SettingError(field.name, expected, describe(value))
         if self.cell not in CELLS:
             raise SettingError("cell", "one of " + ", ".join(CELLS), repr(self.cell))
+        if self.type not in TYPES:
+            raise SettingError("type", "one of " + ", ".join(TYPES), repr(self.type))
         for name in ("layers", "hidden", "embedding", "window", "batch", "total"):
             if getattr(self, name) < 1:
                 raise SettingError(name, "at least 1", str(getattr(self, name)))
@@ -101,10 +108,19 @@ class Layer:
 
 
 class Model:
-    """The graph of a language model over an alphabet of so many characters."""
+    """The graph of a language model over an alphabet of so many characters, whose programs run on
+    a device of :meth:`zstate.Graph.compile`. ``share``: the streams that this process trains, of
+    those that several processes train together."""
 
-    def __init__(self, settings: Settings, characters: int) -> None:
-        self.settings, self.characters = settings, characters
+    def __init__(
+        self,
+        settings: Settings,
+        characters: int,
+        device: str | None = None,
+        share: slice | None = None,
+    ) -> None:
+        self.settings, self.characters, self.device = settings, characters, device
+        self._share = share
         self.graph = Graph()
         rng = np.random.default_rng(settings.seed)
         hidden, gates = settings.hidden, CELLS[settings.cell]
@@ -141,7 +157,7 @@ class Model:
 
     def per_state(self, make: Callable[[int, str], Tensor]) -> list[list[Tensor]]:
         """What ``make`` gives for the number of every layer and each state that it carries."""
-        parts = _STATES[self.settings.cell]
+        parts = STATES[self.settings.cell]
         return [[make(k, part) for part in parts] for k in range(self.settings.layers)]
 
     def recurrent(
@@ -154,15 +170,20 @@ class Model:
         projected: bool = False,
         training: bool = False,
     ) -> dict[str, Tensor]:
-        """Layer k over x [T,N,I], or [T,N,G·H] if ``projected``, from a state: results by name."""
+        """Layer k over x [T,N,I], or [T,N,G·H] if ``projected``, from a state: results by name, in
+        the type of the layers."""
         g, layer, cell = self.graph, self.layers[k], self.settings.cell
+        x, *start = map(self._narrow, (x, *start))
         weights: dict[str, Any] = {
-            "recurrent_weight": layer.recurrent_weight,
+            "recurrent_weight": self._narrow(layer.recurrent_weight),
             "init_state": start[0],
-            "mask": mask,
+            "mask": None if mask is None else self._narrow(mask),
         }
         if not projected:
-            weights |= {"input_weight": layer.input_weight, "bias": layer.bias}
+            weights |= {
+                "input_weight": self._narrow(layer.input_weight),
+                "bias": self._narrow(layer.bias),
+            }
         if cell == "lstm":
             d = LSTMDescriptor(produce_cell=True, training=training)
             found = g.lstm(x, init_cell=start[1], descriptor=d, **weights)
@@ -174,6 +195,15 @@ class Model:
             d3 = SingleGateRNNDescriptor(activation=Activation.TANH, training=training)
             found = g.single_gate_rnn(x, descriptor=d3, **weights)
         return {result_name(tensor): tensor for tensor in found}
+
+    def _narrow(self, tensor: Tensor) -> Tensor:
+        """In the type of the layers."""
+        kind = self.settings.type
+        return tensor if tensor.dtype == kind else self.graph.cast(tensor, kind)
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        """In the type of weights and losses."""
+        return tensor if tensor.dtype == "float32" else self.graph.cast(tensor, "float32")
 
     def _looked_up(self, tokens: Tensor) -> tuple[Tensor, bool]:
         """The first layer's input for tokens [T,N], and whether it is projected: [T,N,G·H], not E.
@@ -187,7 +217,7 @@ class Model:
         if steps * batch <= self.characters:
             return g.gather(self.embedding, tokens), False
         table = self.embedding @ g.transpose(first.input_weight, [1, 0]) + first.bias  # [V,G·H]
-        return g.gather(table, tokens), True
+        return g.gather(self._narrow(table), tokens), True
 
     def forward(
         self,
@@ -204,11 +234,11 @@ class Model:
             found = self.recurrent(k, x, start, mask, projected=projected and k == 0)
             x = found["state"]
             last = [
-                g.slice_tensor(found[part], 0, steps - 1, 1) for part in _STATES[self.settings.cell]
+                g.slice_tensor(found[part], 0, steps - 1, 1) for part in STATES[self.settings.cell]
             ]
-            ends.append([g.reshape(each, (batch, hidden)) for each in last])
+            ends.append([self._wide(g.reshape(each, (batch, hidden))) for each in last])
         rows = g.reshape(x, (steps * batch, hidden))
-        return rows @ self.projection + self.projection_bias, ends
+        return self._wide(rows @ self._narrow(self.projection)) + self.projection_bias, ends
 
     def _carried(
         self, name: str, tokens: Tensor, keep: Tensor, masks: list[Tensor | None] | None = None
@@ -241,8 +271,9 @@ class Model:
 
         ``keep`` is 1, or 0 to begin with a state of zeros.
         """
-        g, s = self.graph, self.settings
-        tokens, targets, keep = self._inputs("train", s.window, s.batch)
+        g, s, own = self.graph, self.settings, self._share
+        batch = s.batch if own is None else own.stop - own.start
+        tokens, targets, keep = self._inputs("train", s.window, batch)
         rate = g.placeholder(shape=(), dtype="float32", name="train.learning_rate")
         effects: list[Tensor] = []
         masks: list[Tensor | None] = [None] * s.layers
@@ -250,30 +281,62 @@ class Model:
             generator = g.random_philox_state(seed=s.seed, name="dropout.state")
             after, ones = generator, g.constant(1.0, shape=(1, s.batch, s.hidden))
             for k in range(s.layers):
-                masks[k], after = g.dropout(ones, s.dropout, after)
+                mask, after = g.dropout(ones, s.dropout, after)
+                masks[k] = mask if own is None else g.slice_tensor(mask, 1, own.start, batch)
             effects.append(g.assign(generator, after))
         logits, assigns = self._carried("train", tokens, keep, masks)
         loss = self._loss(logits, targets)
-        gradients = g.gradients(of=loss, with_respect_to=self.parameters)
+        effects += assigns
+        scaling = _LossScale(g) if s.type == "float16" else None
+        scaled = loss if scaling is None else loss * scaling.scale
+        gradients = g.gradients(of=scaled, with_respect_to=self.parameters)
+        if own is not None:  # their means are those of the whole batch, as all shares are equal
+            loss, *means = g.mean_over_processes([loss, *gradients.values()])
+            gradients = dict(zip(gradients, means, strict=True))
         squares = [g.reshape(g.reduction_sum(g.square(d)), ()) for d in gradients.values()]
         norm = g.square_root(sum(squares[1:], squares[0]))
+        allowed = None
+        if scaling is not None:
+            norm = norm / scaling.scale
+            allowed = g.is_finite(norm)
+            effects += scaling.assigns(allowed)
         scale = g.minimum(s.clip / (norm + 1e-6), 1.0)
+        if scaling is not None:
+            scale = scale / scaling.scale
         step = g.variable(0.0, dtype="float64", name="step")
-        effects += [*assigns, g.assign(step, step + 1.0), *self._adam(gradients, scale, rate)]
-        return g.compile(
-            feeds={t: (t.shape, t.dtype) for t in (tokens, targets, keep, rate)},  # type: ignore[misc]
-            targets=[loss, norm],
-            operations=effects,
+        effects += [g.assign(step, step + 1.0), *self._adam(gradients, scale, rate, allowed)]
+        return self._compiled([tokens, targets, keep, rate], [loss, norm], effects)
+
+    def _compiled(
+        self, feeds: list[Tensor], targets: list[Tensor], operations: list[Tensor]
+    ) -> Executable:
+        return self.graph.compile(
+            feeds={t: (t.shape, t.dtype) for t in feeds},  # type: ignore[misc]
+            targets=targets,
+            operations=operations,
+            device=self.device,
         )
 
-    def _adam(self, gradients: dict[Tensor, Tensor], scale: Tensor, rate: Tensor) -> list[Tensor]:
+    def _adam(
+        self,
+        gradients: dict[Tensor, Tensor],
+        scale: Tensor,
+        rate: Tensor,
+        allowed: Tensor | None,
+    ) -> list[Tensor]:
+        """One step for every parameter, if there is one: only where ``allowed`` holds."""
         g = self.graph
+
+        def kept(variable: Tensor, value: Tensor) -> Tensor:
+            chosen = value if allowed is None else g.select(allowed, value, variable)
+            return g.assign(variable, chosen)
+
         powers = []
         effects = []
         for name, beta in (("beta1", _BETA1), ("beta2", _BETA2)):
             variable = g.variable(1.0, name=f"adam.{name}_power")
-            powers.append(g.assign(variable, variable * beta))
-        effects += powers
+            powers.append(variable * beta)
+            effects.append(kept(variable, powers[-1]))
         for parameter, gradient in gradients.items():
             zeros = np.zeros([size or 0 for size in parameter.shape], np.float32)
             moments = [g.variable(zeros, name=f"adam.{parameter.name}.{k}") for k in ("m", "v")]
@@ -289,21 +352,15 @@ class Model:
                 velocity=moments[1],
                 gradient=gradient * scale,
             )
-            effects += [
-                g.assign(variable, value)
-                for variable, value in zip([parameter, *moments], found, strict=True)
-            ]
+            pairs = zip([parameter, *moments], found, strict=True)
+            effects += [kept(variable, value) for variable, value in pairs]
         return effects
 
     def validation_program(self, steps: int, batch: int) -> Executable:
         """[tokens [T,N], targets [T,N], keep []] -> [loss]."""
         tokens, targets, keep = self._inputs("valid", steps, batch)
         logits, assigns = self._carried("valid", tokens, keep)
-        return self.graph.compile(
-            feeds={t: (t.shape, t.dtype) for t in (tokens, targets, keep)},  # type: ignore[misc]
-            targets=[self._loss(logits, targets)],
-            operations=assigns,
-        )
+        return self._compiled([tokens, targets, keep], [self._loss(logits, targets)], assigns)
 
     def sampling_program(self) -> Executable:
         """[token [1,1], keep []] -> [logits [1,V]]."""
@@ -311,11 +368,7 @@ class Model:
         token = g.placeholder(shape=(1, 1), dtype="int32", name="sample.token")
         keep = g.placeholder(shape=(), dtype="float32", name="sample.keep")
         logits, assigns = self._carried("sample", token, keep)
-        return g.compile(
-            feeds={token: ((1, 1), "int32"), keep: ((), "float32")},
-            targets=[logits],
-            operations=assigns,
-        )
+        return self._compiled([token, keep], [logits], assigns)
 
     def generator_program(self, steps: int) -> Executable:
         """[characters [T,1], states [1,H]…] -> [logits [T,V], new states [1,H]…], for export.
@@ -344,7 +397,7 @@ class Model:
             zeros = g.constant(0.0, shape=(1, self.settings.hidden))
             found = self.recurrent(k, x, [zeros, zeros], None, training=True)
             x = found["state"]
-        z = found["training_state"]
+        z = self._wide(found["training_state"])
         array: Array = g.run({}, [z])[z][:, 0]
         return array
 
@@ -364,12 +417,33 @@ class Model:
                 found = self.recurrent(k, x, states[k], None)
                 x = found["state"]
                 by_layer[k].append(x)
-                parts = [found[name] for name in _STATES[s.cell]]
+                parts = [found[name] for name in STATES[s.cell]]
                 states[k] = [g.reshape(part, (1, s.hidden)) for part in parts]
-        logits = g.reshape(x, (1, s.hidden)) @ self.projection + self.projection_bias
-        loss = self._loss(logits, g.constant(ids[-1:, None]))
+        product = self._wide(g.reshape(x, (1, s.hidden)) @ self._narrow(self.projection))
+        loss = self._loss(product + self.projection_bias, g.constant(ids[-1:, None]))
         every = [h for states in by_layer for h in states]
         gradients = g.gradients(of=loss, with_respect_to=every)
         found_arrays = g.run({}, [gradients[h] for h in every])
-        norms = [float(np.linalg.norm(array)) for array in found_arrays.values()]
+        norms = [float(np.linalg.norm(a.astype(np.float32))) for a in found_arrays.values()]
         return np.array(norms).reshape(s.layers, -1)
+
+
+class _LossScale:
+    """What the loss is multiplied by, and for how many steps it has stayed."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.scale = graph.variable(_FIRST_SCALE, name="loss_scale")
+        self._steps = graph.variable(0.0, name="loss_scale.steps")
+
+    def assigns(self, is_finite: Tensor) -> list[Tensor]:
+        """Half of it after gradients that are not finite, twice as much after enough that are."""
+        g, after = self._graph, self._steps + 1.0
+        doubles = g.greater_than_or_equal_to(after, float(_STEPS_TO_DOUBLE))
+        larger = g.select(doubles, g.minimum(self.scale * 2.0, _LARGEST_SCALE), self.scale)
+        smaller = g.maximum(self.scale * 0.5, 1.0)
+        stays = g.logical_and(is_finite, g.logical_not(doubles))
+        return [
+            g.assign(self.scale, g.select(is_finite, larger, smaller)),
+            g.assign(self._steps, g.select(stays, after, 0.0)),
+        ]

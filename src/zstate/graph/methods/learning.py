@@ -185,6 +185,13 @@ class Learning(Arithmetic):
         }
         return self.apply_many("random_tensor", (state,), attributes, name)
 
+    def mean_over_processes(
+        self, tensors: Sequence[Tensor], *, name: str | None = None
+    ) -> list[Tensor]:
+        """The mean of each tensor over all processes of torch.distributed's default group, by one
+        message; where there is no group, the tensors themselves."""
+        return self.apply_many("mean_over_processes", tensors, name=name)
+
     def read(self, variable: Tensor, *, name: str | None = None) -> Tensor:
         """The variable's value after the latest assign that was made before this call; with none,
         its value at the start of the run. A run that includes the read includes that assign."""

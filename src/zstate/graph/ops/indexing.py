@@ -1,6 +1,7 @@
 """Rows that take and put by index: one_hot, gather, scatter-add, and both along an axis.
 
-An index outside its axis is refused when the program runs, in every array library alike.
+An index outside its axis is refused when the program runs, in every array library alike; on a
+device without waiting for it, once the device has said so.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...errors import OptionError, ShapeError, refusal
+from ...errors import ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
     from ..tensor import Node, Tensor
 
 
-def _checked(label: str, indices: Any, size: int, name: str = "indices") -> Any:
-    """The indices, if all of them are in range(size)."""
-    if 0 not in indices.shape:
-        low, high = int(indices.min()), int(indices.max())
-        if low < 0 or high >= size:
-            got = f"{low if low < 0 else high}"
-            raise OptionError(refusal(label, name, f"0 to {size - 1}", got))
-    return indices
-
-
 def _lengths_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     lengths, tensor = inputs
     require_integer(label, "lengths", lengths)
@@ -49,7 +40,7 @@ def _lengths_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[st
 def _lengths_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
     size, what = inputs[1].shape[0], attributes["what"]
     assert size is not None
-    return lambda lengths, tensor: _checked(what, lengths, size + 1, "sequence_lens")
+    return lambda lengths, tensor: xp.within(lengths, size + 1, what, "sequence_lens")
 
 
 def _one_hot_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -78,7 +69,7 @@ def _one_hot_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
         if off:
             found[...] = off
         rows = found.reshape(-1, depth)
-        picked = xp.reshape(_checked("one_hot", indices, depth), (-1,))
+        picked = xp.reshape(xp.within(indices, depth, "one_hot", "indices"), (-1,))
         xp.put_ones(rows, xp.astype(picked, integer), on)
         return xp.permute_dims(found, order) if axis != rank else found
 
@@ -98,7 +89,9 @@ def _gather_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Cal
     size = inputs[0].shape[axis]
     assert size is not None
     take = xp.take
-    return lambda updates, indices: take(updates, _checked("gather", indices, size), axis)
+    return lambda updates, indices: take(
+        updates, xp.within(indices, size, "gather", "indices"), axis
+    )
 
 
 def _gather_derivative(
@@ -171,7 +164,7 @@ def _scatter_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     back = (*range(1, axis + 1), 0, *range(axis + 1, len(shape)))
 
     def scatter(updates: Any, indices: Any) -> Any:
-        flat = xp.reshape(_checked("scatter", indices, size), (-1,))
+        flat = xp.reshape(xp.within(indices, size, "scatter", "indices"), (-1,))
         rows = xp.reshape(xp.permute_dims(updates, forth), (len(flat), *rest))
         total = xp.scatter_add((size, *rest), xp.astype(flat, integer), rows)
         return xp.permute_dims(total, back) if axis else total
@@ -220,7 +213,7 @@ def _gather_along_prepare(
     assert size is not None
     take, integer, astype = xp.take_along_axis, xp.dtype("int64"), xp.astype
     return lambda updates, indices: take(
-        updates, astype(_checked("gather_along_axis", indices, size), integer), axis
+        updates, astype(xp.within(indices, size, "gather_along_axis", "indices"), integer), axis
     )
 
 
@@ -268,7 +261,7 @@ def _scatter_along_prepare(
     return lambda updates, indices: xp.scatter_along(
         shape,
         axis,
-        xp.astype(_checked("scatter_along_axis", indices, size), integer),
+        xp.astype(xp.within(indices, size, "scatter_along_axis", "indices"), integer),
         updates,
     )
 

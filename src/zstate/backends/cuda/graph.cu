@@ -1,0 +1,252 @@
+// What a graph's programs compute in one launch where torch takes many: the update of all parameters, the global norm,
+// cross entropy, the gradient of a table, and checks of indices that do not wait for the device.
+//
+// Numbers are float32. Every sum has one order, so the same inputs give the same bits. The texts in front of this one
+// give kMost… and kThreads. A program that met an index outside its table is withheld: nothing it stores changes.
+
+typedef long long i64;
+#define ZS_KERNEL extern "C" __global__ void __launch_bounds__(kThreads)
+
+// The tensor whose part of the grid this block is in.
+template <class Tensor>
+__device__ const Tensor& own_tensor(const Tensor* tensors, i64 count) {
+  int k = 0;
+  while (k + 1 < count && blockIdx.x >= tensors[k + 1].first) ++k;
+  return tensors[k];
+}
+struct Range {
+  i64 begin, end;
+};
+__device__ Range own_part(i64 first, i64 count, i64 chunk) {
+  const i64 begin = (blockIdx.x - first) * chunk;
+  return {begin, begin + chunk < count ? begin + chunk : count};
+}
+
+// ---- Adam ----
+
+struct AdamTensor {
+  float *values, *momentum, *velocity, *largest;  // no running maximum: null
+  const float* gradient;
+  i64 count, first;  // first: the tensor's first block
+};
+struct Adam {
+  i64 count;
+  const int* withheld;
+  const bool* allowed;  // whether there is a step at all; always: null
+  const float *rate, *beta1, *beta2, *epsilon, *power1, *power2, *scale;  // no scale of the gradients: null
+  AdamTensor tensors[kMostAdam];
+};
+
+ZS_KERNEL adam(const Adam all) {
+  if (*all.withheld || (all.allowed && !*all.allowed)) return;
+  const AdamTensor& t = own_tensor(all.tensors, all.count);
+  const Range part = own_part(t.first, t.count, kChunk);
+  const float beta1 = *all.beta1, beta2 = *all.beta2, epsilon = *all.epsilon, scale = all.scale ? *all.scale : 1.0f;
+  const float step = *all.rate * (sqrtf(1.0f - *all.power2) / (1.0f - *all.power1));
+  float* __restrict__ values = t.values, * __restrict__ momentum = t.momentum, * __restrict__ velocity = t.velocity;
+  const float* __restrict__ gradient = t.gradient;
+#pragma unroll 4
+  for (i64 i = part.begin + threadIdx.x; i < part.end; i += kThreads) {
+    const float g = gradient[i] * scale;
+    const float m = g * (1.0f - beta1) + momentum[i] * beta1;
+    const float v = g * g * (1.0f - beta2) + velocity[i] * beta2;
+    float below = v;
+    if (t.largest) {
+      below = t.largest[i] > v ? t.largest[i] : v;
+      if (v != v) below = v;
+      t.largest[i] = below;
+    }
+    momentum[i] = m;
+    velocity[i] = v;
+    values[i] -= step * (m / (sqrtf(below) + epsilon));
+  }
+}
+
+// ---- sums of squares ----
+
+struct SquaresTensor {
+  const float* values;
+  float* sum;
+  i64 count, first, blocks;
+};
+struct Squares {
+  i64 count;
+  float* parts;  // one per block of the first launch
+  SquaresTensor tensors[kMostSquares];
+};
+
+__device__ float sum_of_block(float value) {
+  __shared__ float warps[kThreads / 32];
+#pragma unroll
+  for (int lane = 16; lane; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  float total = 0.0f;
+  for (int k = 0; k < kThreads / 32; ++k) total += warps[k];
+  return total;
+}
+
+ZS_KERNEL squares(const Squares all) {
+  const SquaresTensor& t = own_tensor(all.tensors, all.count);
+  const Range part = own_part(t.first, t.count, kChunk);
+  float sum = 0.0f;
+#pragma unroll 4
+  for (i64 i = part.begin + threadIdx.x; i < part.end; i += kThreads) sum += t.values[i] * t.values[i];
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) all.parts[blockIdx.x] = sum;
+}
+
+// One block per tensor: its parts become one number.
+ZS_KERNEL squares_end(const Squares all) {
+  const SquaresTensor& t = all.tensors[blockIdx.x];
+  float sum = 0.0f;
+  for (i64 k = threadIdx.x; k < t.blocks; k += kThreads) sum += all.parts[t.first + k];
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) *t.sum = sum;
+}
+
+// ---- cross entropy: a warp per row ----
+
+__device__ float sum_of_warp(float value) {
+#pragma unroll
+  for (int lane = 16; lane; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
+  return value;
+}
+
+struct Entropy {
+  const float *source, *labels;
+  float *loss, *soft_max;
+  i64 rows, classes;
+};
+
+// log Σ exp · Σ labels - Σ labels·source, all of the source minus its largest, so that exp cannot overflow.
+ZS_KERNEL entropy(const Entropy p) {
+  const i64 row = (i64)blockIdx.x * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= p.rows) return;
+  const float *source = p.source + row * p.classes, *labels = p.labels + row * p.classes;
+  float most = -__int_as_float(0x7f800000);
+  for (i64 j = lane; j < p.classes; j += 32) most = fmaxf(most, source[j]);
+#pragma unroll
+  for (int lanes = 16; lanes; lanes /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+  float raised = 0.0f, weight = 0.0f, product = 0.0f;
+  for (i64 j = lane; j < p.classes; j += 32) {
+    const float moved = source[j] - most;
+    raised += expf(moved);
+    weight += labels[j];
+    product += labels[j] * moved;
+  }
+  raised = sum_of_warp(raised), weight = sum_of_warp(weight), product = sum_of_warp(product);
+  for (i64 j = lane; j < p.classes; j += 32) p.soft_max[row * p.classes + j] = expf(source[j] - most) / raised;
+  if (lane == 0) p.loss[row] = logf(raised) * weight - product;
+}
+
+struct EntropyGradient {
+  const float *factor, *soft_max, *labels;
+  float* gradient;
+  i64 rows, classes, factor_stride;  // 0: one factor for all rows
+};
+
+ZS_KERNEL entropy_gradient(const EntropyGradient p) {
+  const i64 row = (i64)blockIdx.x * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= p.rows) return;
+  const float *soft_max = p.soft_max + row * p.classes, *labels = p.labels + row * p.classes;
+  const float factor = p.factor[row * p.factor_stride];
+  float weight = 0.0f;
+  for (i64 j = lane; j < p.classes; j += 32) weight += labels[j];
+  weight = sum_of_warp(weight);
+  for (i64 j = lane; j < p.classes; j += 32)
+    p.gradient[row * p.classes + j] = (soft_max[j] * weight - labels[j]) * factor;
+}
+
+// ---- the gradient of a table ----
+
+enum { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2 };
+
+struct AddRows {
+  const void* updates;  // [count, columns]
+  const i64* indices;   // [count], inside the table
+  float* parts;         // [chunks, rows, columns]
+  i64 count, rows, columns, tiles, chunk, type;
+};
+
+__device__ float number_at(const void* values, i64 at, i64 type) {
+  if (type == kFloat32) return ((const float*)values)[at];
+  const unsigned short bits = ((const unsigned short*)values)[at];
+  if (type == kBfloat16) return __uint_as_float((unsigned)bits << 16);
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+// A block adds its chunk of updates in their order, a thread per column, so that no two threads meet in a sum.
+ZS_KERNEL add_rows(const AddRows p) {
+  extern __shared__ float sums[];  // [rows, threads]
+  const i64 tile = blockIdx.x % p.tiles, own = blockIdx.x / p.tiles, width = blockDim.x;
+  const i64 column = tile * width + threadIdx.x, begin = own * p.chunk;
+  const i64 end = begin + p.chunk < p.count ? begin + p.chunk : p.count;
+  if (column >= p.columns) return;
+  for (i64 row = 0; row < p.rows; ++row) sums[row * width + threadIdx.x] = 0.0f;
+  constexpr int kAhead = 8;
+  for (i64 k = begin; k < end; k += kAhead) {
+    float values[kAhead];
+    i64 rows[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const bool there = k + a < end;
+      rows[a] = there ? p.indices[k + a] : 0;
+      values[a] = there ? number_at(p.updates, (k + a) * p.columns + column, p.type) : 0.0f;
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) sums[rows[a] * width + threadIdx.x] += values[a];
+  }
+  for (i64 row = 0; row < p.rows; ++row)
+    p.parts[(own * p.rows + row) * p.columns + column] = sums[row * width + threadIdx.x];
+}
+
+// ---- indices ----
+
+struct Within {
+  const void* from;
+  void* to;
+  i64 count, size, is_long, number;
+  int* withheld;
+};
+
+// Indices outside 0 to size - 1 are moved inside, and leave the number of the check that found them.
+ZS_KERNEL within(const Within p) {
+  const i64 k = (i64)blockIdx.x * kThreads + threadIdx.x;
+  if (k >= p.count) return;
+  const i64 index = p.is_long ? ((const i64*)p.from)[k] : ((const int*)p.from)[k];
+  const i64 inside = index < 0 ? 0 : index >= p.size ? p.size - 1 : index;
+  if (p.is_long)
+    ((i64*)p.to)[k] = inside;
+  else
+    ((int*)p.to)[k] = (int)inside;
+  if (index != inside) *(volatile int*)p.withheld = (int)p.number;
+}
+
+// ---- variables ----
+
+struct StoreTensor {
+  char* to;
+  const char* from;
+  i64 bytes, first;
+};
+struct Store {
+  i64 count;
+  const int* withheld;
+  StoreTensor tensors[kMostStore];
+};
+
+ZS_KERNEL store(const Store all) {
+  if (*all.withheld) return;
+  const StoreTensor& t = own_tensor(all.tensors, all.count);
+  const Range part = own_part(t.first, t.bytes, kStoreChunk);
+  const bool by_16 = ((i64)t.to | (i64)t.from | t.bytes) % 16 == 0;
+  const i64 each = by_16 ? 16 : 1;
+  for (i64 at = part.begin + threadIdx.x * each; at < part.end; at += kThreads * each)
+    if (by_16)
+      *(int4*)(t.to + at) = *(const int4*)(t.from + at);
+    else
+      t.to[at] = t.from[at];
+}

@@ -1,0 +1,67 @@
+"""The kernels of programs on a device, by plain torch operations: for tests without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class TorchKernels:
+    """Computes what the CUDA kernels compute, and notes the names of those that were called."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def adam(self, tensors: Sequence[Any], scalars: Sequence[Any], withheld: Tensor) -> None:
+        self.called.append("adam")
+        allowed, rate, beta1, beta2, epsilon, power1, power2, scale = scalars
+        if int(withheld) or not (allowed is None or allowed):
+            return
+        for values, m, v, largest, gradient in tensors:
+            g = gradient if scale is None else gradient * scale
+            m.lerp_(g, 1 - beta1)
+            v.lerp_(g * g, 1 - beta2)
+            below = v
+            if largest is not None:
+                below = largest.copy_(torch.maximum(largest, v))
+            corrected = (m / (1 - power1)) / (below / (1 - power2)).sqrt()
+            smaller = below.sqrt() / (
+                below.sqrt() + epsilon
+            )  # ε beside √v, not beside the quotient
+            values.sub_(rate * torch.nan_to_num(corrected) * smaller)
+
+    def squares(self, tensors: Sequence[Tensor]) -> Tensor:
+        self.called.append("squares")
+        return torch.stack([torch.dot(each.view(-1), each.view(-1)) for each in tensors])
+
+    def store(self, pairs: Sequence[tuple[Tensor, Tensor]], withheld: Tensor) -> None:
+        self.called.append("store")
+        for to, value in pairs:
+            assert value.is_contiguous()
+            if not int(withheld):
+                to.copy_(value)
+
+    def cross_entropy(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        self.called.append("cross_entropy")
+        return -(labels * rows.log_softmax(1)).sum(1), rows.softmax(1)
+
+    def cross_entropy_gradient(self, factor: Tensor, soft_max: Tensor, labels: Tensor) -> Tensor:
+        self.called.append("cross_entropy_gradient")
+        return (soft_max * labels.sum(1, keepdim=True) - labels) * factor.reshape(-1, 1)
+
+    def add_rows(self, updates: Tensor, indices: Tensor, rows: int) -> Tensor:
+        self.called.append("add_rows")
+        wide = updates.float()
+        total = wide.new_zeros(rows, updates.shape[1]).index_add(0, indices, wide)
+        return total.to(updates.dtype)
+
+    def within(self, indices: Tensor, size: int, number: int, withheld: Tensor) -> Tensor:
+        self.called.append("within")
+        inside = indices.clamp(0, size - 1)
+        if bool((inside != indices).any()):
+            withheld.fill_(number)
+        return inside
