@@ -18,10 +18,10 @@ from .staged import run_backward, run_forward
 NUMBERS = st.integers(0, 2**60)
 
 
-def case(number: int, smooth: bool):
+def case(number: int, smooth: bool, means: float = 0.0):
     """A cell, its forward call with all inputs, and its sizes."""
     rng = np.random.default_rng(number)
-    cell = make(rng, smooth)
+    cell = make(rng, smooth, means)
     T, N, I, H = (int(size) for size in rng.integers(1, 5, size=4))
     descriptor = cell.descriptor(
         reverse=bool(rng.integers(2)), bidirectional=bool(rng.integers(2)), training=True

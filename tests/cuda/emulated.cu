@@ -31,13 +31,13 @@ void multiply(const Arguments& a, const Operand& operand, const Unit& u, float2 
       const float* const weight = a.weight + (u.chain * kGates + gate) * kHidden * kHidden;
       const float* const x = &operand[((u.n * kChains + u.chain) * ins + in) * kHidden];
       for (int k = 0; k < kHidden; ++k)
-        sum += x[k] * (kBackward ? weight[k * kHidden + u.unit] : weight[u.unit * kHidden + k]);
+        sum += x[k] * (Phase<P>::is_mean ? 1.0f : kBackward ? weight[k * kHidden + u.unit] : weight[u.unit * kHidden + k]);
     }
     total[out] = {sum, NAN};
   }
 }
 template <int P>
-void work(const Arguments& a, std::vector<Unit>& units, Operand (&operands)[2], i64 index) {
+void work(const Arguments& a, std::vector<Unit>& units, Operand (&operands)[kPhases], i64 index) {
   constexpr int next = P == kLastPhase ? 0 : P + 1;
   const Operand given = operands[P];
   for (Unit& u : units) {
@@ -50,6 +50,12 @@ void work(const Arguments& a, std::vector<Unit>& units, Operand (&operands)[2], 
     const OneTurn<decltype(hand_on)> turn{{a, u.item, u.constants, u.state.data(), u.sums, hand_on}, u.state};
     Pass::template consume<P>(turn, index, Pass::Inputs(loaded), total);
   }
+  if constexpr (P < kLastPhase) work<P + 1>(a, units, operands, index);
+}
+template <int P = 0>
+void make(const Arguments& a, Operand (&operands)[kPhases]) {
+  operands[P].resize(a.N * kChains * Phase<P>::ins * kHidden);
+  if constexpr (P < kLastPhase) make<P + 1>(a, operands);
 }
 extern "C" void run(const i64* words) {
   Arguments a;
@@ -67,17 +73,14 @@ extern "C" void run(const i64* words) {
       units.push_back(u);
     }
   }
-  Operand operands[2] = {Operand(a.N * kChains * Phase<0>::ins * kHidden),
-                         Operand(a.N * kChains * Phase<kLastPhase>::ins * kHidden)};
+  Operand operands[kPhases];
+  make(a, operands);
   for (Unit& u : units) {
     auto hand_on = [&](const float2(&operand)[kWidest]) { publish<0>(operands[0], u, operand); };
     Pass::begin(
         OneTurn<decltype(hand_on)>{{a, u.item, u.constants, u.state.data(), u.sums, hand_on}, u.state});
   }
-  for (i64 index = 0; index < a.T; ++index) {
-    work<0>(a, units, operands, index);
-    if constexpr (kTwoPhases) work<kLastPhase>(a, units, operands, index);
-  }
+  for (i64 index = 0; index < a.T; ++index) work<0>(a, units, operands, index);
   for (const Unit& u : units)
     for (int q = 0; q < Sums::count; ++q)
       Sums::place(a, q, u.item.direction)[u.n * a.sum_stride + u.item.column] = u.sums.at(q).x;

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.cells.test_heads import drawn
 from tests.cells.test_made_up import backward_inputs, case, run
 from tests.cuda.emulated import COMPILER, emulate
 from zstate import cells, verify
@@ -93,9 +92,34 @@ def test_a_made_up_cell(number: int) -> None:
 
 
 @pytest.mark.usefixtures("emulated")
+def test_means_of_made_up_cells() -> None:
+    by_kernel = 0
+    for number in range(3000, 3012):
+        cell, descriptor, inputs, gradients = case(number, smooth=False, means=0.3)
+        forward, backward = operations_of(cell)
+        there = run(forward, inputs, descriptor)
+        given = backward_inputs(cell, inputs, there, gradients)
+        for operation, fed, wanted in (
+            (forward, inputs, there),
+            (backward, given, run(backward, given, descriptor)),
+        ):
+            tensors = tuple(fed.get(name) for name in operation.inputs)
+            layout = bind(operation, tensors, descriptor)
+            if cuda._by_torch(layout):
+                continue  # a mean beside a product
+            by_kernel += 1
+            found = call(operation, fed, descriptor)
+            assert isinstance(found, dict), found
+            close(found, wanted, 1e-3)
+    assert by_kernel >= 6
+
+
+@pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("number", range(6))
 def test_heads_of_any_cell(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With resets now and then, also of one unit each."""
+    from tests.cells.test_heads import drawn
+
     monkeypatch.setattr(engine, "dots", lambda a, b, stream: (a * b).sum(0))
     cell, inputs, options, heads, gradients = drawn(np.random.default_rng(number))
     forward, backward = operations_of(cell)
@@ -138,3 +162,27 @@ def test_names_that_mean_something_in_cpp() -> None:
     back = call(backward, given, descriptor)
     assert isinstance(back, dict), back
     close(back, run(backward, given, descriptor))
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("cell", [cells.layer_norm_lstm, cells.layer_norm_gru])
+def test_layer_norm(cell: Any) -> None:
+    """Means over the units of a row are phases of their own."""
+    rng = np.random.default_rng(3)
+    cell, (steps, batch, hidden) = cell.definition, (3, 2, 5)
+    forward, backward = operations_of(cell)
+    descriptor = CellDescriptor(training=True, reverse=True)
+    gates = len(cell.gates) * hidden
+    inputs: dict[str, Any] = {each.name: 1 + rng.normal(size=hidden) / 2 for each in cell.own}
+    inputs |= {state.initial: rng.normal(size=(batch, hidden)) for state in cell.states}
+    inputs["source"] = rng.normal(size=(steps, batch, gates))
+    inputs["recurrent_weight"] = rng.normal(size=(gates, hidden))
+    there = run(forward, inputs, descriptor)
+    found = call(forward, inputs, descriptor)
+    assert isinstance(found, dict), found
+    close(found, there)
+    outer = {state.gradient: rng.normal(size=(steps, batch, hidden)) for state in cell.states}
+    given = backward_inputs(cell, inputs, there, outer)
+    back = call(backward, given, descriptor)
+    assert isinstance(back, dict), back
+    close(back, run(backward, given, descriptor), 1e-3)

@@ -104,11 +104,12 @@ def forward_stages(trace: Trace, x_ahead: bool = False) -> ForwardStages:
         if each.op == "leaf":
             return each
         if each.op == "mean":
-            return means.leaf(each)
+            return means.leaf(each) if levels[each] == at or not x_ahead else None
         number = str(operands.index(each.args[0]))
         return book.leaf("product", number, each.detail) if levels[each] == at else None
 
-    cut = _Cut(levels.__getitem__, leaf, recompute_cheap=True, many=bool(means.all))
+    many = bool(means.all) and not x_ahead
+    cut = _Cut(levels.__getitem__, leaf, recompute_cheap=True, many=many)
     of_stage: list[dict[Label, Expression]] = [{} for _ in range(count)]
     for gate, each in zip(trace.gates, trace.saved, strict=True):
         of_stage[levels[each]]["saved", gate] = each
@@ -193,7 +194,7 @@ def backward_stages(
     trace, book = back.trace, back.trace.book
     gradients = _Gradients(trace, back, in_registers)
     count = gradients.stages
-    many = bool(gradients.means.all)
+    many = bool(gradients.means.all) and not in_registers
     cut = _Cut(gradients.level, gradients.leaf, recompute_cheap=False, many=many)
     if in_registers:
         cut.carry_leaves([*back.inputs.values(), *back.products.values()])
@@ -402,10 +403,8 @@ class _Gradients:
         # which needs it.
         outputs = [each for _, each in self.outputs()]
         depth = max((self._levels[each] for each in self._backs), default=0)
-        inside = [*outputs, *self.means.all]
+        inside = [*self.means.all] if in_registers else [*outputs, *self.means.all]
         self.stages = max([depth, *(self._levels[each] + 1 for each in inside), 1])
-        if in_registers:
-            self.stages = max(depth, 1)
 
     def level(self, each: Expression) -> int:
         return self._levels[each]
@@ -416,7 +415,8 @@ class _Gradients:
             number = str(self._operand_of(each))
             return self._book.leaf("back", number) if self._levels[each] == at else None
         if each.op == "mean":
-            return self.means.leaf(each) if at < self.stages else None
+            here = self._levels[each] == at if self._in_registers else at < self.stages
+            return self.means.leaf(each) if here else None
         if at == self.stages:
             return (
                 each if each.op == "leaf" and each.detail[0] in (*_AT_ANY_TIME, "before") else None

@@ -51,12 +51,15 @@ def refuses(layout: Layout) -> str | None:
 
 
 def _by_torch(layout: Layout) -> bool:
-    """Whether torch's operations compute such a call step by step: no kernel has means over the
-    units of a row."""
+    """Whether torch's operations compute such a call step by step: some means over the units of a
+    row are in no kernel."""
     own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
     if not layout.cell_kind.needed <= own:
         return False  # asked of without its parameters
-    return layout.cell_kind.forward(layout.descriptor, own, "mask" in layout.present).has_means
+    has_mask = "mask" in layout.present
+    if not layout.cell_kind.forward(layout.descriptor, own, has_mask).has_means:
+        return False
+    return layout.descriptor.heads > 1 or lacks(plain_options(layout)) is not None
 
 
 def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:

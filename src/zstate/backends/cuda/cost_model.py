@@ -167,7 +167,7 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
         cycles = max(cycles, deep * 66 // (1 if sums > 2 else 2 if sums == 2 else 4))
         operand = placement.rows * k_blocks * 64 / 1024
         pairs = placement.rows * placement.units // 2
-        from_l2 = deep - placement.held[k] - placement.stored[k]
+        from_l2 = 0 if phase.is_mean else deep - placement.held[k] - placement.stored[k]
         if not is_direct(scan, placement.rows, placement.warps_k):
             items = -(-pairs // placement.threads)  # of a thread, one after the other
             rounds = items * -(-min(warps, -(-pairs // 32)) // 4)

@@ -16,8 +16,7 @@ struct Exchange {
     return At<P>::operand + (static_cast<int>(index & 1) * kTiles + tile) * Here::tile_bytes;
   }
   static ZS_DEVICE char* in_l2(const Block& block, int tile, i64 index) {
-    char* region = block.a.exchange;
-    if constexpr (P == 1) region += block.a.T * block.groups * kTiles * Phase<0>::tile_bytes;
+    char* region = block.a.exchange + block.a.T * block.groups * kTiles * Before<P>::tiles;
     return region + ((index * block.groups + block.group) * kTiles + tile) * Here::tile_bytes;
   }
   static ZS_DEVICE u32 barrier(const Block& block, int tile, i64 index) {
@@ -132,6 +131,11 @@ struct Exchange {
   }
 };
 
+template <int P = 0>
+ZS_DEVICE void arm_all(const Block& block, int tile, int place) {
+  Exchange<P>::arm(block, tile, place);
+  if constexpr (P < kLastPhase) arm_all<P + 1>(block, tile, place);
+}
 // Before the first publish, and behind the last wait.
 ZS_DEVICE void open_exchange(const Block& block) {
 #if __CUDA_ARCH__ >= 900
@@ -142,10 +146,7 @@ ZS_DEVICE void open_exchange(const Block& block) {
     }
     __syncthreads();
     for (int k = 0; k < 2; ++k)
-      for (int tile = 0; tile < kTiles; ++tile) {
-        Exchange<0>::arm(block, tile, k);
-        if constexpr (kTwoPhases) Exchange<kLastPhase>::arm(block, tile, k);
-      }
+      for (int tile = 0; tile < kTiles; ++tile) arm_all(block, tile, k);
     cluster_barrier();
   }
 #endif

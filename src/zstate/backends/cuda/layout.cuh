@@ -3,7 +3,7 @@
 
 // Partial sums, one per warp over K. An odd multiple of 8 avoids bank conflicts; interleaved rows r and r + 8 are read
 // together, so these must not share banks either.
-constexpr int kSumStride = (larger_of(Phase<0>::outs, Phase<kLastPhase>::outs) * kUnits / 8 | 1) * 8;
+constexpr int kSumStride = (kWidestOut * kUnits / 8 | 1) * 8;
 constexpr int kSumShift = kInterleaved ? 16 : 0;
 constexpr int kSumSize = kRows * kSumStride + (kRowEights - 1) * kSumShift;  // floats per warp over K
 ZS_DEVICE int sum_row(int row) { return row * kSumStride + row / 8 * kSumShift; }
@@ -14,13 +14,11 @@ constexpr int kStateStride = kTiles * kRows * kUnits / 2;    // pairs
 constexpr int kAtState = aligned(kPhases * kTiles * 2 * 8);  // behind the barriers
 constexpr int kAtSums = kAtState + aligned(kStates * kStateStride * 8);
 constexpr int kAtOperands = kAtSums + aligned(kDirect ? 0 : 2 * kWarpsK * kSumSize * 4);
-constexpr int kOperandsEnd =
-    kAtOperands + Phase<0>::operand_bytes + (kTwoPhases ? Phase<kLastPhase>::operand_bytes : 0);
-constexpr int kAtWeights = aligned(kOperandsEnd);
-constexpr int kWeightsEnd = kAtWeights + Phase<0>::weight_bytes + (kTwoPhases ? Phase<kLastPhase>::weight_bytes : 0);
+constexpr int kAtWeights = aligned(kAtOperands + Before<kPhases>::operands);
+constexpr int kWeightsEnd = kAtWeights + Before<kPhases>::weights;
 static_assert(kMode == kSteps || kWeightsEnd == kShared, "the placement and the kernel disagree about shared memory");
 template <int P>
 struct At {
-  static constexpr int operand = kAtOperands + (P == 0 ? 0 : Phase<0>::operand_bytes);
-  static constexpr int weight = kAtWeights + (P == 0 ? 0 : Phase<0>::weight_bytes);
+  static constexpr int operand = kAtOperands + Before<P>::operands;
+  static constexpr int weight = kAtWeights + Before<P>::weights;
 };

@@ -192,6 +192,7 @@ ZS_DEVICE void put(unsigned short* to, float x) { *to = static_cast<unsigned sho
 // ---- the operand of the matrix product, as words
 
 constexpr int kPairWords = kIsHalf ? 1 : 2;
+constexpr u32 kOnes = kType == kBfloat16 ? 0x3f803f80u : kType == kFloat16 ? 0x3c003c00u : 0x3f800000u;  // of a weight
 
 ZS_DEVICE u32 operand_word(float x) {
   u32 word = __float_as_uint(x);

@@ -43,6 +43,7 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "Ins": [phase.ins for phase in phases],
         "Outs": [phase.outs for phase in phases],
         "IsFull": [int(phase.is_full) for phase in phases],
+        "IsMean": [int(phase.is_mean) for phase in phases],
         "Held": placement.held,
         "Stored": placement.stored,
     }

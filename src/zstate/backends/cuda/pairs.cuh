@@ -10,9 +10,12 @@ ZS_DEVICE float2 operator*(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; 
 ZS_DEVICE float2 operator/(float2 a, float2 b) { return {quotient(a.x, b.x), quotient(a.y, b.y)}; }
 ZS_DEVICE float2 operator-(float2 a) { return {-a.x, -a.y}; }
 
-// A condition for each of the two.
+// A condition for each of the two; kept for a later stage, it is 1 or 0.
 struct Both {
   bool x, y;
+  ZS_DEVICE Both(bool x, bool y) : x(x), y(y) {}
+  ZS_DEVICE Both(float2 kept) : x(kept.x > 0.0f), y(kept.y > 0.0f) {}
+  ZS_DEVICE operator float2() const { return {x ? 1.0f : 0.0f, y ? 1.0f : 0.0f}; }
 };
 ZS_DEVICE Both operator>(float2 a, float2 b) { return {a.x > b.x, a.y > b.y}; }
 ZS_DEVICE Both operator>=(float2 a, float2 b) { return {a.x >= b.x, a.y >= b.y}; }

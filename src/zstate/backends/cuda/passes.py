@@ -7,7 +7,7 @@ text, ``calls`` the products around it. Nothing else in this folder knows a cell
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -68,10 +68,12 @@ def training(cell: Cell, descriptor: Descriptor, backward: bool) -> Options:
 class Phase(NamedTuple):
     """One product of a step, of what goes in by what comes out.
 
-    ``gates[out][in]`` is the gate whose weight lies between them, -1: none does.
+    ``gates[out][in]`` is the gate whose weight lies between them, -1: none does. Sums over the
+    units of a row are products too, with a weight of ones that is nowhere stored.
     """
 
     gates: tuple[tuple[int, ...], ...]
+    is_mean: bool = False
 
     @property
     def ins(self) -> int:
@@ -127,29 +129,28 @@ class ForwardPass:
     stages: ForwardStages
 
     @cached_property
-    def ins(self) -> list[list[int]]:
-        """The operands of each phase."""
-        return [[each.operand for each in products] for products in self.stages.products]
-
-    @cached_property
-    def outs(self) -> list[list[tuple[int, str]]]:
-        """Operand and gate of what comes out of each phase."""
-        return [
-            [(each.operand, gate) for each in products for gate in each.gates]
-            for products in self.stages.products
-        ]
-
-    @cached_property
     def phases(self) -> tuple[Phase, ...]:
         place = self.options.cell.gates.index
-        return tuple(
-            Phase(tuple(tuple(place(g) if k == one else -1 for one in ins) for k, g in outs))
-            for ins, outs in zip(self.ins, self.outs, strict=True)
-        )
+        found = []
+        for at, products in enumerate(self.stages.products):
+            outs = [(each.operand, gate) for each in products for gate in each.gates]
+            ins = [each.operand for each in products]
+            gates = tuple(tuple(place(g) if k == one else -1 for one in ins) for k, g in outs)
+            found.append(_of_means(self.stages.means[at]) if not products else Phase(gates))
+        return tuple(found)
 
     def handed_on(self, phase: int) -> list[Label]:
         """The labels of what goes into a phase."""
-        return [("operand", str(k)) for k in self.ins[phase]]
+        operands: list[Label] = [("operand", str(e.operand)) for e in self.stages.products[phase]]
+        return operands + [("reduced", k) for k in _means(self.stages.means, phase)]
+
+    def given(self, stage: int) -> list[Leaf]:
+        """The leaves that come out of the phase before a stage."""
+        products = self.stages.products[stage]
+        found: list[Leaf] = [
+            ("product", str(e.operand), gate) for e in products for gate in e.gates
+        ]
+        return found + [("mean", k) for k in _means(self.stages.means, stage)]
 
     def wanted(self, stage: int) -> list[Label]:
         """What a stage has to compute of all that it could."""
@@ -159,7 +160,7 @@ class ForwardPass:
             label
             for label in self.stages.stages[stage].labels
             if label in kept
-            or label[0] in ("operand", "carried")
+            or label[0] in ("operand", "carried", "reduced")
             or (label[0] == "saved" and self.options.save_gates)
         ]
 
@@ -219,28 +220,22 @@ class BackwardPass:
     stages: BackwardStages
     products: tuple[tuple[str, int], ...]  # gates and operands whose products have a gradient
 
-    def _products(self, phase: int) -> Iterable[tuple[tuple[str, ...], int]]:
-        found = self.stages.products
-        return [(each.gates, each.operand) for each in found[(phase + 1) % len(found)]]
-
-    @cached_property
-    def ins(self) -> list[list[tuple[int, str]]]:
-        """Operand and gate of the gradients that go into each phase."""
-        count = len(self.stages.products)
-        return [[(k, g) for gates, k in self._products(p) for g in gates] for p in range(count)]
-
-    @cached_property
-    def outs(self) -> list[list[int]]:
-        """The operands whose gradients come out."""
-        return [[k for _, k in self._products(p)] for p in range(len(self.stages.products))]
+    def _behind(self, phase: int) -> int:
+        """The stage behind a phase."""
+        return (phase + 1) % len(self.stages.products)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         place = self.options.cell.gates.index
-        return tuple(
-            Phase(tuple(tuple(place(g) if k == one else -1 for k, g in ins) for one in outs))
-            for ins, outs in zip(self.ins, self.outs, strict=True)
-        )
+        found = []
+        for stage in map(self._behind, range(len(self.stages.products))):
+            products = self.stages.products[stage]
+            ins = [(each.operand, gate) for each in products for gate in each.gates]
+            gates = tuple(
+                tuple(place(g) if k == one.operand else -1 for k, g in ins) for one in products
+            )
+            found.append(_of_means(self.stages.means[stage]) if not products else Phase(gates))
+        return tuple(found)
 
     def gradient(self, operand: int, gate: str) -> Label:
         """The label of a product's gradient."""
@@ -249,7 +244,16 @@ class BackwardPass:
         return "product", str(operand), gate
 
     def handed_on(self, phase: int) -> list[Label]:
-        return [self.gradient(k, gate) for k, gate in self.ins[phase]]
+        """The labels of what goes into a phase."""
+        stage = self._behind(phase)
+        products = self.stages.products[stage]
+        gradients = [self.gradient(each.operand, gate) for each in products for gate in each.gates]
+        return gradients + [("reduced", k) for k in _means(self.stages.means, stage)]
+
+    def given(self, stage: int) -> list[Leaf]:
+        """The leaves that come out of the phase before a stage."""
+        found: list[Leaf] = [("back", str(each.operand)) for each in self.stages.products[stage]]
+        return found + [("mean", k) for k in _means(self.stages.means, stage)]
 
     def wanted(self, equations: Equations) -> list[Label]:
         """All that a stage computes, but gradients of initial states that nobody asked for."""
@@ -274,7 +278,8 @@ class BackwardPass:
         reads = {leaf for leaf in every if "mask" not in leaf[0] and "reset" not in leaf[0]}
         known = {leaf for leaf in reads if leaf[0] in ("own", "carried", "back")}
         states = _count(self.kept)
-        further = max(0, len(reads - known) - len(cell.gates) - 4) + max(0, states - 4)
+        # Of many values that are kept, a stage recalls a few.
+        further = max(0, len(reads - known) - len(cell.gates) - 4) + min(max(0, states - 4), 8)
         return Form(cell.name, True, len(cell.gates), self.phases, states, further)
 
     @cached_property
@@ -396,14 +401,28 @@ def lacks(options: Options) -> str | None:
     if len(cell.gates) > MOST_GATES:
         return f"cell {cell.short!r} has {len(cell.gates)} gates; the kernels have {MOST_GATES}"
     found = pass_of(options)
-    if not all(found.stages.products):
+    pairs = list(zip(found.stages.products, found.stages.means, strict=True))
+    if not found.stages.products[0]:
         return f"cell {cell.short!r} has no product with R to scan"
+    if any(bool(products) == bool(means) for products, means in pairs):
+        return f"cell {cell.short!r} takes means beside products with R"
     if isinstance(found, BackwardPass):
         gates = [gate for gate, _ in found.products]
         twice = next((gate for gate in gates if gates.count(gate) > 1), None)
         if twice is not None:
             return f"cell {cell.short!r} multiplies two values by R of gate {twice!r}"
     return None
+
+
+def _means(counts: tuple[int, ...], stage: int) -> list[str]:
+    """The numbers of the means that a stage begins with."""
+    first = sum(counts[:stage])
+    return [str(k) for k in range(first, first + counts[stage])]
+
+
+def _of_means(count: int) -> Phase:
+    every = range(count)
+    return Phase(tuple(tuple(0 if k == one else -1 for one in every) for k in every), True)
 
 
 def _own(options: Options) -> dict[str, bool]:

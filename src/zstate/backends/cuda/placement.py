@@ -191,7 +191,8 @@ def warp_parts(
 ) -> tuple[list[int], list[int]]:
     """K-blocks and column tiles of a warp, by phase."""
     gate_k = padded * scan.value_bytes // 64
-    deep = [-(-phase.ins * gate_k // warps_k) for phase in scan.phases]
+    # A weight of ones takes no room.
+    deep = [0 if each.is_mean else -(-each.ins * gate_k // warps_k) for each in scan.phases]
     wide = [units // 8 // warps_n * phase.outs for phase in scan.phases]
     return deep, wide
 

@@ -44,7 +44,9 @@ def _ranked(scan: Scan, chip: Chip, in_steps: bool) -> tuple[Placement, ...]:
     possible = _placements(scan, chip, False) or _placements(scan, chip, True)
     # What holds nothing in registers is never best, but may be all that fits.
     holding = [placement for placement in possible if any(placement.held) or scan.type == "float32"]
-    single = _single_steps(scan, chip) if in_steps and scan.type != "float32" else []
+    has_means = any(phase.is_mean for phase in scan.phases)
+    in_steps = in_steps and scan.type != "float32" and not has_means
+    single = _single_steps(scan, chip) if in_steps else []
     every = [*(holding or possible), *wide_placements(scan, chip), *row_placements(scan, chip)]
     every += single
     return tuple(sorted(every, key=lambda placement: _by_time(scan, placement)))

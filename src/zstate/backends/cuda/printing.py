@@ -330,9 +330,16 @@ class _Printer:
             return f"turn.constants.{field(*leaf)}"
         return _recalled(leaf) if leaf in self.found.kept else f"in.{field(*leaf)}"
 
+    def summed(self, stage: int, leaf: Leaf) -> str | None:
+        """What the phase before a stage gave, if the leaf is that."""
+        if leaf[0] not in ("product", "back", "mean"):
+            return None
+        given = f"sum[{self.found.given(stage).index(leaf)}]"
+        return f"({given} * splat(1.0f / kHidden))" if leaf[0] == "mean" else given
+
     def loaded(self, leaves: Iterable[Leaf]) -> list[Leaf]:
         """What of the leaves comes from memory, in a fixed order."""
-        here = ("own", "product", "back")
+        here = ("own", "product", "back", "mean")
         found = [each for each in leaves if each[0] not in here and each not in self.found.kept]
         return sorted(found, key=self._order)
 
@@ -379,9 +386,7 @@ class _Forward(_Printer):
         self.reads = [self.loaded(each.leaves()) for each in self.stages]
 
     def of_phase(self, phase: int, leaf: Leaf) -> str:
-        if leaf[0] == "product":
-            return f"sum[{self.found.outs[phase].index((int(leaf[1]), leaf[2]))}]"
-        return self.leaf(leaf)
+        return self.summed(phase, leaf) or self.leaf(leaf)
 
     def lines(self) -> list[str]:
         every = dict.fromkeys(leaf for reads in self.reads for leaf in reads)
@@ -516,10 +521,8 @@ class _Backward(_Printer):
     # ---- what stages read
 
     def of_stage(self, stage: int, leaf: Leaf) -> str:
-        if leaf[0] == "back":
-            outs = self.found.outs[stage - 1]  # of the last phase, for the first stage
-            return f"sum[{outs.index(int(leaf[1]))}]"
-        return "before_first" if leaf == self.unread else self.leaf(leaf)
+        own = "before_first" if leaf == self.unread else None
+        return own or self.summed(stage, leaf) or self.leaf(leaf)
 
     def at_begin(self, leaf: Leaf) -> str:
         if leaf[0] == "last":

@@ -8,9 +8,10 @@
 template <int P>
 struct Weight {
   using Here = Phase<P>;
-  float4 quads[Here::outs][Here::ins][kQuads];
+  float4 quads[Here::is_mean ? 1 : Here::outs][Here::ins][kQuads];
 
   ZS_DEVICE void load(const Arguments& a, int chain, int unit, int lane) {
+    if constexpr (Here::is_mean) return;
 #pragma unroll
     for (int out = 0; out < Here::outs; ++out)
 #pragma unroll
@@ -40,7 +41,7 @@ struct Weight {
 // Where the operand of a phase lies: the gates of a head, one after the other, for each head of the block.
 template <int P>
 ZS_DEVICE float* operand_of(char* shared, int place, int head) {
-  const int first = P == 0 ? 0 : kPack * Phase<0>::ins * kPadded;
+  constexpr int first = kPack * Before<P>::ins * kPadded;
   return reinterpret_cast<float*>(shared) + place * kOperand + first + head * Phase<P>::ins * kPadded;
 }
 // Threads beyond the last head of a block read the first one's.
@@ -60,6 +61,11 @@ ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane,
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       const float4 x = reinterpret_cast<const float4*>(operand)[in * kPadded / 4 + q * kLanes + lane];
+      if constexpr (Here::is_mean) {
+        sum[in][0] += x.x + x.y;
+        sum[in][1] += x.z + x.w;
+        continue;
+      }
 #pragma unroll
       for (int out = 0; out < Here::outs; ++out) {
         const float4 w = weight.quads[out][in][q];
@@ -111,25 +117,40 @@ ZS_DEVICE void work(const Block& block, const Item& item, const Weight<P>& weigh
   Pass::template fetch<P>(block.a, item, min(index + kAhead, block.a.T - 1), loaded);
 }
 
+// The weights of a phase and of those behind it, and what these have loaded.
+template <int P>
+struct Phases {
+  Weight<P> weight;
+  Pass::Loaded loaded[kAhead];
+  Phases<P + 1> others;
+
+  ZS_DEVICE void load(const Arguments& a, const Item& item, int lane) {
+    weight.load(a, item.chain, item.unit, lane);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) Pass::template fetch<P>(a, item, min(static_cast<i64>(k), a.T - 1), loaded[k]);
+    others.load(a, item, lane);
+  }
+  ZS_DEVICE void work_on(const Block& block, const Item& item, Carried& carried, i64 index, int k) {
+    work<P>(block, item, weight, carried, index, k % 2, loaded[k]);
+    others.work_on(block, item, carried, index, k);
+  }
+};
+template <>
+struct Phases<kPhases> {
+  ZS_DEVICE void load(const Arguments&, const Item&, int) {}
+  ZS_DEVICE void work_on(const Block&, const Item&, Carried&, i64, int) {}
+};
+
 extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char shared[];
   const Block block(a, shared);
   const int lane = block.thread % kLanes;
   const Item item = block.item(0, 0);
-  Weight<0> first;
-  Weight<kLastPhase> last;  // where there are two phases
-  first.load(a, item.chain, item.unit, lane);
-  if constexpr (kTwoPhases) last.load(a, item.chain, item.unit, lane);
+  Phases<0> phases;
+  phases.load(a, item, lane);
 
   Carried carried;
   carried.constants.load(a, item);
-  Pass::Loaded loaded[kPhases][kAhead];
-#pragma unroll
-  for (int k = 0; k < kAhead; ++k) {
-    const i64 index = min(static_cast<i64>(k), a.T - 1);
-    Pass::template fetch<0>(a, item, index, loaded[0][k]);
-    if constexpr (kTwoPhases) Pass::template fetch<kLastPhase>(a, item, index, loaded[kLastPhase][k]);
-  }
   for (int k = block.thread; k < 2 * kOperand; k += kThreads) operand_of<0>(shared, 0, 0)[k] = 0.0f;
   block_barrier();
   auto hand_on = [&](const float2(&operand)[kWidest]) { publish<0>(block, item, 0, operand); };
@@ -139,8 +160,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __g
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       if (index + k >= a.T) break;
-      work<0>(block, item, first, carried, index + k, k % 2, loaded[0][k]);
-      if constexpr (kTwoPhases) work<kLastPhase>(block, item, last, carried, index + k, k % 2, loaded[kLastPhase][k]);
+      phases.work_on(block, item, carried, index + k, k);
     }
   const Sums sums[1] = {carried.sums};
   store_sums(block, sums);

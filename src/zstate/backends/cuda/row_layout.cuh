@@ -8,5 +8,5 @@ static_assert(kQuads * 4 * kLanes == kPadded && kAhead % 2 == 0, "whole vectors;
 
 // What a unit keeps from step to step is in registers, and shared memory has operands only.
 constexpr int kStateStride = 1, kAtState = 0, kAtSums = 0;
-constexpr int kOperand = kPack * kPadded * (Phase<0>::ins + (kTwoPhases ? Phase<kLastPhase>::ins : 0));  // floats
+constexpr int kOperand = kPack * kPadded * Before<kPhases>::ins;  // floats
 static_assert(2 * kOperand * 4 == kShared, "the placement and the kernel disagree about shared memory");

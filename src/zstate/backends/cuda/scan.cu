@@ -61,13 +61,34 @@ ZS_DEVICE void work(const Block& block, const Weight<P>& weight, Carried& carrie
   look_ahead(block, tile + 1 < kTiles ? tile + 1 : 0, tile + 1 < kTiles ? index : index + 1, carried.ahead);
 }
 
+// The weights of a phase and of those behind it.
+template <int P>
+struct Weights {
+  Weight<P> own;
+  Weights<P + 1> others;
+  ZS_DEVICE void load(const Block& block) {
+    own.load(block);
+    others.load(block);
+  }
+};
+template <>
+struct Weights<kPhases> {
+  ZS_DEVICE void load(const Block&) {}
+};
+
+// A phase of one step of all tiles, and those behind it.
+template <int P>
+ZS_DEVICE void work_on(const Block& block, const Weights<P>& weights, Carried& carried, i64 index) {
+#pragma unroll 1
+  for (int tile = 0; tile < kTiles; ++tile) work<P>(block, weights.own, carried, tile, index);
+  if constexpr (P < kLastPhase) work_on<P + 1>(block, weights.others, carried, index);
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) char shared[];
   const Block block(a, shared);
-  Weight<0> first;
-  Weight<kLastPhase> last;  // where there are two phases
-  first.load(block);
-  if constexpr (kTwoPhases) last.load(block);
+  Weights<0> weights;
+  weights.load(block);
   open_exchange(block);
 
   Carried carried;
@@ -80,14 +101,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident) scan(const __g
   for (int tile = 0; tile < kTiles; ++tile) begin(block, carried, tile);
   look_ahead(block, 0, 0, carried.ahead);
 #pragma unroll 1
-  for (i64 index = 0; index < a.T; ++index) {
-#pragma unroll 1
-    for (int tile = 0; tile < kTiles; ++tile) work<0>(block, first, carried, tile, index);
-    if constexpr (kTwoPhases) {
-#pragma unroll 1
-      for (int tile = 0; tile < kTiles; ++tile) work<kLastPhase>(block, last, carried, tile, index);
-    }
-  }
+  for (i64 index = 0; index < a.T; ++index) work_on<0>(block, weights, carried, index);
   store_sums(block, carried.sums);
   close_exchange();
 }

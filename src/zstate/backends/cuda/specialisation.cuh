@@ -7,7 +7,6 @@
 // slot_of<P>(out, in) says where the gate whose weight lies between the two is along the gate axis, -1: there is none.
 #pragma once
 
-constexpr bool kTwoPhases = kPhases == 2;
 constexpr int kLastPhase = kPhases - 1;
 
 // Units of the layer, in heads of kHidden. A head of one direction is a chain: nothing passes from one to another.
@@ -33,6 +32,7 @@ template <int P>
 struct Phase {
   static constexpr int ins = kIns[P], outs = kOuts[P];
   static constexpr bool is_full = kIsFull[P];  // there is a gate between all that goes in and all that comes out
+  static constexpr bool is_mean = kIsMean[P];  // its weight is ones
   static constexpr int k_blocks = ins * kGateBlocks;
   static constexpr int warp_blocks = (k_blocks + kWarpsK - 1) / kWarpsK;     // k-blocks per warp
   static constexpr int held = kHeld[P], stored = kStored[P];                 // of these, in registers, in shared memory
@@ -47,9 +47,26 @@ struct Phase {
   static constexpr int weight_bytes = kWarpsK * kWarpsN * stored * columns * 512;
 };
 
-constexpr int larger_of(int a, int b) { return a > b ? a : b; }
-constexpr int kWidest =
-    larger_of(larger_of(Phase<0>::ins, Phase<0>::outs), larger_of(Phase<kLastPhase>::ins, Phase<kLastPhase>::outs));
+// What the phases before one take.
+template <int P>
+struct Before {
+  using One = Phase<P - 1>;
+  static constexpr int ins = Before<P - 1>::ins + One::ins, operands = Before<P - 1>::operands + One::operand_bytes;
+  static constexpr int weights = Before<P - 1>::weights + One::weight_bytes;
+  static constexpr int tiles = Before<P - 1>::tiles + One::tile_bytes;
+};
+template <>
+struct Before<0> {
+  static constexpr int ins = 0, operands = 0, weights = 0, tiles = 0;
+};
+
+constexpr int most_of(const int (&counts)[kPhases]) {
+  int most = 0;
+  for (int count : counts) most = count > most ? count : most;
+  return most;
+}
+constexpr int kWidestIn = most_of(kIns), kWidestOut = most_of(kOuts);
+constexpr int kWidest = kWidestIn > kWidestOut ? kWidestIn : kWidestOut;
 
 // The sums of a single tile group are the gradients themselves; those of several are added up afterwards, as are those
 // that grow from launch to launch.

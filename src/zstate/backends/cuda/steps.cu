@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident) begin(const __
 }
 // The first of two phases.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident) first_phase(const __grid_constant__ Arguments a) {
-  if constexpr (kTwoPhases) step<0>(a);
+  if constexpr (kPhases == 2) step<0>(a);
 }
 // The only phase, or the second.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident) last_phase(const __grid_constant__ Arguments a) {
