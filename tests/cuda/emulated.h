@@ -46,6 +46,7 @@ inline float __uint_as_float(u32 bits) {
 constexpr float kLog2e = 1.4426950408889634f;
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log_fast(float x) { return std::log(x); }
+inline float root(float x) { return std::sqrt(x); }
 inline float quotient(float a, float b) { return a / b; }
 
 struct Real {

@@ -42,6 +42,12 @@ ZS_DEVICE float log_fast(float x) {
   asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return 0.69314718f * y;
 }
+ZS_DEVICE float root(float x) {
+  if constexpr (kType == kFloat32) return ::sqrtf(x);
+  float y;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));  // within one unit
+  return y;
+}
 ZS_DEVICE float quotient(float a, float b) {
   if constexpr (kType == kFloat32) return a / b;
   float y;

@@ -66,7 +66,7 @@ ZS_DEVICE float2 slope_log_sigmoid(float2 y) {
 }
 ZS_DEVICE float2 exp(float2 x) { return {exp_of(x.x), exp_of(x.y)}; }
 ZS_DEVICE float2 log(float2 x) { return {::logf(x.x), ::logf(x.y)}; }
-ZS_DEVICE float2 sqrt(float2 x) { return {::sqrtf(x.x), ::sqrtf(x.y)}; }
+ZS_DEVICE float2 sqrt(float2 x) { return {root(x.x), root(x.y)}; }
 ZS_DEVICE float2 abs(float2 x) { return {::fabsf(x.x), ::fabsf(x.y)}; }
 // NaN stays NaN, whichever of the two it is.
 ZS_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; }
