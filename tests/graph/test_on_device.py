@@ -80,6 +80,7 @@ def test_training_gives_the_losses_and_weights_of_numpy(
     if kernels is not None:  # once per run, not once per parameter
         for name in ("adam", "squares", "store", "cross_entropy", "cross_entropy_gradient"):
             assert kernels.called.count(name) == 6, name
+        assert kernels.called.count("narrow") == (0 if kind == "float32" else 6)
 
 
 def counter(kernels: Any) -> tuple[zs.Graph, Any, Any]:

@@ -16,7 +16,15 @@ from ...types import Array, float_dtype
 from ..ops import VARIABLE
 from ..ops.base import known
 from ..tensor import Node, Store, Tensor
-from .groups import Adam, Unit, adam_groups, dead_after, with_squares
+from .groups import (
+    Adam,
+    Unit,
+    adam_groups,
+    dead_after,
+    together,
+    with_squares,
+    without_unread_casts,
+)
 from .namespace import DeviceNamespace, HostNeededError, Kernels
 
 if TYPE_CHECKING:
@@ -77,6 +85,8 @@ class Live:
         ordered = list(units.values())
         if kernels is not None:
             ordered = with_squares(program.nodes, units, kept, kernels.squares)
+            ordered = without_unread_casts(ordered, kept)
+            ordered = together(ordered, kernels.narrow)
         ends = dead_after(ordered, kept)
         self._units = list(zip(ordered, ends, strict=True))
 
