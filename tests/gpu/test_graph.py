@@ -380,6 +380,23 @@ def test_narrow(kind: str) -> None:
         torch.testing.assert_close(one, expected, rtol=0, atol=0, equal_nan=True)
 
 
+def test_scalars() -> None:
+    special = [1.5, -2.25, 0.1, 0.0, float("nan"), float("inf"), 3e-39]
+    inputs = [torch.tensor(x, device=CUDA) for x in special]
+    functions: list[Any] = [torch.add, torch.sub, torch.mul, torch.div, torch.minimum]
+    functions += [torch.maximum, lambda a, _: a.sqrt()]
+    rng = np.random.default_rng(4)
+    steps, values = [], list(inputs)
+    for k in range(48):
+        a, b = (int(x) for x in rng.integers(0, len(values), 2))
+        steps.append((k % 7, a, b))
+        values.append(functions[k % 7](values[a], values[b]))
+    found = graph_kernels(0).scalars(inputs, steps)
+    expected = torch.stack(values[len(inputs) :])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert bool(found.isfinite().any())
+
+
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_products_in_16_bits_are_rounded_once(kind: str) -> None:
     rng = np.random.default_rng(2)

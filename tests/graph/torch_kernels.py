@@ -42,6 +42,17 @@ class TorchKernels:
         self.called.append("narrow")
         return [each.to(getattr(torch, dtype)) for each in tensors]
 
+    def scalars(self, inputs: Sequence[Tensor], steps: Sequence[tuple[int, int, int]]) -> Tensor:
+        self.called.append("scalars")
+        functions: list[Any] = [
+            *(torch.add, torch.sub, torch.mul, torch.div, torch.minimum, torch.maximum),
+            lambda a, _: a.sqrt(),
+        ]
+        values = [each.reshape(()) for each in inputs]
+        for operation, a, b in steps:
+            values.append(functions[operation](values[a], values[b]))
+        return torch.stack(values[len(inputs) :])
+
     def store(self, pairs: Sequence[tuple[Tensor, Tensor]], withheld: Tensor) -> None:
         self.called.append("store")
         for to, value in pairs:

@@ -313,6 +313,50 @@ ZS_KERNEL narrow(const Narrow all) {
     narrow_part<kFloat16>(t);
 }
 
+// ---- arithmetic on single numbers ----
+
+enum { kAdd, kSubtract, kMultiply, kDivide, kMinimum, kMaximum, kRoot };
+
+struct Scalars {
+  i64 inputs, steps;
+  float* results;                   // of every step
+  const float* from[kMostNumbers];  // the inputs
+  i64 codes[kMostSteps];            // the operation, and the places of its operands from bits 8 and 24
+};
+
+__device__ float combined(int operation, float a, float b) {
+  switch (operation) {
+    case kAdd:
+      return a + b;
+    case kSubtract:
+      return a - b;
+    case kMultiply:
+      return a * b;
+    case kDivide:
+      return a / b;
+    case kMinimum:
+      return a != a || a < b ? a : b;
+    case kMaximum:
+      return a != a || a > b ? a : b;
+    default:
+      return sqrtf(a);
+  }
+}
+
+// One thread computes; all of a warp fetch, so that the inputs' latencies overlap.
+ZS_KERNEL scalars(const Scalars all) {
+  __shared__ float values[kMostNumbers + kMostSteps];
+  for (i64 k = threadIdx.x; k < all.inputs; k += kThreads) values[k] = *all.from[k];
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (i64 k = 0; k < all.steps; ++k) {
+    const i64 code = all.codes[k];
+    const float found = combined(code & 0xff, values[code >> 8 & 0xffff], values[code >> 24]);
+    values[all.inputs + k] = found;
+    all.results[k] = found;
+  }
+}
+
 // ---- indices ----
 
 struct Within {

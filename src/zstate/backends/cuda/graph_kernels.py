@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 
+from ...graph.on_device.scalars import MOST_INPUTS, MOST_STEPS
 from .compiler import machine_code, source
 from .launch import Launch, architecture, chip_of, enter, loaded
 from .prepared import current_stream
@@ -29,13 +30,14 @@ _TABLE_BYTES = 200 << 10  # of shared memory, for the rows of a table
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NAMES = (
     *("adam", "squares", "squares_end", "entropy", "entropy_gradient", "add_rows", "within"),
-    *("narrow", "store"),
+    *("narrow", "scalars", "store"),
 )
 
 
 def text() -> str:
     """The whole text that NVRTC compiles."""
     numbers = {"Threads": THREADS, "Chunk": _CHUNK, "StoreChunk": _STORE_CHUNK}
+    numbers |= {"MostNumbers": MOST_INPUTS, "MostSteps": MOST_STEPS}
     numbers |= {f"Most{name}": most for name, most in _MOST.items()}
     return source(
         "".join(f"constexpr int k{n} = {v};\n" for n, v in numbers.items()), ("graph.cu",)
@@ -99,6 +101,17 @@ class GraphKernels:
                 words += [value.data_ptr(), to.data_ptr(), to.numel(), blocks]
                 blocks += -(-to.numel() // _CHUNK)
             self._launch("narrow", blocks, words, "Narrow")
+        return found
+
+    def scalars(self, inputs: Sequence[Tensor], steps: Sequence[tuple[int, int, int]]) -> Tensor:
+        """The results [steps] of arithmetic on single numbers, float32: each step is an operation
+        and its operands, by their places among the inputs and the steps before."""
+        found = inputs[0].new_empty(len(steps))
+        addresses = [each.data_ptr() for each in inputs]
+        addresses += [0] * (MOST_INPUTS - len(inputs))
+        codes = [operation | a << 8 | b << 24 for operation, a, b in steps]
+        words = [len(inputs), len(steps), found.data_ptr(), *addresses, *codes]
+        self._launch("scalars", 1, words + [0] * (MOST_STEPS - len(steps)))
         return found
 
     def store(self, pairs: Sequence[tuple[Tensor, Tensor]], withheld: Tensor) -> None:

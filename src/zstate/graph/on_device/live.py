@@ -26,6 +26,7 @@ from .groups import (
     without_unread_casts,
 )
 from .namespace import DeviceNamespace, HostNeededError, Kernels
+from .scalars import with_scalars
 
 if TYPE_CHECKING:
     from ..executable import Executable
@@ -87,6 +88,7 @@ class Live:
             ordered = with_squares(program.nodes, units, kept, kernels.squares)
             ordered = without_unread_casts(ordered, kept)
             ordered = together(ordered, kernels.narrow)
+            ordered = with_scalars(ordered, kernels.scalars)
         ends = dead_after(ordered, kept)
         self._units = list(zip(ordered, ends, strict=True))
 
