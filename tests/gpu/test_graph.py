@@ -369,6 +369,21 @@ def test_squares() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(8192, 1024, 103), (8192, 103, 1024)])
+def test_large_products_of_odd_sizes(kind: str, rows: int, inner: int, columns: int) -> None:
+    g = zs.Graph()
+    stored = [numbers(*size).to(getattr(torch, kind)) for size in ((rows, inner), (inner, columns))]
+    a, b = (g.placeholder(shape=tuple(x.shape), dtype=kind) for x in stored)
+    program = g.compile({x: (x.shape, kind) for x in (a, b)}, [a @ b], device="cuda")
+    exact = stored[0].double() @ stored[1].double()
+    for _ in range(3):
+        found = program.run(stored)[0]
+        # Parts of a sum may be stored in 16 bits, as torch's settings allow.
+        bound = 2 * torch.finfo(found.dtype).eps * exact.abs().clamp(min=32)
+        assert bool(((found.double() - exact).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_narrow(kind: str) -> None:
     special = [0.0, -0.0, 1e-30, 1e-7, 65519.0, 65520.0, 3.39e38, float("inf"), -float("inf")]
     special += [1 + 2**-9, 1 + 3 * 2**-9, 1 + 2**-12, 1 + 3 * 2**-12, 2**-25, float("nan")]

@@ -16,7 +16,7 @@ import zstate as zs
 from tests.graph.torch_kernels import TorchKernels
 from zstate.graph import on_device
 from zstate.graph.compiling import compile_graph
-from zstate.graph.on_device import DeviceExecutable
+from zstate.graph.on_device import DeviceExecutable, namespace
 from zstate.train.model import Model, Settings
 
 CPU = torch.device("cpu")
@@ -276,6 +276,22 @@ def test_a_graph_with_sums_of_squares_that_wait_for_each_other(kernels: Any) -> 
     program = on_cpu(g, {x: ((3,), "float32")}, [first, second], kernels=kernels)
     first_value, second_value = program.run([np.array([1, 2, 2], np.float32)])
     assert first_value == 9 and second_value == 729
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(9, 16, 13), (9, 13, 16), (5, 3, 1)])
+def test_padded_products_are_the_same(
+    rows: int, inner: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(8)
+    monkeypatch.setattr(namespace, "_LARGE_PRODUCT", 0)
+    # Whole numbers below 256, and their products and sums: exact in bfloat16.
+    values = [rng.integers(-1, 2, s).astype(np.float32) for s in ((rows, inner), (inner, columns))]
+    g = zs.Graph()
+    a, b = (g.cast(g.constant(value), "bfloat16") for value in values)
+    turned = g.transpose(g.transpose(b, [1, 0]) @ g.transpose(a, [1, 0]), [1, 0])
+    for found in on_cpu(g, {}, [a @ b, turned]).run([]):
+        assert found.is_contiguous()
+        np.testing.assert_array_equal(found.float().numpy(), values[0] @ values[1])
 
 
 def test_many_numbers_take_few_launches() -> None:
