@@ -14,90 +14,36 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 import zstate as zs
+from zstate.bench import training
 from zstate.train import Run, Settings, default_text
 
-# torch's gate order in zstate's: r, z, n for z, r, o.
-_ORDER = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn": (0,)}
-_LAYERS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}
 _PAUSE = 0.1  # until the threads of the one before have stopped spinning
-
-
-class TorchModel(torch.nn.Module):
-    """The model of a run in torch.nn, with its weights as they are now.
-
-    torch adds two biases where zstate has one; the second stays zero.
-    """
-
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        s, characters = run.settings, len(run.corpus.alphabet)
-        self.embedding = torch.nn.Embedding(characters, s.embedding)
-        self.layer = _LAYERS[s.cell](s.embedding, s.hidden, s.layers)
-        self.projection = torch.nn.Linear(s.hidden, characters)
-        values = {n: torch.tensor(a) for n, a in run.model.graph.variables().items()}
-
-        def ordered(tensor: torch.Tensor) -> torch.Tensor:
-            order = _ORDER[s.cell]
-            gates = tensor.reshape(len(order), s.hidden, *tensor.shape[1:])
-            return gates[list(order)].reshape(tensor.shape)
-
-        with torch.no_grad():
-            self.embedding.weight.copy_(values["embedding"])
-            for k in range(s.layers):
-                ours = f"layer{k}."
-                for name, theirs in (
-                    ("input_weight", "weight_ih"),
-                    ("recurrent_weight", "weight_hh"),
-                    ("bias", "bias_ih"),
-                ):
-                    getattr(self.layer, f"{theirs}_l{k}").copy_(ordered(values[ours + name]))
-                getattr(self.layer, f"bias_hh_l{k}").zero_().requires_grad_(False)
-            self.projection.weight.copy_(values["projection"].T)
-            self.projection.bias.copy_(values["projection_bias"])
-
-    def forward(self, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
-        h, state = self.layer(self.embedding(tokens), state)
-        return self.projection(h), state
 
 
 class TorchTrainer:
     """The training loop of a run in torch."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.model, self.state, self.step = run, TorchModel(run), None, 0
-        self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.Adam(self.trained, betas=(0.9, 0.99), eps=1e-8)
+        self.run, self.step = run, 0
+        self.device = torch.device("cpu")
+        self.steps = training.TorchSteps(run, self.device, "eager")
 
     def advance(self) -> float:
-        s = self.run.settings
-        tokens, targets = (torch.from_numpy(a).long() for a in self.run.windows[self.step])
-        if self.step % self.run.windows.count == 0:
-            self.state = None
-        for group in self.optimizer.param_groups:
-            group["lr"] = s.rate(self.step)
-        logits, state = self.model(tokens, self.state)
-        is_pair = isinstance(state, tuple)
-        self.state = tuple(p.detach() for p in state) if is_pair else state.detach()
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.trained, s.clip)
-        self.optimizer.step()
+        batch = training.batch_of(self.run, self.step, self.device)
         self.step += 1
-        return loss.item()
+        return float(self.steps(batch))
 
     @torch.no_grad()
     def validate(self) -> float:
-        state, total, windows = None, 0.0, self.run.valid_windows
+        total, windows, state = 0.0, self.run.valid_windows, None
         for k in range(windows.count):
             tokens, targets = (torch.from_numpy(a).long() for a in windows[k])
-            logits, state = self.model(tokens, state)
+            logits, state = self.steps.model(tokens, state)
             total += torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1), targets.flatten()
             ).item()

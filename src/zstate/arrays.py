@@ -46,6 +46,10 @@ class Namespace(Protocol):
         of the steps' results [T,…].
         """
 
+    @property
+    def adds_widely(self) -> bool:
+        """Whether a product of 16-bit matrices is added up in float32 without casting these."""
+
     def fused(self, name: str, *values: Any) -> Any:
         """The result of a row that this library computes in one pass, by the names and forms of
         csrc/python/graph_arrays.h; None: compose it of array functions."""
@@ -93,6 +97,7 @@ def _at(inputs: Any, t: int) -> Any:
 class NumPyNamespace(_AtOnce):
     """NumPy, versions 1.25 and later, under the array API's names."""
 
+    adds_widely = False
     concat = staticmethod(np.concatenate)
     fused = staticmethod(fused)
     matmul = staticmethod(product)
@@ -184,6 +189,8 @@ class NumPyNamespace(_AtOnce):
 
 class TorchNamespace(_AtOnce):
     """torch on one device, under the array API's names."""
+
+    adds_widely = False
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch, self.device = torch, device

@@ -468,6 +468,30 @@ def test_training_is_timed_beside_torch(
     assert ours == pytest.approx(theirs, abs=2e-3) and ours > 3
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_both_sides_of_the_training_contest_are_the_same_training(
+    cell: str, layers: int, tmp_path: Path
+) -> None:
+    """Weights, windows, carried states, rates, clipping and Adam with its epsilon: over 50 steps
+    only rounding may differ. Gradients of 1e-6 make the epsilon count."""
+    import torch
+
+    from zstate.bench import training
+    from zstate.train import Settings
+
+    settings = Settings(
+        cell=cell, layers=layers, hidden=48, embedding=16, window=32, batch=8,
+        learning_rate=3e-3, clip=1e-3, total=50,
+    )  # fmt: skip
+    run = training.run_of(settings, None, tmp_path / "run")
+    device = torch.device("cpu")
+    sides = training.OurSteps(run), training.TorchSteps(run, device, "eager")
+    losses = np.array([[float(s(b)) for s in sides] for b in training.batches(run, device, 50)])
+    assert losses[-1, 0] < 0.8 * losses[0, 0]
+    np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("option", "message"), [(["--types", "tf32"], "--types: expected"), (["--only", "x"], "--only")]
 )

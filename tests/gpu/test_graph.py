@@ -16,6 +16,7 @@ from zstate.train.model import Model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 CUDA = torch.device("cuda", 0)
+KINDS = (torch.float32, torch.bfloat16, torch.float16)
 CHARACTERS = 11
 SMALL = Settings(hidden=40, embedding=12, window=20, batch=6, layers=2, learning_rate=0.02)
 
@@ -324,6 +325,7 @@ def test_adam() -> None:
             rate, beta1, beta2, epsilon, power1, power2, scale = (x.double() for x in values)
             for k, size in enumerate(sizes):
                 p, m, g = (numbers(size, seed=5 * k + j) for j in range(3))
+                g = g.to(KINDS[k % 3])
                 v, most = (numbers(size, seed=5 * k + j).square() for j in (3, 4))
                 tensors.append((p, m, v, most if has_largest else None, g))
                 p2, m2, v2, most2, g2 = (t.double().clone() for t in (p, m, v, most, g))
@@ -355,11 +357,75 @@ def test_a_withheld_step_changes_nothing() -> None:
 
 
 def test_squares() -> None:
-    tensors = [numbers(size, seed=size) for size in (1, 31, 4096, 4100, 3_000_001, *[9] * 120)]
+    sizes = (1, 31, 4096, 4100, 3_000_001, *[9] * 120)
+    tensors = [numbers(size, seed=size).to(KINDS[k % 3]) for k, size in enumerate(sizes)]
     found = graph_kernels(0).squares(tensors)
     expected = torch.stack([each.double().square().sum() for each in tensors])
     torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=0)
     assert torch.equal(found, graph_kernels(0).squares(tensors))
+    # The sum does not depend on what it is stored in.
+    same = [each.float() for each in tensors]
+    assert torch.equal(found, graph_kernels(0).squares(same))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(8192, 1024, 103), (8192, 103, 1024)])
+def test_large_products_of_odd_sizes(kind: str, rows: int, inner: int, columns: int) -> None:
+    g = zs.Graph()
+    stored = [numbers(*size).to(getattr(torch, kind)) for size in ((rows, inner), (inner, columns))]
+    a, b = (g.placeholder(shape=tuple(x.shape), dtype=kind) for x in stored)
+    program = g.compile({x: (x.shape, kind) for x in (a, b)}, [a @ b], device="cuda")
+    exact = stored[0].double() @ stored[1].double()
+    for _ in range(3):
+        found = program.run(stored)[0]
+        # Parts of a sum may be stored in 16 bits, as torch's settings allow.
+        bound = 2 * torch.finfo(found.dtype).eps * exact.abs().clamp(min=32)
+        assert bool(((found.double() - exact).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_narrow(kind: str) -> None:
+    special = [0.0, -0.0, 1e-30, 1e-7, 65519.0, 65520.0, 3.39e38, float("inf"), -float("inf")]
+    special += [1 + 2**-9, 1 + 3 * 2**-9, 1 + 2**-12, 1 + 3 * 2**-12, 2**-25, float("nan")]
+    tensors = [numbers(size, seed=size) for size in (1, 4096, 100_003, *[5] * 200)]
+    tensors += [torch.tensor(special, device=CUDA), numbers(3, 5).mul(1e4)]
+    found = graph_kernels(0).narrow(tensors, kind)
+    for one, value in zip(found, tensors, strict=True):
+        expected = value.to(getattr(torch, kind))
+        torch.testing.assert_close(one, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_scalars() -> None:
+    special = [1.5, -2.25, 0.1, 0.0, float("nan"), float("inf"), 3e-39]
+    inputs = [torch.tensor(x, device=CUDA) for x in special]
+    functions: list[Any] = [torch.add, torch.sub, torch.mul, torch.div, torch.minimum]
+    functions += [torch.maximum, lambda a, _: a.sqrt()]
+    rng = np.random.default_rng(4)
+    steps, values = [], list(inputs)
+    for k in range(48):
+        a, b = (int(x) for x in rng.integers(0, len(values), 2))
+        steps.append((k % 7, a, b))
+        values.append(functions[k % 7](values[a], values[b]))
+    found = graph_kernels(0).scalars(inputs, steps)
+    expected = torch.stack(values[len(inputs) :])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert bool(found.isfinite().any())
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_products_in_16_bits_are_rounded_once(kind: str) -> None:
+    rng = np.random.default_rng(2)
+    values = [rng.normal(size=s).astype(np.float32) for s in ((300, 70), (70, 90))]
+    g = zs.Graph()
+    a, b = (g.cast(g.variable(v, name=n), kind) for v, n in zip(values, "ab", strict=True))
+    program = g.compile({}, [a @ b], device="cuda")
+    stored = [torch.tensor(v, device=CUDA).to(getattr(torch, kind)) for v in values]
+    exact = stored[0].double() @ stored[1].double()
+    for _ in range(3):
+        found = program.run([])[0]
+        unit = torch.finfo(found.dtype).eps / 2
+        assert found.dtype == stored[0].dtype
+        assert bool(((found.double() - exact).abs() <= 1.01 * unit * exact.abs() + 2e-5).all())
 
 
 @pytest.mark.parametrize(("rows", "classes"), [(1, 1), (7, 3), (1000, 96), (33, 5000)])

@@ -16,7 +16,7 @@ import zstate as zs
 from tests.graph.torch_kernels import TorchKernels
 from zstate.graph import on_device
 from zstate.graph.compiling import compile_graph
-from zstate.graph.on_device import DeviceExecutable
+from zstate.graph.on_device import DeviceExecutable, namespace
 from zstate.train.model import Model, Settings
 
 CPU = torch.device("cpu")
@@ -80,6 +80,8 @@ def test_training_gives_the_losses_and_weights_of_numpy(
     if kernels is not None:  # once per run, not once per parameter
         for name in ("adam", "squares", "store", "cross_entropy", "cross_entropy_gradient"):
             assert kernels.called.count(name) == 6, name
+        assert kernels.called.count("scalars") == (18 if kind == "float16" else 6)
+        assert kernels.called.count("narrow") == (0 if kind == "float32" else 6)
 
 
 def counter(kernels: Any) -> tuple[zs.Graph, Any, Any]:
@@ -274,6 +276,50 @@ def test_a_graph_with_sums_of_squares_that_wait_for_each_other(kernels: Any) -> 
     program = on_cpu(g, {x: ((3,), "float32")}, [first, second], kernels=kernels)
     first_value, second_value = program.run([np.array([1, 2, 2], np.float32)])
     assert first_value == 9 and second_value == 729
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(9, 16, 13), (9, 13, 16), (5, 3, 1)])
+def test_padded_products_are_the_same(
+    rows: int, inner: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(8)
+    monkeypatch.setattr(namespace, "_LARGE_PRODUCT", 0)
+    # Whole numbers below 256, and their products and sums: exact in bfloat16.
+    values = [rng.integers(-1, 2, s).astype(np.float32) for s in ((rows, inner), (inner, columns))]
+    g = zs.Graph()
+    a, b = (g.cast(g.constant(value), "bfloat16") for value in values)
+    turned = g.transpose(g.transpose(b, [1, 0]) @ g.transpose(a, [1, 0]), [1, 0])
+    for found in on_cpu(g, {}, [a @ b, turned]).run([]):
+        assert found.is_contiguous()
+        np.testing.assert_array_equal(found.float().numpy(), values[0] @ values[1])
+
+
+def test_many_numbers_take_few_launches() -> None:
+    """Chains of numbers, longer than one launch takes, with tensors that read them in between."""
+    g = zs.Graph()
+    x = g.placeholder(shape=(), dtype="float32", name="x")
+    v = g.variable(np.array([[0.5]], np.float32), name="v")
+    total, twice = v, v
+    for k in range(60):
+        total = total + g.reshape(x * float(k), (1, 1))
+    for _ in range(5):
+        twice = g.minimum(twice / 0.5, g.square_root(total))
+    wide = g.constant(np.arange(3, dtype=np.float32)) * g.reshape(twice, ())
+    last = g.maximum(twice - 1.0, x) * x
+    kernels = TorchKernels()
+    feeds = {x: ((), "float32")}
+    program = on_cpu(g, feeds, [wide, last, total], [g.assign(v, twice)], kernels)
+    total_is, v_is = 0.5, 0.5
+    for value in (0.25, 3.0, 0.0):
+        found = program.run([torch.tensor(value)])
+        total_is = v_is + value * sum(range(60))
+        for _ in range(5):
+            v_is = min(v_is / 0.5, total_is**0.5)
+        expected = np.arange(3) * v_is, [[max(v_is - 1, value) * value]], [[total_is]]
+        for one, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one.numpy(), wanted, rtol=1e-5)
+        np.testing.assert_allclose(program.variables["v"], [[v_is]], rtol=1e-5)
+    assert 3 * 3 <= kernels.called.count("scalars") <= 3 * 6
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", 3, ""])

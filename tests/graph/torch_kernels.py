@@ -22,7 +22,7 @@ class TorchKernels:
         if int(withheld) or not (allowed is None or allowed):
             return
         for values, m, v, largest, gradient in tensors:
-            g = gradient if scale is None else gradient * scale
+            g = gradient.float() * (1.0 if scale is None else scale)
             m.lerp_(g, 1 - beta1)
             v.lerp_(g * g, 1 - beta2)
             below = v
@@ -36,7 +36,22 @@ class TorchKernels:
 
     def squares(self, tensors: Sequence[Tensor]) -> Tensor:
         self.called.append("squares")
-        return torch.stack([torch.dot(each.view(-1), each.view(-1)) for each in tensors])
+        return torch.stack([each.float().square().sum() for each in tensors])
+
+    def narrow(self, tensors: Sequence[Tensor], dtype: str) -> list[Tensor]:
+        self.called.append("narrow")
+        return [each.to(getattr(torch, dtype)) for each in tensors]
+
+    def scalars(self, inputs: Sequence[Tensor], steps: Sequence[tuple[int, int, int]]) -> Tensor:
+        self.called.append("scalars")
+        functions: list[Any] = [
+            *(torch.add, torch.sub, torch.mul, torch.div, torch.minimum, torch.maximum),
+            lambda a, _: a.sqrt(),
+        ]
+        values = [each.reshape(()) for each in inputs]
+        for operation, a, b in steps:
+            values.append(functions[operation](values[a], values[b]))
+        return torch.stack(values[len(inputs) :])
 
     def store(self, pairs: Sequence[tuple[Tensor, Tensor]], withheld: Tensor) -> None:
         self.called.append("store")

@@ -77,9 +77,9 @@ class TorchModel(torch.nn.Module):
             self.projection.weight.copy_(values["projection"].T)
             self.projection.bias.copy_(values["projection_bias"])
 
-    def forward(self, tokens: Any, state: tuple[Any, ...]) -> tuple[Any, Any]:
-        given = state if len(state) > 1 else state[0]
-        h, after = self.layer(self.embedding(tokens), given)
+    def forward(self, tokens: Any, state: Any) -> tuple[Any, Any]:
+        """(logits, the state after) from what torch's layer takes as a state; None: zeros."""
+        h, after = self.layer(self.embedding(tokens), state)
         return self.projection(h), after
 
 
@@ -88,8 +88,8 @@ class TorchSteps:
 
     def __init__(self, run: Run, device: Any, way: str) -> None:
         s, self._device = run.settings, device
-        self._model, self._clip = TorchModel(run).to(device), s.clip
-        self._trained = [p for p in self._model.parameters() if p.requires_grad]
+        self.model, self._clip = TorchModel(run).to(device), s.clip
+        self._trained = [p for p in self.model.parameters() if p.requires_grad]
         is_cuda = device.type == "cuda"
         self._kind = getattr(torch, s.type)
         states = 2 if s.cell == "lstm" else 1
@@ -173,7 +173,7 @@ class TorchSteps:
         )
         with manner:
             given = state if wide else tuple(part.to(kind) for part in state)
-            logits, after = self._model(tokens, given)
+            logits, after = self.model(tokens, given if len(given) > 1 else given[0])
         after = after if isinstance(after, tuple) else (after,)
         loss = torch.nn.functional.cross_entropy(
             logits.float().flatten(0, 1), targets.flatten().long()
@@ -194,11 +194,13 @@ class OurSteps:
 
 def batches(run: Run, device: Any, count: int) -> list[Batch]:
     """The first steps' feeds, on the device."""
-    found = []
-    for step in range(count):
-        arrays = [np.asarray(feed) for feed in run.feeds(step)]
-        found.append(Batch(*(torch.from_numpy(array).to(device) for array in arrays)))
-    return found
+    return [batch_of(run, step, device) for step in range(count)]
+
+
+def batch_of(run: Run, step: int, device: Any) -> Batch:
+    """A step's feeds, on the device."""
+    arrays = [np.asarray(feed) for feed in run.feeds(step)]
+    return Batch(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
 class Timed(NamedTuple):

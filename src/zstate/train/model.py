@@ -337,6 +337,9 @@ class Model:
             variable = g.variable(1.0, name=f"adam.{name}_power")
             powers.append(variable * beta)
             effects.append(kept(variable, powers[-1]))
+        # g.adam leaves out the velocity's correction for its start under epsilon; as published,
+        # epsilon stands beside the corrected one. In large layers gradients are as small as that.
+        epsilon = g.square_root(1.0 - powers[1]) * _EPSILON
         for parameter, gradient in gradients.items():
             zeros = np.zeros([size or 0 for size in parameter.shape], np.float32)
             moments = [g.variable(zeros, name=f"adam.{parameter.name}.{k}") for k in ("m", "v")]
@@ -344,7 +347,7 @@ class Model:
                 learning_rate=rate,
                 beta1=_BETA1,
                 beta2=_BETA2,
-                epsilon=_EPSILON,
+                epsilon=epsilon,
                 beta1_power=powers[0],
                 beta2_power=powers[1],
                 values=parameter,

@@ -1,8 +1,9 @@
 // What a graph's programs compute in one launch where torch takes many: the update of all parameters, the global norm,
 // cross entropy, the gradient of a table, and checks of indices that do not wait for the device.
 //
-// Numbers are float32. Every sum has one order, so the same inputs give the same bits. The texts in front of this one
-// give kMost… and kThreads. A program that met an index outside its table is withheld: nothing it stores changes.
+// Numbers are float32; gradients, updates of tables and copies of weights may have 16 bits. Every sum has one order, so
+// the same inputs give the same bits. The texts in front of this one give kMost… and kThreads. A program that met an
+// index outside its table is withheld: nothing it stores changes.
 
 typedef long long i64;
 #define ZS_KERNEL extern "C" __global__ void __launch_bounds__(kThreads)
@@ -22,12 +23,47 @@ __device__ Range own_part(i64 first, i64 count, i64 chunk) {
   return {begin, begin + chunk < count ? begin + chunk : count};
 }
 
+// ---- types ----
+
+enum { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2 };
+typedef unsigned short u16;
+
+template <int kType>
+struct Stored {
+  typedef u16 Bits;
+};
+template <>
+struct Stored<kFloat32> {
+  typedef float Bits;
+};
+template <int kType>
+__device__ float widened(typename Stored<kType>::Bits bits) {
+  if constexpr (kType == kFloat32) return bits;
+  if constexpr (kType == kBfloat16) return __uint_as_float((unsigned)bits << 16);
+  if constexpr (kType == kFloat16) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+}
+template <int kType>
+__device__ u16 narrowed(float value) {
+  u16 bits;
+  if constexpr (kType == kFloat16) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  } else {  // to the nearest, ties to even
+    const unsigned whole = __float_as_uint(value);
+    bits = value != value ? 0x7fc0 : (u16)((whole + 0x7fff + ((whole >> 16) & 1)) >> 16);
+  }
+  return bits;
+}
+
 // ---- Adam ----
 
 struct AdamTensor {
   float *values, *momentum, *velocity, *largest;  // no running maximum: null
-  const float* gradient;
-  i64 count, first;  // first: the tensor's first block
+  const void* gradient;
+  i64 count, first, type;  // first: the tensor's first block; type: of the gradient
 };
 struct Adam {
   i64 count;
@@ -37,17 +73,16 @@ struct Adam {
   AdamTensor tensors[kMostAdam];
 };
 
-ZS_KERNEL adam(const Adam all) {
-  if (*all.withheld || (all.allowed && !*all.allowed)) return;
-  const AdamTensor& t = own_tensor(all.tensors, all.count);
+template <int kType>
+__device__ void adam_part(const Adam& all, const AdamTensor& t) {
   const Range part = own_part(t.first, t.count, kChunk);
   const float beta1 = *all.beta1, beta2 = *all.beta2, epsilon = *all.epsilon, scale = all.scale ? *all.scale : 1.0f;
   const float step = *all.rate * (sqrtf(1.0f - *all.power2) / (1.0f - *all.power1));
   float* __restrict__ values = t.values, * __restrict__ momentum = t.momentum, * __restrict__ velocity = t.velocity;
-  const float* __restrict__ gradient = t.gradient;
+  const auto* __restrict__ gradient = (const typename Stored<kType>::Bits*)t.gradient;
 #pragma unroll 4
   for (i64 i = part.begin + threadIdx.x; i < part.end; i += kThreads) {
-    const float g = gradient[i] * scale;
+    const float g = widened<kType>(gradient[i]) * scale;
     const float m = g * (1.0f - beta1) + momentum[i] * beta1;
     const float v = g * g * (1.0f - beta2) + velocity[i] * beta2;
     float below = v;
@@ -62,12 +97,23 @@ ZS_KERNEL adam(const Adam all) {
   }
 }
 
+ZS_KERNEL adam(const Adam all) {
+  if (*all.withheld || (all.allowed && !*all.allowed)) return;
+  const AdamTensor& t = own_tensor(all.tensors, all.count);
+  if (t.type == kFloat32)
+    adam_part<kFloat32>(all, t);
+  else if (t.type == kBfloat16)
+    adam_part<kBfloat16>(all, t);
+  else
+    adam_part<kFloat16>(all, t);
+}
+
 // ---- sums of squares ----
 
 struct SquaresTensor {
-  const float* values;
+  const void* values;
   float* sum;
-  i64 count, first, blocks;
+  i64 count, first, blocks, type;
 };
 struct Squares {
   i64 count;
@@ -86,13 +132,25 @@ __device__ float sum_of_block(float value) {
   return total;
 }
 
-ZS_KERNEL squares(const Squares all) {
-  const SquaresTensor& t = own_tensor(all.tensors, all.count);
+template <int kType>
+__device__ float squares_part(const SquaresTensor& t) {
   const Range part = own_part(t.first, t.count, kChunk);
+  const auto* values = (const typename Stored<kType>::Bits*)t.values;
   float sum = 0.0f;
 #pragma unroll 4
-  for (i64 i = part.begin + threadIdx.x; i < part.end; i += kThreads) sum += t.values[i] * t.values[i];
-  sum = sum_of_block(sum);
+  for (i64 i = part.begin + threadIdx.x; i < part.end; i += kThreads) {
+    const float value = widened<kType>(values[i]);
+    sum += value * value;
+  }
+  return sum;
+}
+
+ZS_KERNEL squares(const Squares all) {
+  const SquaresTensor& t = own_tensor(all.tensors, all.count);
+  const float own = t.type == kFloat32    ? squares_part<kFloat32>(t)
+                    : t.type == kBfloat16 ? squares_part<kBfloat16>(t)
+                                          : squares_part<kFloat16>(t);
+  const float sum = sum_of_block(own);
   if (threadIdx.x == 0) all.parts[blockIdx.x] = sum;
 }
 
@@ -160,47 +218,143 @@ ZS_KERNEL entropy_gradient(const EntropyGradient p) {
 
 // ---- the gradient of a table ----
 
-enum { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2 };
-
 struct AddRows {
-  const void* updates;  // [count, columns]
-  const i64* indices;   // [count], inside the table
-  float* parts;         // [chunks, rows, columns]
-  i64 count, rows, columns, tiles, chunk, type;
+  const void* updates;                                 // [count, columns]
+  const i64* indices;                                  // [count], inside the table
+  float* parts;                                        // [chunks, rows, columns]
+  i64 count, rows, columns, tiles, chunk, type, each;  // each: columns of a thread, 2 or 1
 };
 
-__device__ float number_at(const void* values, i64 at, i64 type) {
-  if (type == kFloat32) return ((const float*)values)[at];
-  const unsigned short bits = ((const unsigned short*)values)[at];
-  if (type == kBfloat16) return __uint_as_float((unsigned)bits << 16);
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-  return value;
-}
-
-// A block adds its chunk of updates in their order, a thread per column, so that no two threads meet in a sum.
-ZS_KERNEL add_rows(const AddRows p) {
-  extern __shared__ float sums[];  // [rows, threads]
+// A block adds its chunk of updates in their order, each column by one thread, so that no two threads meet in a sum.
+// The next updates are on their way while these are added.
+template <int kType, int kEach>
+__device__ void add_chunk(const AddRows& p, float* sums) {
+  typedef typename Stored<kType>::Bits Bits;
+  struct alignas(sizeof(Bits) * kEach) Pack {
+    Bits bits[kEach];
+  };
+  struct alignas(4 * kEach) Sums {
+    float of[kEach];
+  };
+  constexpr int kAhead = 8;
   const i64 tile = blockIdx.x % p.tiles, own = blockIdx.x / p.tiles, width = blockDim.x;
-  const i64 column = tile * width + threadIdx.x, begin = own * p.chunk;
+  const i64 column = (tile * width + threadIdx.x) * kEach, begin = own * p.chunk;
   const i64 end = begin + p.chunk < p.count ? begin + p.chunk : p.count;
   if (column >= p.columns) return;
-  for (i64 row = 0; row < p.rows; ++row) sums[row * width + threadIdx.x] = 0.0f;
-  constexpr int kAhead = 8;
-  for (i64 k = begin; k < end; k += kAhead) {
-    float values[kAhead];
-    i64 rows[kAhead];
+  const Bits* updates = (const Bits*)p.updates + column;
+  Sums* mine = (Sums*)sums + threadIdx.x;
+  for (i64 row = 0; row < p.rows; ++row) mine[row * width] = Sums{};
+  Pack packs[kAhead];
+  int rows[kAhead];
+  const auto load = [&](i64 k) {
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const bool there = k + a < end;
-      rows[a] = there ? p.indices[k + a] : 0;
-      values[a] = there ? number_at(p.updates, (k + a) * p.columns + column, p.type) : 0.0f;
+      if (k + a >= end) continue;
+      rows[a] = (int)p.indices[k + a];
+      packs[a] = *(const Pack*)(updates + (k + a) * p.columns);
     }
+  };
+  load(begin);
+  for (i64 k = begin; k < end; k += kAhead) {
+    Pack now[kAhead];
+    int to[kAhead];
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) sums[rows[a] * width + threadIdx.x] += values[a];
+    for (int a = 0; a < kAhead; ++a) now[a] = packs[a], to[a] = rows[a];
+    load(k + kAhead);
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (k + a >= end) continue;
+      Sums sum = mine[to[a] * width];
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) sum.of[e] += widened<kType>(now[a].bits[e]);
+      mine[to[a] * width] = sum;
+    }
   }
   for (i64 row = 0; row < p.rows; ++row)
-    p.parts[(own * p.rows + row) * p.columns + column] = sums[row * width + threadIdx.x];
+    *(Sums*)(p.parts + (own * p.rows + row) * p.columns + column) = mine[row * width];
+}
+
+ZS_KERNEL add_rows(const AddRows p) {
+  extern __shared__ __align__(16) float sums[];  // [rows, threads, columns of a thread]
+  if (p.type == kFloat32)
+    p.each == 2 ? add_chunk<kFloat32, 2>(p, sums) : add_chunk<kFloat32, 1>(p, sums);
+  else if (p.type == kBfloat16)
+    p.each == 2 ? add_chunk<kBfloat16, 2>(p, sums) : add_chunk<kBfloat16, 1>(p, sums);
+  else
+    p.each == 2 ? add_chunk<kFloat16, 2>(p, sums) : add_chunk<kFloat16, 1>(p, sums);
+}
+
+// ---- 16-bit copies ----
+
+struct NarrowTensor {
+  const float* from;
+  u16* to;
+  i64 count, first;
+};
+struct Narrow {
+  i64 count, type;
+  NarrowTensor tensors[kMostNarrow];
+};
+
+template <int kType>
+__device__ void narrow_part(const NarrowTensor& t) {
+  const Range part = own_part(t.first, t.count, kChunk);
+  const float* __restrict__ from = t.from;
+  u16* __restrict__ to = t.to;
+#pragma unroll 4
+  for (i64 i = part.begin + threadIdx.x; i < part.end; i += kThreads) to[i] = narrowed<kType>(from[i]);
+}
+
+ZS_KERNEL narrow(const Narrow all) {
+  const NarrowTensor& t = own_tensor(all.tensors, all.count);
+  if (all.type == kBfloat16)
+    narrow_part<kBfloat16>(t);
+  else
+    narrow_part<kFloat16>(t);
+}
+
+// ---- arithmetic on single numbers ----
+
+enum { kAdd, kSubtract, kMultiply, kDivide, kMinimum, kMaximum, kRoot };
+
+struct Scalars {
+  i64 inputs, steps;
+  float* results;                   // of every step
+  const float* from[kMostNumbers];  // the inputs
+  i64 codes[kMostSteps];            // the operation, and the places of its operands from bits 8 and 24
+};
+
+__device__ float combined(int operation, float a, float b) {
+  switch (operation) {
+    case kAdd:
+      return a + b;
+    case kSubtract:
+      return a - b;
+    case kMultiply:
+      return a * b;
+    case kDivide:
+      return a / b;
+    case kMinimum:
+      return a != a || a < b ? a : b;
+    case kMaximum:
+      return a != a || a > b ? a : b;
+    default:
+      return sqrtf(a);
+  }
+}
+
+// One thread computes; all of a warp fetch, so that the inputs' latencies overlap.
+ZS_KERNEL scalars(const Scalars all) {
+  __shared__ float values[kMostNumbers + kMostSteps];
+  for (i64 k = threadIdx.x; k < all.inputs; k += kThreads) values[k] = *all.from[k];
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (i64 k = 0; k < all.steps; ++k) {
+    const i64 code = all.codes[k];
+    const float found = combined(code & 0xff, values[code >> 8 & 0xffff], values[code >> 24]);
+    values[all.inputs + k] = found;
+    all.results[k] = found;
+  }
 }
 
 // ---- indices ----

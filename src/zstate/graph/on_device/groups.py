@@ -1,12 +1,14 @@
-"""Steps of a program that a device computes in one launch: all sums of squares, all of Adam.
+"""Steps of a program that a device computes in one launch: all sums of squares, all of Adam, all
+16-bit copies of variables.
 
-Both stand at the end of every training program, once per parameter. What they compute follows from
-the steps alone; a program without them keeps its order.
+They stand in every training program, once per parameter. What they compute follows from the steps
+alone; a program without them keeps its order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..ops import CONSTANT, PLACEHOLDER, VARIABLE
@@ -61,6 +63,7 @@ def adam_groups(
         if readers[gradient] == 1 and (parts := _scaled(gradient)):
             replaced.add(gradient.node)
             gradient, scale = parts
+        gradient = uncast(gradient)
         numbers = (*found, *scalars, scale)
         group = groups.setdefault(numbers, Adam(numbers, []))
         group.tensors.append((variables, gradient))
@@ -92,6 +95,14 @@ def _scaled(gradient: Tensor) -> tuple[Tensor, Tensor] | None:
     return None
 
 
+def uncast(tensor: Tensor) -> Tensor:
+    """What a float32 tensor was cast from, if that has 16 bits: the kernels read these too."""
+    if tensor.node.op.name != "cast" or tensor.dtype != "float32":
+        return tensor
+    (narrow,) = tensor.node.inputs
+    return narrow if narrow.dtype in ("bfloat16", "float16") else tensor
+
+
 def _readers(nodes: Iterable[Node], kept: Iterable[Tensor]) -> dict[Tensor, int]:
     """How often each tensor is read."""
     found: dict[Tensor, int] = {}
@@ -120,7 +131,7 @@ def with_squares(
 
     together = Unit(
         squares,
-        tuple(node.inputs[0].node.inputs[0] for node in found),
+        tuple(uncast(node.inputs[0].node.inputs[0]) for node in found),
         tuple(node.results[0] for node in found),
         True,
     )
@@ -156,6 +167,50 @@ def _in_order(units: Sequence[Unit]) -> list[Unit] | None:
             return None
         waiting = left
     return ordered
+
+
+def without_unread_casts(units: Sequence[Unit], kept: Iterable[Tensor]) -> list[Unit]:
+    """The units but for casts that nothing reads since kernels read what was cast."""
+    read = {*kept, *(tensor for unit in units for tensor in unit.inputs)}
+    return [
+        unit
+        for unit in units
+        if unit.results[0].node.op.name != "cast" or not read.isdisjoint(unit.results)
+    ]
+
+
+def together(units: Sequence[Unit], narrow: Callable[..., Any]) -> list[Unit]:
+    """The units; casts of variables to 16 bits, such as those of weights, are one of them."""
+    groups: dict[str, list[Unit]] = {}
+    rest = []
+    for unit in units:
+        if _is_narrow_copy(unit):
+            groups.setdefault(unit.results[0].dtype, []).append(unit)
+        else:
+            rest.append(unit)
+    copies = [
+        Unit(
+            partial(_narrowed, narrow, dtype),
+            tuple(unit.inputs[0] for unit in some),
+            tuple(unit.results[0] for unit in some),
+            True,
+        )
+        for dtype, some in groups.items()
+    ]
+    return [*copies, *rest]
+
+
+def _is_narrow_copy(unit: Unit) -> bool:
+    node = unit.results[0].node
+    if node.op.name != "cast" or node.inputs[0].node.op is not VARIABLE:
+        return False
+    kinds = node.inputs[0].dtype, node.results[0].dtype
+    sizes = [size or 0 for size in node.results[0].shape]
+    return kinds in (("float32", "bfloat16"), ("float32", "float16")) and all(sizes)
+
+
+def _narrowed(narrow: Callable[..., Any], dtype: str, *tensors: Any) -> tuple[Any, ...]:
+    return tuple(narrow(tensors, dtype))
 
 
 def dead_after(units: Sequence[Unit], kept: Iterable[Tensor]) -> list[list[Tensor]]:

@@ -16,8 +16,17 @@ from ...types import Array, float_dtype
 from ..ops import VARIABLE
 from ..ops.base import known
 from ..tensor import Node, Store, Tensor
-from .groups import Adam, Unit, adam_groups, dead_after, with_squares
+from .groups import (
+    Adam,
+    Unit,
+    adam_groups,
+    dead_after,
+    together,
+    with_squares,
+    without_unread_casts,
+)
 from .namespace import DeviceNamespace, HostNeededError, Kernels
+from .scalars import with_scalars
 
 if TYPE_CHECKING:
     from ..executable import Executable
@@ -77,6 +86,9 @@ class Live:
         ordered = list(units.values())
         if kernels is not None:
             ordered = with_squares(program.nodes, units, kept, kernels.squares)
+            ordered = without_unread_casts(ordered, kept)
+            ordered = together(ordered, kernels.narrow)
+            ordered = with_scalars(ordered, kernels.scalars)
         ends = dead_after(ordered, kept)
         self._units = list(zip(ordered, ends, strict=True))
 

@@ -10,12 +10,17 @@ from ...arrays import TorchNamespace
 from ...errors import GraphError, OptionError, refusal
 from ...types import Array, Shape
 
+_PIECE = 8  # numbers of 16 bits in 16 bytes
+_LARGE_PRODUCT = 2**28  # multiply-adds: in smaller ones the copies take as long as they save
+
 
 class Kernels(Protocol):
     """What a device computes in few launches; see :class:`~...cuda.graph_kernels.GraphKernels`."""
 
     def adam(self, tensors: Sequence[Any], scalars: Sequence[Any], withheld: Any) -> None: ...
     def squares(self, tensors: Sequence[Any]) -> Any: ...
+    def narrow(self, tensors: Sequence[Any], dtype: str) -> Sequence[Any]: ...
+    def scalars(self, inputs: Sequence[Any], steps: Sequence[tuple[int, int, int]]) -> Any: ...
     def store(self, pairs: Sequence[tuple[Any, Any]], withheld: Any) -> None: ...
     def cross_entropy(self, rows: Any, labels: Any) -> tuple[Any, Any]: ...
     def cross_entropy_gradient(self, factor: Any, soft_max: Any, labels: Any) -> Any: ...
@@ -34,6 +39,8 @@ class DeviceNamespace(TorchNamespace):
     inside, and ``withheld`` keeps the number of the check that found it. From then on no variable
     changes, until the program has told its caller.
     """
+
+    adds_widely = True
 
     def __init__(self, torch: Any, device: Any, kernels: Kernels | None) -> None:
         super().__init__(torch, device)
@@ -116,6 +123,21 @@ class DeviceNamespace(TorchNamespace):
             return None
         found = self.kernels.cross_entropy_gradient(factor.contiguous(), rows, given)
         return found.view(soft_max.shape)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """The product. Large ones of 16 bits are padded with zeros to rows of whole 16 bytes, which
+        the matrix units' kernels ask for."""
+        multiply: Any = self._torch.matmul
+        if a.dtype.itemsize != 2 or a.ndim != 2 or b.ndim != 2:
+            return multiply(a, b)
+        (rows, inner), columns = a.shape, b.shape[1]
+        more_inner, more_columns = -inner % _PIECE, -columns % _PIECE
+        if rows * inner * columns < _LARGE_PRODUCT or not (more_inner or more_columns):
+            return multiply(a, b)
+        pad = self._torch.nn.functional.pad
+        if more_inner:
+            a = pad(a, (0, more_inner))
+        return multiply(a, pad(b, (0, more_columns, 0, more_inner)))[:, :columns]
 
     def put_ones(self, rows: Any, columns: Any, value: float) -> None:
         rows.scatter_(1, columns[:, None], value)

@@ -59,7 +59,7 @@ def _matmul_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Cal
         flat, full = (math.prod(primary[:-1]), primary[-1]), (*primary[:-1], secondary[-1])
         reshape, plain = xp.reshape, xp.matmul
         matmul = lambda a, b: reshape(plain(reshape(a, flat), b), full)  # noqa: E731
-    return widened(xp, inputs[0].dtype, matmul)
+    return matmul if xp.adds_widely else widened(xp, inputs[0].dtype, matmul)
 
 
 def _swapped(g: Graph, tensor: Tensor) -> Tensor:
