@@ -340,8 +340,8 @@ def _add_onnx_layer(
     inputs = [ends[0]] + [named(name) if name in arrays else "" for name in given]
     while not inputs[-1]:
         inputs.pop()
-    op = "RNN" if layer.cell == RNN else layer.cell.upper()
-    states = [named(name) for name in (["Y_h", "Y_c"] if layer.cell == "lstm" else ["Y_h"])]
+    op = "RNN" if layer.kind == RNN else layer.kind.upper()
+    states = [named(name) for name in (["Y_h", "Y_c"] if layer.kind == "lstm" else ["Y_h"])]
     steps, turned = named("steps"), named("turned")
     told = facts(layer, target="onnx")
     graph.node.append(helper.make_node(op, inputs, [steps, *states], name=title, **told))
