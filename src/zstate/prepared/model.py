@@ -49,11 +49,16 @@ def prepare(
         >>> stream.step(np.ones((1, 4), np.float32)).shape
         (1, 8)
     """
+    check_weights(weights)
+    parts = parts_of(layers)
+    return Prepared(layers, parts, weights, _chosen(backend, parts))
+
+
+def check_weights(weights: str) -> None:
+    """Refuse a name that no weights have."""
     if weights not in WEIGHTS:
         expected = ", ".join(map(repr, WEIGHTS))
         raise OptionError(refusal("prepare", "weights", f"one of {expected}", repr(weights)))
-    parts = parts_of(layers)
-    return Prepared(layers, parts, weights, _chosen(backend, parts))
 
 
 def _chosen(backend: str | None, parts: list[Part]) -> str:
@@ -92,6 +97,11 @@ class Prepared:
     def width(self) -> int:
         """D·H, the number of output features."""
         return self._parts[-1].width
+
+    @property
+    def state_names(self) -> list[tuple[str, ...]]:
+        """The names of each layer's states."""
+        return [tuple(each.name for each in part.cell.states) for part in self._parts]
 
     @property
     def weight_bytes(self) -> int:
