@@ -24,6 +24,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
   static constexpr bool kQuantises = Operand<StateE>::kTail > 0;
   static constexpr bool kPlainOperands = Operand<StateE>::kPlain || kQuantises;  // values as they are
   static constexpr i64 kChunkBytes = i64{2} << 20;
+  static constexpr i64 kOwnChunkBytes = i64{1} << 19;  // where a member projects what it reads
 
   const ForwardArrays& in;
   i64 gates_row, chunk, chunk_begin = 0;
@@ -58,7 +59,8 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
     in_place = kSame && p.has_input_weight && in.training_state && !direct && !fused && cell.saves_last;
     gates_row = direct ? round_up(GH, L) : GH;
     const i64 step_bytes = max_of(1, zstate::size_product(p.D, p.N, gates_row, sizeof(R)));
-    chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
+    chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)),
+                                          (p.packed ? kOwnChunkBytes : kChunkBytes) / step_bytes));
     starts_from_zero = multiplies_zeros_first();
     this->weight_bytes = direct ? 0 : packed_bytes(*this) + fused_bytes();
     far = weights_are_far<S>(p);
@@ -426,9 +428,45 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
       if constexpr (kSameType<Weight, S>) project_directly(team, d, rows, in_row, out_row);
     } else {
       const auto load = [&](i64 row, i64 k, int lanes) { return Io<S>::load_n(in_row(row) + k, lanes); };
-      multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false,
-                    scratch + team.rank * rows_scratch<E>(p.I));
+      LeftOf<E>* own = scratch + team.rank * rows_scratch<E>(p.I);
+      if (p.packed && !p.starts && this->split(team.size) == Split::kBatch)
+        project_own_rows(team, d, s, steps, own);
+      else if (p.packed && this->split(team.size) == Split::kUnits)
+        project_own_units(team, d, rows, load, out_row, own);
+      else
+        multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false, own);
     }
+  }
+  // What a member projects it reads in the scan: a line of memory that another core has written takes longer
+  // than all that integers compute with it.
+  void project_own_rows(const Team& team, int d, i64 s, i64 steps, LeftOf<E>* own) {
+    const Range mine = share(team, p.N);
+    const i64 count = mine.end - mine.begin;
+    if (count == 0) return;
+    const Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row, nullptr};
+    const auto out_row = [&](i64 row) { return out.at(row / count, mine.begin + row % count); };
+    const auto load = [&](i64 row, i64 k, int lanes) {
+      return Io<S>::load_n(x[d].at(s + row / count, mine.begin + row % count) + k, lanes);
+    };
+    const Range all{0, ceil_div(GH, kPanel<R>)};
+    multiply_part(team, Range{0, steps * count}, &all, 1, p.I, GH, load, packed_input[d], out_row, false,
+                  own);
+  }
+  // Of each gate, the panels whose middle is among a member's units.
+  template <class Load, class OutRow>
+  void project_own_units(const Team& team, int d, i64 rows, const Load& load, const OutRow& out_row,
+                         LeftOf<E>* own) {
+    const i64 panels = ceil_div(GH, kPanel<R>);
+    Range ranges[zstate::kMostGates];
+    const auto first_panel = [&](i64 column) {
+      return min_of(panels, ceil_div(max_of(column - kPanel<R> / 2, 0), kPanel<R>));
+    };
+    const Range mine = share(team, H);
+    for (int g = 0; g < p.G; ++g)
+      ranges[g] = {first_panel(g * H + mine.begin), first_panel(g * H + mine.end)};
+    if (team.rank == team.size - 1) ranges[p.G - 1].end = panels;
+    multiply_part(team, Range{0, rows}, ranges, static_cast<int>(p.G), p.I, GH, load, packed_input[d],
+                  out_row, false, own);
   }
 
   template <class InRow, class OutRow>

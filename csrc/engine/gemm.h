@@ -86,18 +86,13 @@ void multiply_block(const Team& team, const LeftOf<E>* a, i64 lda, R* const* c, 
   }
 }
 
-// C[rows, columns] (+)= A·B. load(row, k, lanes) reads A; c_row(row) is where a row of C starts. B is packed
-// in panels over `length` values of k. Ends without a barrier.
+// The part of such a product in some rows and some ranges of panels.
 template <class E, class Load, class RowOf>
-void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Load& load, const E* b,
-                   const RowOf& c_row, bool accumulate, LeftOf<E>* scratch) {
+void multiply_part(const Team& team, Range mine, const Range* ranges, int range_count, i64 length,
+                   i64 columns, const Load& load, const E* b, const RowOf& c_row, bool accumulate,
+                   LeftOf<E>* scratch) {
   using R = typename Operand<E>::Real;
   const i64 K = depth_of<E>(length);
-  const i64 panels = ceil_div(columns, kPanel<R>);
-  const bool by_rows = rows >= 2 * kRows * team.size;
-  mark(by_rows ? Path::rows_shared_by_rows : Path::rows_shared_by_panels);
-  const Range mine = by_rows ? share(team, rows) : Range{0, rows};
-  const Range my_panels = by_rows ? Range{0, panels} : share(team, panels);
   const i64 depth = kWholeRows<E> ? K : even_block(K, kDepthBlock<R>);
   const i64 lda = depth * Operand<E>::kTerms + (kWholeRows<E> ? 1 : 0);
   i64 block = even_block(mine.end - mine.begin, kRowsBlock * 3 / 4);
@@ -112,9 +107,23 @@ void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Lo
       for (i64 r = 0; r < n; ++r)
         write_elements<E>(scratch + r * lda, lda, k0, d, length,
                           [&](i64 k, int lanes) { return load(row + r, k, lanes); });
-      multiply_block(team, scratch, lda, c, n, b, K, k0, d, my_panels, columns, accumulate || k0 > 0);
+      for (int i = 0; i < range_count; ++i)
+        multiply_block(team, scratch, lda, c, n, b, K, k0, d, ranges[i], columns, accumulate || k0 > 0);
     }
   }
+}
+
+// C[rows, columns] (+)= A·B. load(row, k, lanes) reads A; c_row(row) is where a row of C starts. B is packed
+// in panels over `length` values of k. Ends without a barrier.
+template <class E, class Load, class RowOf>
+void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Load& load, const E* b,
+                   const RowOf& c_row, bool accumulate, LeftOf<E>* scratch) {
+  const i64 panels = ceil_div(columns, kPanel<typename Operand<E>::Real>);
+  const bool by_rows = rows >= 2 * kRows * team.size;
+  mark(by_rows ? Path::rows_shared_by_rows : Path::rows_shared_by_panels);
+  const Range mine = by_rows ? share(team, rows) : Range{0, rows};
+  const Range my_panels = by_rows ? Range{0, panels} : share(team, panels);
+  multiply_part(team, mine, &my_panels, 1, length, columns, load, b, c_row, accumulate, scratch);
 }
 
 // ---- C = A^T·B summed over many rows k: the gradients of weights ----

@@ -23,6 +23,7 @@ BUILT_IN = {
     "gru": zs.GRUDescriptor,
 }
 LIBRARY = (cells.mgu, cells.cifg, cells.slstm, cells.layer_norm_lstm, cells.layer_norm_gru)
+_NORMED = (cells.layer_norm_lstm, cells.layer_norm_gru)
 BOUNDED = (zs.Activation.TANH, zs.Activation.SIGMOID, zs.Activation.HARD_SIGMOID)
 
 
@@ -108,8 +109,10 @@ def stack(
         ways = {"reverse": bool(rng.random() < 0.3), "bidirectional": bool(rng.random() < 0.3)}
         if not both_ways:
             ways = {}
-        hidden = units or int(rng.choice([1, 2, 5, 8, 15, 16, 17, 24, 33, 40]))
-        found.append(layer(rng, any_cell(rng), inputs, hidden, **more, **ways))
+        cell, hidden = any_cell(rng), units or int(rng.choice([1, 2, 5, 8, 15, 16, 17, 24, 33, 40]))
+        if cell in _NORMED and hidden < 8:  # it divides by what may be rounding alone
+            cell = cells.cifg
+        found.append(layer(rng, cell, inputs, hidden, **more, **ways))
         inputs = found[-1].hidden * found[-1].directions
     return found
 
