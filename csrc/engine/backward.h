@@ -207,7 +207,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       direct_scratch = arena.take<R>(threads, direct_size());
     } else {
       lay_out_stages(arena, *this);
-      row_scratch = arena.take<E>(threads, kRowsScratch<R>);
+      row_scratch = arena.take<E>(threads, rows_scratch<E>(0));
       outer_scratch = arena.take<E>(threads, kOuterScratch<R>);
       const i64 panels = cell.operand_count * ceil_div(H, kPanel<R>) + ceil_div(p.I, kPanel<R>);
       outer_b = arena.take<E>(2 * min_of(kOuterDepth, p.rows()), panels, kPanel<R>);
@@ -320,7 +320,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
         for (int q = 0; q < stages[i].count; ++q) {
           const Part<E>& part = stages[i].parts[q];
           for (i64 n = 2 * mine.begin; n < 2 * mine.end; ++n)
-            Operand<E>::end(part.elements[d] + n * part.row, part.length);
+            Operand<E>::end(part.elements[d] + n * part.row, 0, part.length);
         }
       for (int g = 0; g < p.G; ++g)
         if (!cell.has_x[g]) clear_gate(team, d, cell.slots[g]);
@@ -386,7 +386,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     pack_panels_transposed(team, packed_again[d], rows, ldr, H, H);
     team.barrier();
     multiply_rows(team, p.rows(), H, H, load, packed_again[d], out, false,
-                  row_scratch + team.rank * kRowsScratch<R>);
+                  row_scratch + team.rank * rows_scratch<E>(0));
   }
   template <class Load, class Out>
   void multiply_again_directly(const Team& team, const S* rows, const Load& load, const Out& out) {
@@ -408,7 +408,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     return max_of(batch_at(p, d, s), batch_at(p, d, s + 1));
   }
   i64 product_rows(int index, int d, i64 s) const { return batch_at(p, d, index == 0 ? s + 1 : s); }
-  const E* operand(int index, const Part<E>& part, int d, i64 s, i64& lda) const {
+  const E* operand(int index, const Part<E>& part, int d, i64 s, int, i64& lda) const {
     const i64 step = index == 0 ? s + 1 : s;
     if (part.elements[d]) {
       lda = part.row;
@@ -426,7 +426,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       for (int q = 0; q < stage.count; ++q) {
         const Part<E>& part = stage.parts[q];
         i64 lda;
-        const R* a = reinterpret_cast<const R*>(operand(index, part, d, s, lda) + n * lda);
+        const R* a = reinterpret_cast<const R*>(operand(index, part, d, s, 0, lda) + n * lda);
         weighted_rows<S>(weight[d] + part.first * H * ldr, ldr, begin, end, a, part.length,
                          products[d] + (n * stage.values + part.start) * Hp + begin, part.adds);
       }
@@ -719,7 +719,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       // The members' rows are the same for both directions, so the second may add to the first without a
       // barrier.
       multiply_rows(team, count, GH, p.I, load, packed_input[d], out_row, d > 0,
-                    row_scratch + team.rank * kRowsScratch<R>);
+                    row_scratch + team.rank * rows_scratch<E>(0));
     }
   }
 

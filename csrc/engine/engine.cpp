@@ -1,8 +1,8 @@
 // The engine of one instruction set: from a problem's values to types, and the table of its functions.
 //
 // Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which, and ZS_BASE_ENGINE
-// where the set only extends another one: AVX-512 BF16 and ARM's BF16 add something for bfloat16 alone, all
-// else is the base's.
+// where the set only extends another one: AVX-512 BF16 and ARM's BF16 add something for bfloat16 alone, VNNI
+// and ARM's dot products for int8 weights (prepared.cpp); all else is the base's.
 #include "engine/engine.h"
 
 #include "engine/product.h"
@@ -12,8 +12,10 @@
 #if defined(ZS_BASE_ENGINE)
 namespace ZS_BASE_ENGINE {
 extern const zstate::Engine kEngine;
-extern const zstate::GraphOps kGraphOps;
 }  // namespace ZS_BASE_ENGINE
+namespace ZS_ROOT_ENGINE {  // which extends no other
+extern const zstate::GraphOps kGraphOps;
+}  // namespace ZS_ROOT_ENGINE
 #endif
 
 namespace ZS_NAMESPACE {
@@ -22,10 +24,22 @@ namespace ZS_NAMESPACE {
 extern const zstate::GraphOps kGraphOps;  // graph_ops.cpp
 #endif
 
+// prepared.cpp
+char* pack(const Problem& p, const ForwardArrays& arrays, zstate::Weights weights);
+zstate::Call* ready(const Problem& p, const ForwardArrays& arrays, zstate::Weights weights, char* packed,
+                    int threads);
+
 namespace {
 
 using zstate::Feature;
 using zstate::Type;
+
+#if defined(ZS_BASE_ENGINE) && !defined(ZS_MULTIPLIES_PAIRS)
+
+void forward(const Problem& p, const ForwardArrays& arrays) { ZS_BASE_ENGINE::kEngine.forward(p, arrays); }
+void backward(const Problem& p, const BackwardArrays& arrays) { ZS_BASE_ENGINE::kEngine.backward(p, arrays); }
+
+#else
 
 // Calls run.template operator()<S>(), S being what arrays of this type are made of.
 template <class Run>
@@ -61,6 +75,8 @@ void backward(const Problem& p, const BackwardArrays& arrays) {
   with_type(p.type, [&]<class S>() { run_backward<S>(p, arrays); });
 }
 
+#endif
+
 #if defined(ZS_BASE_ENGINE)
 
 void product(const Product& p) { ZS_BASE_ENGINE::kEngine.product(p); }
@@ -68,13 +84,19 @@ void function(Type type, int op, const void* in, void* out, i64 count) {
   ZS_BASE_ENGINE::kEngine.function(type, op, in, out, count);
 }
 bool supported() {
-#if defined(__aarch64__)
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   return zstate::cpu_has(Feature::kNeonBf16);
-#else
+#elif defined(__aarch64__)
+  return zstate::cpu_has(Feature::kNeonDot);
+#elif defined(__AVX512BF16__)
   return zstate::cpu_has(Feature::kAvx512Bf16);
+#elif defined(__AVX512F__)
+  return zstate::cpu_has(Feature::kAvx512Vnni);
+#else
+  return zstate::cpu_has(Feature::kAvx2Vnni);
 #endif
 }
-using ZS_BASE_ENGINE::kGraphOps;
+using ZS_ROOT_ENGINE::kGraphOps;
 
 #else
 
@@ -120,6 +142,7 @@ bool supported() {
 }  // namespace
 
 extern const zstate::Engine kEngine;
-const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported, forward, backward, product, function, &kGraphOps};
+const zstate::Engine kEngine = {ZS_ENGINE_NAME, supported,  forward, backward, product,
+                                function,       &kGraphOps, pack,    ready};
 
 }  // namespace ZS_NAMESPACE

@@ -95,6 +95,7 @@ struct Problem {
   std::int64_t T = 0, N = 0, I = 0, H = 1, D = 1;
   std::int64_t G = 1;
   bool reverse = false, has_input_weight = true;
+  bool packed = false;  // weights are packed once, before any call
 
   // Sequences of different lengths, longest first: step t of the input has starts[t+1] - starts[t] of the N.
   // Every [T,N,...] array but the mask is then [rows,...], its rows step after step. Null: all N at every
@@ -122,6 +123,9 @@ struct ForwardArrays {
   Array source, recurrent_weight, input_weight, bias, mask, resets;
   Array training_state;
   Array initial[kMostStates], own[kMostOwn], result[kMostStates];
+  // Of layers with packed weights only: scales [D·G·H] of int8 weights, and the states [N,D·H] behind the
+  // last step, which may be the arrays of the initial ones.
+  Array recurrent_scale, input_scale, last[kMostStates];
 };
 
 struct BackwardArrays {
@@ -141,6 +145,19 @@ struct Product {
   void* c = nullptr;
 };
 
+// What packed weights are stored as; arrays are float32.
+enum class Weights { kFloat32, kBfloat16, kInt8 };
+
+struct Team;  // runtime/threads.h
+
+// A forward operation on packed weights that can be run again and again, on the same arrays.
+struct Call {
+  void (*run)(Call*, const Team&);  // by every member of a team of at most `threads`
+  void (*end)(Call*);               // frees it
+  double work, shared;              // as TeamChoice takes them
+  int threads;
+};
+
 struct GraphOps;  // graph_ops.h
 
 struct Engine {
@@ -151,6 +168,10 @@ struct Engine {
   void (*product)(const Product&);
   void (*function)(Type, int op, const void* in, void* out, std::int64_t count);  // an Opcode of one value
   const GraphOps* graph;
+  // A block (runtime/blocks.h) with the packed weights of a layer, for calls of this engine. T and N are
+  // not read.
+  char* (*pack)(const Problem&, const ForwardArrays&, Weights);
+  Call* (*ready)(const Problem&, const ForwardArrays&, Weights, char* packed, int threads);
 };
 
 }  // namespace zstate

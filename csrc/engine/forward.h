@@ -8,18 +8,23 @@ namespace ZS_NAMESPACE {
 using zstate::ForwardArrays;
 using zstate::GateProduct;
 
-template <class S>
-struct Forward : ScanBase<S, typename Elements<S>::State> {
-  using Base = ScanBase<S, typename Elements<S>::State>;
+// On arrays of S. W says what weights are packed as: S, or fewer bits (small_operands.h).
+template <class S, class W = S>
+struct Forward : ScanBase<S, typename Elements<W>::State> {
+  using Base = ScanBase<S, typename Elements<W>::State>;
   using R = RealOf<S>;
-  using E = typename Elements<S>::Product;
-  using StateE = typename Elements<S>::State;
+  using E = typename Elements<W>::Product;
+  using StateE = typename Elements<W>::State;
+  using Weight = typename Elements<W>::Stored;
   using P = Places<S, StateE>;
   using Base::cell, Base::direct, Base::GH, Base::H, Base::Hp, Base::kSame, Base::L, Base::mask, Base::p,
       Base::products, Base::stages, Base::stage_count, Base::threads;
   using typename Base::From;
   static constexpr bool kTakesInput = true;
+  static constexpr bool kQuantises = Operand<StateE>::kTail > 0;
+  static constexpr bool kPlainOperands = Operand<StateE>::kPlain || kQuantises;  // values as they are
   static constexpr i64 kChunkBytes = i64{2} << 20;
+  static constexpr i64 kOwnChunkBytes = i64{1} << 19;  // where a member projects what it reads
 
   const ForwardArrays& in;
   i64 gates_row, chunk, chunk_begin = 0;
@@ -31,14 +36,17 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
 
   Rows<const S> x[2], initial[2][zstate::kMostStates];
   Rows<S> result[2][zstate::kMostStates], z[2];
-  const S *bias[2] = {}, *weight[2] = {};
+  const S* bias[2] = {};
+  const Weight* weight[2] = {};
   i64 ldr = 0;
   R* chunk_gates[2] = {};
-  E* packed_input[2] = {};
+  E* packed_input[2] = {};      // for a product of its own
+  StateE* tiled_input[2] = {};  // in the panels of the scan
   R* row_copy = nullptr;
-  E* scratch = nullptr;
-  StateE* operands[2][zstate::kMostOperands] = {};  // [2][N][Hp], or [N][Hp]
-  R* kept[2][zstate::kMostStates] = {};             // [N][Hp]
+  LeftOf<E>* scratch = nullptr;
+  HeldOf<StateE>* operands[2][zstate::kMostOperands] = {};  // [2][N][Hp], or [N][Hp]
+  LeftOf<StateE>* quantised = nullptr;                      // [members][D][operands][N][quantised_row()]
+  R* kept[2][zstate::kMostStates] = {};                     // [N][Hp]
   // Set for the stages that there are.
   From* sources[2][zstate::kMostStages][2];  // [1]: at the first step
   From* first_sources[2];
@@ -51,7 +59,8 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
     in_place = kSame && p.has_input_weight && in.training_state && !direct && !fused && cell.saves_last;
     gates_row = direct ? round_up(GH, L) : GH;
     const i64 step_bytes = max_of(1, zstate::size_product(p.D, p.N, gates_row, sizeof(R)));
-    chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)), kChunkBytes / step_bytes));
+    chunk = min_of(max_of(p.T, 1), max_of(ceil_div(kRowsBlock, max_of(p.N, 1)),
+                                          (p.packed ? kOwnChunkBytes : kChunkBytes) / step_bytes));
     starts_from_zero = multiplies_zeros_first();
     this->weight_bytes = direct ? 0 : packed_bytes(*this) + fused_bytes();
     far = weights_are_far<S>(p);
@@ -98,7 +107,7 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
   }
 
   bool results_are_operands() const {
-    if (!kSame || p.starts) return false;
+    if (!kSame || !kPlainOperands || p.starts) return false;
     for (int k = 0; k < cell.operand_count; ++k) {
       const zstate::CellOperand& operand = cell.operands[k];
       if (operand.two_steps && (operand.state < 0 || !in.result[operand.state])) return false;
@@ -124,19 +133,21 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
 
   // Weights that stay in the second-level caches are best used where they are, step by step, rather than in a
   // product of its own whose result has to be written and read again. One row would use them too little.
+  // In a single step of packed weights nothing is used again, and one pass over both is the shorter way.
   // Decided by shape alone, so results are reproducible.
-  bool adds_input_by_tile() const {
+  bool adds_input_by_tile() const { return may_add_by_tile() && (p.N >= 6 || (p.packed && p.T == 1)); }
+  bool may_add_by_tile() const {
+    if constexpr (!kSameType<StateE, R> || !kSame) return false;
     const i64 bytes = GH * (p.H + p.I) * static_cast<i64>(sizeof(R));
-    return kSame && p.has_input_weight && !direct && cell.stages[0].programs[1] && p.N >= 6 &&
-           bytes <= (i64{3} << 19);
+    return p.has_input_weight && !direct && cell.stages[0].programs[1] && bytes <= (i64{3} << 19);
   }
 
-  double work() const { return operation_work(p); }
+  double work() const { return operation_work(p) / Operand<E>::kSpeed; }
   // A scan that one member runs is not shared, nor is what that scan projects.
   double shared_work() const {
     const bool solo = this->split(zstate::get_num_threads()) == Split::kSolo;
     const i64 projected = p.has_input_weight && !(solo && fused) ? p.I : 0;
-    return product_work(p, projected + (solo ? 0 : p.H));
+    return product_work(p, projected + (solo ? 0 : p.H)) / Operand<E>::kSpeed;
   }
 
   void bind(int d) {
@@ -150,7 +161,7 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
     this->resets[d] = reset_rows<S>(p, in.resets, d);
     bias[d] = weights<S>(in.bias, d, GH);
     this->bind_own(d, in.own);
-    weight[d] = weight_matrix<S>(in.recurrent_weight, d, GH, ldr);
+    weight[d] = weight_matrix<Weight>(in.recurrent_weight, d, GH, ldr);
   }
 
   bool buffers_gates() const { return !(fused || in_place || (kSame && !p.has_input_weight)); }
@@ -159,7 +170,7 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
     for (int d = 0; d < p.D; ++d) {
       if (buffers_gates()) chunk_gates[d] = arena.take<R>(chunk, p.N, gates_row);
       for (int k = 0; k < cell.operand_count; ++k)
-        operands[d][k] = arena.take<StateE>(1 + cell.operands[k].two_steps, p.N, Hp);
+        operands[d][k] = arena.take<HeldOf<StateE>>(1 + cell.operands[k].two_steps, p.N, Hp);
       for (int s = 0; s < cell.states; ++s)
         if (cell.keeps[s]) kept[d][s] = arena.take<R>(p.N, Hp);
       for (int i = 0; i < stage_count; ++i)
@@ -170,11 +181,21 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
     if (direct) {
       row_copy = arena.take<R>(threads, round_up(p.I, L));
     } else {
-      lay_out_stages(arena, *this);
-      for (int d = 0; d < p.D && p.has_input_weight; ++d) packed_input[d] = arena.take<E>(input_size());
-      scratch = arena.take<E>(threads, kRowsScratch<R>);
+      if (!p.packed) lay_out_weights(arena);
+      scratch = arena.take<LeftOf<E>>(threads, rows_scratch<E>(p.I));
+      if (kQuantises)
+        quantised =
+            arena.take<LeftOf<StateE>>(threads, p.D, cell.operand_count, max_of(p.N, 1), quantised_row());
     }
     if (this->runs) set_sources();
+  }
+  // Packed weights. Those that are packed before any call have W in both forms.
+  void lay_out_weights(Arena& arena) {
+    lay_out_stages(arena, *this);
+    for (int d = 0; d < p.D && p.has_input_weight; ++d) {
+      if (!fused || p.packed) packed_input[d] = arena.take<E>(panels_size<E>(GH, p.I));
+      if (p.packed ? may_add_by_tile() : fused) tiled_input[d] = arena.take<StateE>(tiled_size());
+    }
   }
   void set_sources() {
     for (int d = 0; d < p.D; ++d) {
@@ -221,8 +242,7 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
         return P::rows(result[d][k], kNow, 0);
       case PlaceKind::operand: {
         const bool two = cell.operands[k].two_steps;
-        return P::elements(operands[d][k], two ? kNextHalf : kFixed, p.N * Hp, Hp,
-                           Operand<StateE>::kPlain || direct);
+        return P::elements(operands[d][k], two ? kNextHalf : kFixed, p.N * Hp, Hp, kPlainOperands || direct);
       }
       default:
         return this->common_source(d, place);
@@ -238,71 +258,96 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
   }
 
   // Of W, where a step reads it too.
-  i64 fused_bytes() const { return fused ? p.D * input_size() * static_cast<i64>(sizeof(E)) : 0; }
-  i64 input_size() const {
-    if (!fused) return panels_size<E>(GH, p.I);
+  i64 fused_bytes() const { return fused ? p.D * tiled_size() * static_cast<i64>(sizeof(E)) : 0; }
+  i64 tiled_size() const {
     i64 columns = 0;
     for (int q = 0; q < stages[0].count; ++q) columns += stages[0].parts[q].columns();
     return zstate::size_product(columns, L, p.I);
   }
   // Where a part of W begins among the panels of the scan.
-  E* input_of(const Part<StateE>& part, int d) const {
+  StateE* input_of(const Part<StateE>& part, int d) const {
     i64 columns = 0;
     for (const Part<StateE>* each = stages[0].parts; each != &part; ++each) columns += each->columns();
-    return packed_input[d] + columns * L * p.I;
+    return tiled_input[d] + columns * L * p.I;
   }
 
-  // W for its own product, or in the panels of the scan.
+  // All weights of a direction: R, and W for its own product or in the panels of the scan.
+  void pack_weights(const Team& team) {
+    pack_stages(team, *this);
+    for (int d = 0; d < p.D && p.has_input_weight; ++d) pack_input(team, d);
+  }
   void pack_input(const Team& team, int d) {
     i64 ldw = 0;
-    const S* w = weight_matrix<S>(in.input_weight, d, GH, ldw);
-    if (!fused) return pack_panels_transposed(team, packed_input[d], w, ldw, GH, p.I);
-    if constexpr (kSame)
-      for (int q = 0; q < stages[0].count; ++q) {
+    const Weight* w = weight_matrix<Weight>(in.input_weight, d, GH, ldw);
+    if (packed_input[d]) {
+      pack_panels_transposed<E, Weight, R>(team, packed_input[d], w, ldw, GH, p.I);
+      if constexpr (kQuantises) write_input_tails(team, d, w, ldw);
+    }
+    if constexpr (kSameType<StateE, Weight>)
+      for (int q = 0; q < stages[0].count && tiled_input[d]; ++q) {
         const Part<StateE>& part = stages[0].parts[q];
         const Range mine = share(team, part.parts());
         for (i64 k = mine.begin; k < mine.end && !team.stopped(); ++k)
-          pack_rows_of(part, w, ldw, p.I, k, input_of(part, d));
+          pack_rows_of(part, w, ldw, p.I, k, input_of(part, d), nullptr);
       }
   }
+  void write_input_tails(const Team& team, int d, const Weight* w, i64 ldw) {
+    const float* scale = scales(in.input_scale, d);
+    const i64 depth = depth_of<E>(p.I);
+    const Range mine = share(team, ceil_div(GH, kPanel<R>));
+    for (i64 c = mine.begin; c < mine.end; ++c) {
+      const i64 first = c * kPanel<R>;
+      const int rows = static_cast<int>(min_of(kPanel<R>, GH - first));
+      Operand<E>::write_tail(packed_input[d] + (first * packed_depth<E>(p.I) + depth * kPanel<R>), kPanel<R>,
+                             0, w + first * ldw, ldw, rows, kPanel<R>, p.I, scale + first);
+    }
+  }
+  const float* scales(const Array& a, int d) const { return static_cast<const float*>(a.data) + d * GH; }
+
   // One piece of a part's panels of R.
   void pack_part(const Part<StateE>& part, int d, i64 piece, StateE* packed) {
-    const Piece rows = pack_rows_of(part, weight[d], ldr, part.length, piece, packed);
-    if (starts_from_zero) check_weights(rows.first, rows.count);
+    const float* scale = kQuantises ? scales(in.recurrent_scale, d) : nullptr;
+    const Piece rows = pack_rows_of(part, weight[d], ldr, part.length, piece, packed, scale);
+    if constexpr (!kQuantises)
+      if (starts_from_zero || p.packed) check_weights(rows.first, rows.count);
   }
   struct Piece {  // the rows of a weight that make one
-    const S* first;
+    const Weight* first;
     int count;
   };
-  Piece pack_rows_of(const Part<StateE>& part, const S* from, i64 ld, i64 length, i64 piece,
-                     StateE* packed) const {
+  Piece pack_rows_of(const Part<StateE>& part, const Weight* from, i64 ld, i64 length, i64 piece,
+                     StateE* packed, const float* scale) const {
     const i64 panel = part.panel_of(piece), begin = part.begin(panel), width = part.width(panel) * L;
     const int v = static_cast<int>(piece - begin);
     const i64 u = part.gated ? panel * L : piece * L;
     const i64 row = part.slots[part.gated ? v : 0] * H + u;
     const Piece rows{from + row * ld, lanes_at<R>(u, H)};
-    StateE* to = packed + begin * depth_of<StateE>(length) * L;
+    StateE* to = packed + begin * packed_depth<StateE>(length) * L;
+    int at = v * L, lanes = L;
     if (!part.narrow(panel)) {
-      pack_transposed(to + v * L, width, rows.first, ld, rows.count, length);
+      pack_transposed(to + at, width, rows.first, ld, rows.count, length);
     } else {  // gate after gate, and zeros behind the last one
-      const int at = v * rows.count;
-      const i64 lanes = v + 1 < part.vectors ? rows.count : min_of(L, width - at);
-      pack_lanes_transposed(to + at, width, rows.first, ld, rows.count, static_cast<int>(lanes), length);
+      at = v * rows.count;
+      lanes = static_cast<int>(v + 1 < part.vectors ? rows.count : min_of(L, width - at));
+      pack_lanes_transposed(to + at, width, rows.first, ld, rows.count, lanes, length);
     }
+    if constexpr (kQuantises)
+      Operand<StateE>::write_tail(to + depth_of<StateE>(length) * width, width, at, rows.first, ld,
+                                  rows.count, lanes, length, scale + row);
     return rows;
   }
   // 0·NaN is NaN: looks at rows of R that the first step would leave out.
-  void check_weights(const S* rows, i64 count) {
+  void check_weights(const Weight* rows, i64 count) {
     if (!all_finite(rows, ldr, count, H)) __atomic_store_n(&weights_not_finite, 1, __ATOMIC_RELAXED);
   }
 
   void run(const Team& team) {
     if (!direct) {
-      pack_stages(team, *this);
-      for (int d = 0; d < p.D && p.has_input_weight; ++d) pack_input(team, d);
-    } else if (starts_from_zero) {
+      if (!p.packed) pack_weights(team);
+    } else if constexpr (!kQuantises) {
       const Range mine = share(team, GH);
-      for (int d = 0; d < p.D; ++d) check_weights(weight[d] + mine.begin * ldr, mine.end - mine.begin);
+      for (int d = 0; d < p.D && starts_from_zero; ++d)
+        check_weights(weight[d] + mine.begin * ldr, mine.end - mine.begin);
     }
     initialise(team);
     team.barrier();
@@ -314,6 +359,28 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
       if (team.stopped()) return;  // the projection may not be there
       scan(*this, team, s, steps, 1);
     }
+    if (p.packed && !team.stopped()) keep_last(team);
+  }
+
+  // The states behind the last step of every row.
+  void keep_last(const Team& team) const {
+    const Range mine = share(team, p.N);
+    for (int d = 0; d < p.D; ++d)
+      for (int k = 0; k < cell.states; ++k) {
+        const Rows<S> to = state_rows<S>(in.last[k], d, H);
+        const bool from_kept = cell.keeps[k] && !state_in_results(k);
+        for (i64 n = mine.begin; n < mine.end && to; ++n)
+          if (from_kept)
+            convert_out<S>(kept[d][k] + n * Hp, to.at(0, n), H);
+          else
+            std::memcpy(to.at(0, n), result[d][k].at(last_step(n, d), n),
+                        sizeof(S) * static_cast<std::size_t>(H));
+      }
+  }
+  i64 last_step(i64 n, int d) const {
+    i64 s = p.T - 1;
+    while (s > 0 && absent(p, d, s, n)) --s;
+    return s;
   }
 
   void initialise(const Team& team) {
@@ -358,12 +425,48 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
       const Range mine = share(team, rows);
       for (i64 row = mine.begin; row < mine.end; ++row) convert_in<S>(in_row(row), out_row(row), GH);
     } else if (direct) {
-      project_directly(team, d, rows, in_row, out_row);
+      if constexpr (kSameType<Weight, S>) project_directly(team, d, rows, in_row, out_row);
     } else {
       const auto load = [&](i64 row, i64 k, int lanes) { return Io<S>::load_n(in_row(row) + k, lanes); };
-      multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false,
-                    scratch + team.rank * kRowsScratch<R>);
+      LeftOf<E>* own = scratch + team.rank * rows_scratch<E>(p.I);
+      if (p.packed && !p.starts && this->split(team.size) == Split::kBatch)
+        project_own_rows(team, d, s, steps, own);
+      else if (p.packed && this->split(team.size) == Split::kUnits)
+        project_own_units(team, d, rows, load, out_row, own);
+      else
+        multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false, own);
     }
+  }
+  // What a member projects it reads in the scan: a line of memory that another core has written takes longer
+  // than all that integers compute with it.
+  void project_own_rows(const Team& team, int d, i64 s, i64 steps, LeftOf<E>* own) {
+    const Range mine = share(team, p.N);
+    const i64 count = mine.end - mine.begin;
+    if (count == 0) return;
+    const Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row, nullptr};
+    const auto out_row = [&](i64 row) { return out.at(row / count, mine.begin + row % count); };
+    const auto load = [&](i64 row, i64 k, int lanes) {
+      return Io<S>::load_n(x[d].at(s + row / count, mine.begin + row % count) + k, lanes);
+    };
+    const Range all{0, ceil_div(GH, kPanel<R>)};
+    multiply_part(team, Range{0, steps * count}, &all, 1, p.I, GH, load, packed_input[d], out_row, false,
+                  own);
+  }
+  // Of each gate, the panels whose middle is among a member's units.
+  template <class Load, class OutRow>
+  void project_own_units(const Team& team, int d, i64 rows, const Load& load, const OutRow& out_row,
+                         LeftOf<E>* own) {
+    const i64 panels = ceil_div(GH, kPanel<R>);
+    Range ranges[zstate::kMostGates];
+    const auto first_panel = [&](i64 column) {
+      return min_of(panels, ceil_div(max_of(column - kPanel<R> / 2, 0), kPanel<R>));
+    };
+    const Range mine = share(team, H);
+    for (int g = 0; g < p.G; ++g)
+      ranges[g] = {first_panel(g * H + mine.begin), first_panel(g * H + mine.end)};
+    if (team.rank == team.size - 1) ranges[p.G - 1].end = panels;
+    multiply_part(team, Range{0, rows}, ranges, static_cast<int>(p.G), p.I, GH, load, packed_input[d],
+                  out_row, false, own);
   }
 
   template <class InRow, class OutRow>
@@ -385,25 +488,57 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
   i64 product_rows(int, int, i64 s) const {
     return s > 0 || !starts_from_zero || __atomic_load_n(&weights_not_finite, __ATOMIC_RELAXED) ? p.N : 0;
   }
-  const StateE* operand(int, const Part<StateE>& part, int d, i64 s, i64& lda) const {
-    const zstate::CellOperand& from = cell.operands[part.operand];
+  const LeftOf<StateE>* operand(int, const Part<StateE>& part, int d, i64 s, int rank, i64& lda) const {
+    if constexpr (kQuantises) {
+      lda = quantised_row();
+      return quantised_rows(part.operand, d, rank);
+    } else {
+      return held(part.operand, d, s, lda);
+    }
+  }
+  const HeldOf<StateE>* held(int number, int d, i64 s, i64& lda) const {
+    const zstate::CellOperand& from = cell.operands[number];
     if (reads_results && from.two_steps && s > 0) {
       const Rows<S>& rows = result[d][from.state];
       lda = rows.row;
-      return reinterpret_cast<const StateE*>(rows.at(s - 1, 0));
+      return reinterpret_cast<const HeldOf<StateE>*>(rows.at(s - 1, 0));
     }
     lda = Hp;
-    return operands[d][part.operand] + (from.two_steps ? (s & 1) * p.N * Hp : 0);
+    return operands[d][number] + (from.two_steps ? (s & 1) * p.N * Hp : 0);
+  }
+  i64 quantised_row() const { return round_up(depth_of<StateE>(H) + 1, 16); }
+  LeftOf<StateE>* quantised_rows(int number, int d, int rank) const {
+    return quantised + ((rank * p.D + d) * cell.operand_count + number) * p.N * quantised_row();
+  }
+  // What a stage multiplies, of the rows that a member works on, as integers of its own.
+  void quantise(int index, int d, i64 s, Range rows, int rank) const {
+    const i64 end = min_of(rows.end, product_rows(index, d, s));
+    const Stage<StateE>& stage = stages[index];
+    for (int q = 0; q < stage.count; ++q) {
+      const int number = stage.parts[q].operand;
+      if (q > 0 && number == stage.parts[q - 1].operand) continue;
+      i64 lda;
+      const R* from = held(number, d, s, lda);
+      LeftOf<StateE>* to = quantised_rows(number, d, rank);
+      for (i64 n = rows.begin; n < end; ++n) {
+        const R* row = from + n * lda;
+        Operand<StateE>::quantise(to + n * quantised_row(), depth_of<StateE>(H), H,
+                                  [&](i64 k, int lanes) { return Io<R>::load_n(row + k, lanes); });
+      }
+    }
   }
   // The products of one stage without packed weights, for hidden units [begin, end).
   void direct_product(int index, int d, i64 s, i64 begin, i64 end) const {
+    if constexpr (kSameType<Weight, S>) multiply_directly(index, d, s, begin, end);
+  }
+  void multiply_directly(int index, int d, i64 s, i64 begin, i64 end) const {
     const Stage<StateE>& stage = stages[index];
     const bool zero = product_rows(index, d, s) == 0;
     for (i64 n = 0; n < p.N; ++n)
       for (int q = 0; q < stage.count; ++q) {
         const Part<StateE>& part = stage.parts[q];
         i64 lda;
-        const R* a = reinterpret_cast<const R*>(operand(index, part, d, s, lda) + n * lda);
+        const R* a = reinterpret_cast<const R*>(held(part.operand, d, s, lda) + n * lda);
         for (int v = 0; v < (part.gated ? part.vectors : 1); ++v) {
           R* to = products[d] + (n * stage.values + part.start + v) * Hp + begin;
           if (zero)
@@ -417,7 +552,7 @@ struct Forward : ScanBase<S, typename Elements<S>::State> {
   // Adds x W^T of a tile's rows to the tile.
   void add_input(const Part<StateE>& part, int d, i64 s, i64 panel, i64 row, int rows, R* tile,
                  i64 ld) const {
-    if constexpr (kSame) {  // other types are projected beforehand
+    if constexpr (kSameType<StateE, S>) {  // other types are projected beforehand
       const int vectors = part.width(panel);
       const auto product = step_kernel<StateE>(vectors, rows, false);
       product(p.I, reinterpret_cast<const StateE*>(x[d].at(s, row)), x[d].row,

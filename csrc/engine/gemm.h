@@ -11,8 +11,15 @@ namespace ZS_NAMESPACE {
 inline constexpr i64 kRowsBlock = 96;  // rows of A packed at a time
 template <class R>
 inline constexpr i64 kDepthBlock = sizeof(R) == 4 ? 384 : 256;
-template <class R>
-inline constexpr i64 kRowsScratch = kRowsBlock * (kDepthBlock<R> + kDepthBlock<R> / 3);
+// A row of A that is quantised has one scale, so that it is multiplied whole.
+template <class E>
+inline constexpr bool kWholeRows = Operand<E>::kTail > 0;
+template <class E>
+i64 rows_scratch(i64 length) {
+  using R = typename Operand<E>::Real;
+  constexpr i64 usual = kRowsBlock * (kDepthBlock<R> + kDepthBlock<R> / 3) * Operand<E>::kTerms;
+  return kWholeRows<E> ? max_of(usual, kRows * (depth_of<E>(length) + 1)) : usual;
+}
 
 // Cuts `n` into equal parts of at most 4/3 of `most`.
 inline i64 even_block(i64 n, i64 most) {
@@ -51,8 +58,8 @@ i64 even_step(R* const* rows, int count) {
 // One block of at most kRowsBlock rows times every panel in [panels.begin, panels.end). The rows c[0..rows)
 // lie anywhere: sequences of different lengths.
 template <class E, class R>
-void multiply_block(const Team& team, const E* a, i64 lda, R* const* c, i64 rows, const E* b, i64 K, i64 k0,
-                    i64 depth, Range panels, i64 columns, bool accumulate) {
+void multiply_block(const Team& team, const LeftOf<E>* a, i64 lda, R* const* c, i64 rows, const E* b, i64 K,
+                    i64 k0, i64 depth, Range panels, i64 columns, bool accumulate) {
   constexpr i64 P = kPanel<R>;
   const i64 tiles = ceil_div(rows, kRows);
   i64 step[kRowsBlock];  // of each tile's rows
@@ -62,7 +69,7 @@ void multiply_block(const Team& team, const E* a, i64 lda, R* const* c, i64 rows
     mark(step[t] ? Path::tile_in_even_rows : Path::tile_in_scattered_rows);
   }
   for (i64 p = panels.begin; p < panels.end && !team.stopped(); ++p) {
-    const E* panel = b + (p * K + k0) * P;
+    const E* panel = b + (p * (K + Operand<E>::kTail) + k0) * P;
     if ((p + 1) * P > columns) mark(Path::tile_of_narrow_panel);
     for (i64 t = 0; t < tiles; ++t) {
       const i64 r = rows * t / tiles, end = rows * (t + 1) / tiles;
@@ -79,20 +86,17 @@ void multiply_block(const Team& team, const E* a, i64 lda, R* const* c, i64 rows
   }
 }
 
-// C[rows, columns] (+)= A·B. load(row, k, lanes) reads A; c_row(row) is where a row of C starts. B is packed
-// in panels over `length` values of k. Ends without a barrier.
+// The part of such a product in some rows and some ranges of panels.
 template <class E, class Load, class RowOf>
-void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Load& load, const E* b,
-                   const RowOf& c_row, bool accumulate, E* scratch) {
+void multiply_part(const Team& team, Range mine, const Range* ranges, int range_count, i64 length,
+                   i64 columns, const Load& load, const E* b, const RowOf& c_row, bool accumulate,
+                   LeftOf<E>* scratch) {
   using R = typename Operand<E>::Real;
   const i64 K = depth_of<E>(length);
-  const i64 panels = ceil_div(columns, kPanel<R>);
-  const bool by_rows = rows >= 2 * kRows * team.size;
-  mark(by_rows ? Path::rows_shared_by_rows : Path::rows_shared_by_panels);
-  const Range mine = by_rows ? share(team, rows) : Range{0, rows};
-  const Range my_panels = by_rows ? Range{0, panels} : share(team, panels);
-  const i64 depth = even_block(K, kDepthBlock<R>),
-            block = even_block(mine.end - mine.begin, kRowsBlock * 3 / 4);
+  const i64 depth = kWholeRows<E> ? K : even_block(K, kDepthBlock<R>);
+  const i64 lda = depth * Operand<E>::kTerms + (kWholeRows<E> ? 1 : 0);
+  i64 block = even_block(mine.end - mine.begin, kRowsBlock * 3 / 4);
+  if constexpr (kWholeRows<E>) block = min_of(block, rows_scratch<E>(length) / lda);
   if (depth < K) mark(Path::rows_in_several_depths);
   for (i64 row = mine.begin; row < mine.end; row += block) {
     const i64 n = min_of(block, mine.end - row);
@@ -101,11 +105,25 @@ void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Lo
     for (i64 k0 = 0; k0 < K || k0 == 0; k0 += depth) {
       const i64 d = min_of(depth, K - k0);
       for (i64 r = 0; r < n; ++r)
-        write_elements(scratch + r * depth, k0, d, length,
-                       [&](i64 k, int lanes) { return load(row + r, k, lanes); });
-      multiply_block(team, scratch, depth, c, n, b, K, k0, d, my_panels, columns, accumulate || k0 > 0);
+        write_elements<E>(scratch + r * lda, lda, k0, d, length,
+                          [&](i64 k, int lanes) { return load(row + r, k, lanes); });
+      for (int i = 0; i < range_count; ++i)
+        multiply_block(team, scratch, lda, c, n, b, K, k0, d, ranges[i], columns, accumulate || k0 > 0);
     }
   }
+}
+
+// C[rows, columns] (+)= A·B. load(row, k, lanes) reads A; c_row(row) is where a row of C starts. B is packed
+// in panels over `length` values of k. Ends without a barrier.
+template <class E, class Load, class RowOf>
+void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Load& load, const E* b,
+                   const RowOf& c_row, bool accumulate, LeftOf<E>* scratch) {
+  const i64 panels = ceil_div(columns, kPanel<typename Operand<E>::Real>);
+  const bool by_rows = rows >= 2 * kRows * team.size;
+  mark(by_rows ? Path::rows_shared_by_rows : Path::rows_shared_by_panels);
+  const Range mine = by_rows ? share(team, rows) : Range{0, rows};
+  const Range my_panels = by_rows ? Range{0, panels} : share(team, panels);
+  multiply_part(team, mine, &my_panels, 1, length, columns, load, b, c_row, accumulate, scratch);
 }
 
 // ---- C = A^T·B summed over many rows k: the gradients of weights ----

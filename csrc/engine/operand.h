@@ -15,11 +15,17 @@ struct Operand {  // float and double
   using Real = E;
   using V = Vec<E>;
   using Register = V;
+  using Left = E;  // the elements of A; E are those of B
+  using Sum = V;   // what products are added up in
   static constexpr int L = Simd<E>::lanes;
   static constexpr bool kPlain = true;  // elements are the values themselves
   static constexpr int kValues = 1;     // along k, in one element
   static constexpr int kTerms = 1;      // elements that add up to a value of A
+  static constexpr int kTail = 0;       // rows of elements behind a panel of B, which end() reads
+  static constexpr double kSpeed = 1;   // against products of float
 
+  // The value of a sum; integers have scales (small_operands.h).
+  static ZS_DEVICE V finished(V sum, const E*, const E*, i64, i64) { return sum; }
   static ZS_DEVICE Register load(const E* p) { return Io<E>::load(p); }
   static ZS_DEVICE Register splat(const E* p) { return broadcast(*p); }
   static ZS_DEVICE V add_product(V sum, Register a, Register b) { return sum + a * b; }
@@ -32,7 +38,7 @@ struct Operand {  // float and double
 
   // The values of a row of A: written a vector at a time, ended once, and read back.
   static ZS_DEVICE void write(E* row, i64, i64 at, V value, int n) { Io<E>::store_n(row + at, value, n); }
-  static ZS_DEVICE void end(E*, i64) {}
+  static ZS_DEVICE void end(E*, i64, i64) {}
   static ZS_DEVICE V read(const E* row, i64, i64 at) { return Io<E>::load(row + at); }
 
   // Elements k, k+1, ... of a row of K values, as they lie in a register before the transposition.
@@ -45,6 +51,8 @@ struct Operand {  // float and double
   static ZS_DEVICE V load_across(const Load& load, i64 k, i64) {
     return load(k);
   }
+  // A register of B's elements, after the transposition.
+  static ZS_DEVICE void store_right(E* p, V v) { Io<E>::store(p, v); }
 };
 template <class E>
 constexpr i64 depth_of(i64 K) {
@@ -57,9 +65,11 @@ template <class S>
 struct Elements {
   using Product = RealOf<S>;
   using State = RealOf<S>;
+  using Stored = S;  // the weights before they are packed
 };
 
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define ZS_MULTIPLIES_PAIRS
 
 struct Pair {
   std::uint32_t bits;
@@ -72,6 +82,7 @@ template <>
 struct Elements<Bfloat16> {
   using Product = Pair;
   using State = SplitPair;
+  using Stored = Bfloat16;
 };
 
 template <>
@@ -79,11 +90,16 @@ struct Operand<Pair> {
   using Real = float;
   using V = VecF;
   using Register = Simd<float>::Uint;
+  using Left = Pair;
+  using Sum = V;
   static constexpr int L = Simd<float>::lanes;
   static constexpr bool kPlain = false;
   static constexpr int kValues = 2;
   static constexpr int kTerms = 1;
+  static constexpr int kTail = 0;
+  static constexpr double kSpeed = 1;
 
+  static ZS_DEVICE V finished(V sum, const Pair*, const Pair*, i64, i64) { return sum; }
   static ZS_DEVICE Register load(const Pair* p) {
     Register r;
     std::memcpy(&r, p, sizeof r);
@@ -114,7 +130,7 @@ struct Operand<Pair> {
   static ZS_DEVICE void write(Pair* row, i64, i64 at, V value, int n) {
     Io<Bfloat16>::store_n(reinterpret_cast<Bfloat16*>(row) + at, value, n);
   }
-  static ZS_DEVICE void end(Pair* row, i64 count) {
+  static ZS_DEVICE void end(Pair* row, i64, i64 count) {
     if (count & 1) write(row, 0, count, V{}, 1);
   }
 
@@ -129,11 +145,23 @@ struct Operand<Pair> {
     return pairs;
 #endif
   }
+  static ZS_DEVICE V load_along(const float* row, i64 k, i64 K) {
+    const i64 n = min_of(2 * L, K - 2 * k);
+    HalfBits halves[2];
+    for (int i = 0; i < 2; ++i)
+      halves[i] =
+          narrow(Io<float>::load_n(row + 2 * k + i * L, static_cast<int>(max_of(0, min_of(L, n - i * L)))),
+                 Bfloat16{});
+    V pairs;
+    std::memcpy(&pairs, halves, sizeof pairs);
+    return pairs;
+  }
   template <class Load>
   static ZS_DEVICE V load_across(const Load& load, i64 k, i64 K) {
     const V first = load(2 * k);
     return interleave(first, 2 * k + 1 < K ? load(2 * k + 1) : V{});
   }
+  static ZS_DEVICE void store_right(Pair* p, V v) { std::memcpy(static_cast<void*>(p), &v, sizeof v); }
   static ZS_DEVICE V interleave(V even, V odd) {
     const auto low = __builtin_convertvector(narrow(even, Bfloat16{}), Register);
     const auto high = __builtin_convertvector(narrow(odd, Bfloat16{}), Register);
@@ -143,6 +171,7 @@ struct Operand<Pair> {
 
 template <>
 struct Operand<SplitPair> : Operand<Pair> {
+  using Left = SplitPair;
   static constexpr int kTerms = 2;
 
   static ZS_DEVICE void write(SplitPair* row, i64 lda, i64 at, V value, int n) {
@@ -150,6 +179,9 @@ struct Operand<SplitPair> : Operand<Pair> {
     Operand<Pair>::write(row, lda, at, leading, n);
     // Infinity has no rest.
     Operand<Pair>::write(row + lda / 2, lda, at, rest == rest ? rest : V{}, n);
+  }
+  static ZS_DEVICE void end(SplitPair* row, i64 lda, i64 count) {
+    if (count & 1) write(row, lda, count, V{}, 1);
   }
   static ZS_DEVICE V read(const SplitPair* row, i64 lda, i64 at) {
     return Io<Bfloat16>::load(reinterpret_cast<const Bfloat16*>(row) + at) +
@@ -159,16 +191,10 @@ struct Operand<SplitPair> : Operand<Pair> {
 
 #endif
 
-// Writes `depth` elements of a row of A from element k0 on; load(k, lanes) gives its values, K in all.
-template <class E, class Load>
-ZS_DEVICE void write_elements(E* dst, i64 k0, i64 depth, i64 K, const Load& load) {
-  using Op = Operand<E>;
-  const i64 first = k0 * Op::kValues, count = min_of(depth * Op::kValues, K - first);
-  for (i64 i = 0; i < count; i += Op::L) {
-    const int n = static_cast<int>(min_of(Op::L, count - i));
-    Op::write(dst, 0, i, load(first + i, n), n);
-  }
-  Op::end(dst, count);
+// A register of elements, whatever they are.
+template <class E, class V>
+ZS_DEVICE void store_bits(E* p, V v) {
+  std::memcpy(static_cast<void*>(p), &v, sizeof v);
 }
 
 }  // namespace ZS_NAMESPACE

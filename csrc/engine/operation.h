@@ -180,7 +180,7 @@ struct ScanBase {
   }
   Real* tile(int rank) const { return tiles + rank * tile_size(); }
 
-  Split split(int members) const { return choose_split(members, p, weight_bytes); }
+  Split split(int members) const { return choose_split(members, p, weight_bytes, Operand<E>::kSpeed); }
 
   // Whether vectors for all rows are read where the caller has them.
   bool vectors_in_place() const { return kSame && H % L == 0; }

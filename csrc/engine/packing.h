@@ -14,10 +14,20 @@ using zstate::Range;
 using zstate::share;
 using zstate::Team;
 
-// A register of elements, whatever they are.
-template <class E, class V>
-ZS_DEVICE void store_bits(E* p, V v) {
-  std::memcpy(static_cast<void*>(p), &v, sizeof v);
+// Writes `depth` elements of a row of A from element k0 on; load(k, lanes) gives its values, K in all.
+template <class E, class Load>
+ZS_DEVICE void write_elements(LeftOf<E>* dst, i64 lda, i64 k0, i64 depth, i64 K, const Load& load) {
+  using Op = Operand<E>;
+  if constexpr (Op::kTail > 0) {
+    Op::quantise(dst, depth, K, load);
+  } else {
+    const i64 first = k0 * Op::kValues, count = min_of(depth * Op::kValues, K - first);
+    for (i64 i = 0; i < count; i += Op::L) {
+      const int n = static_cast<int>(min_of(Op::L, count - i));
+      Op::write(dst, lda, i, load(first + i, n), n);
+    }
+    Op::end(dst, lda, count);
+  }
 }
 
 // dst[k·ldd + lane] = src[lane·lds + k] for lane < rows, zero in the other lanes: one register column of a
@@ -32,7 +42,7 @@ void pack_transposed(E* dst, i64 ldd, const S* src, i64 lds, int rows, i64 K) {
     for (int r = 0; r < Op::L; ++r)
       square[r] = r < rows ? Op::load_along(src + r * lds, k, K) : typename Op::V{};
     transpose(square);
-    for (int i = 0; i < part; ++i) store_bits(dst + (k + i) * ldd, square[i]);
+    for (int i = 0; i < part; ++i) Op::store_right(dst + (k + i) * ldd, square[i]);
   }
 }
 
@@ -76,6 +86,12 @@ bool all_finite(const S* from, i64 ld, i64 rows, i64 K) {
   return true;
 }
 
+// Rows of elements in a panel of B, what lies behind it included.
+template <class E>
+constexpr i64 packed_depth(i64 K) {
+  return depth_of<E>(K) + Operand<E>::kTail;
+}
+
 // Calls pack(to, first, lanes) for each register column of panels [K][kPanel] of `columns` columns; `to` is
 // where the column that starts at `first` goes.
 template <class E, class R, class Pack>
@@ -83,7 +99,7 @@ void pack_panels(const Team& team, E* dst, i64 columns, i64 K, const Pack& pack)
   const Range mine = share(team, ceil_div(columns, kPanel<R>) * kPanelVectors);
   for (i64 c = mine.begin; c < mine.end && !team.stopped(); ++c) {
     const i64 first = c * Simd<R>::lanes;
-    E* panel = dst + c / kPanelVectors * kPanel<R> * depth_of<E>(K) + c % kPanelVectors * Simd<R>::lanes;
+    E* panel = dst + c / kPanelVectors * kPanel<R> * packed_depth<E>(K) + c % kPanelVectors * Simd<R>::lanes;
     pack(panel, min_of(first, columns), lanes_at<R>(first, columns));
   }
 }
@@ -104,7 +120,7 @@ void pack_panels_straight(const Team& team, E* dst, const S* src, i64 lds, i64 c
 template <class E>
 i64 panels_size(i64 columns, i64 K) {
   constexpr i64 P = kPanel<typename Operand<E>::Real>;
-  return zstate::size_product(ceil_div(columns, P), P, depth_of<E>(K));
+  return zstate::size_product(ceil_div(columns, P), P, packed_depth<E>(K));
 }
 
 }  // namespace ZS_NAMESPACE

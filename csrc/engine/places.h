@@ -105,7 +105,7 @@ struct Places {
             false,   false, false, small(start), small(width), small(vector)};
   }
   // `plain`: values, whatever the elements are.
-  static From elements(E* data, Counter counter, i64 step, i64 row, bool plain) {
+  static From elements(HeldOf<E>* data, Counter counter, i64 step, i64 row, bool plain) {
     if (plain) return real(data, counter, step, row, true);
     return {data, step, row, kEach, counter, Storage::kElement, true, true, false, 0, 0, 0};
   }
@@ -197,9 +197,9 @@ struct Places {
           Io<R>::store_n(static_cast<R*>(to.data) + at, value, lanes);
         else if (to.storage == Storage::kStored)
           Io<S>::store_n(static_cast<S*>(to.data) + at, value, lanes);
-        else
-          Op::write(static_cast<E*>(to.data) + (first - block.unit + r * to.row), to.row, block.unit + v * L,
-                    value, L);
+        else if constexpr (Op::kTail == 0)
+          Op::write(static_cast<LeftOf<E>*>(to.data) + (first - block.unit + r * to.row), to.row,
+                    block.unit + v * L, value, L);
       }
   }
 };

@@ -40,7 +40,7 @@ struct ProductOp {
     packed = arena.take<E>(
         a_transposed() ? zstate::size_product(2 * min_of(kOuterDepth, p.length), round_up(wide, kPanel<R>))
                        : panels_size<E>(p.columns, p.length));
-    scratch = arena.take<E>(threads, a_transposed() ? kOuterScratch<R> : kRowsScratch<R>);
+    scratch = arena.take<E>(threads, a_transposed() ? kOuterScratch<R> : rows_scratch<E>(0));
     if (swapped()) result = arena.take<R>(p.rows, p.columns);
   }
 
@@ -85,7 +85,7 @@ struct ProductOp {
     const auto load = [&](i64 row, i64 k, int lanes) { return Io<R>::load_n(a(row, k), lanes); };
     const auto c_row = [&](i64 row) { return c + row * p.columns; };
     multiply_rows(team, p.rows, p.length, p.columns, load, packed, c_row, false,
-                  scratch + team.rank * kRowsScratch<R>);
+                  scratch + team.rank * rows_scratch<E>(0));
   }
 };
 

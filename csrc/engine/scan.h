@@ -12,7 +12,7 @@ namespace ZS_NAMESPACE {
 
 // So few rows that weights are read where they are instead of being packed. Decided by shape alone, so
 // results are reproducible.
-inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts; }
+inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts && !p.packed; }
 
 // The product of one part of a stage, whose columns are registers. A gated panel holds `vectors` gates of one
 // group of units; a plain one as many groups of units, the first `wider` ones one more.
@@ -47,7 +47,8 @@ struct Part {
   i64 panel_of(i64 part) const {
     return part < wider * (vectors + 1) ? part / (vectors + 1) : (part - wider) / vectors;
   }
-  i64 size() const { return zstate::size_product(columns(), K, L); }
+  i64 size() const { return zstate::size_product(columns(), K + Operand<E>::kTail, L); }
+  const E* panel(int d, i64 number) const { return packed[d] + begin(number) * (K + Operand<E>::kTail) * L; }
 };
 
 // A panel's greatest width in a plain product. Narrow panels give few units to more threads; with one row,
@@ -132,18 +133,20 @@ inline bool one_direction_at_a_time(const Problem& p, i64 weight_bytes) {
   return p.D == 2 && weight_bytes >= (i64{16} << 20);
 }
 
-inline Split choose_split(int members, const Problem& p, i64 weight_bytes) {
+// `speed` of products, against those of float.
+inline Split choose_split(int members, const Problem& p, i64 weight_bytes, double speed = 1) {
   if (members == 1) return Split::kSolo;
   // Each member's cache then holds the weights of one direction, and no member waits for another.
   if (p.D == 2 && members == 2 && weight_bytes > 0 && !one_direction_at_a_time(p, weight_bytes))
     return Split::kDirections;
+  // A barrier costs about as much as this many multiplications.
+  const i64 barrier = static_cast<i64>(10000 * speed);
   // A member that owns the longest sequences would be the last one to end.
-  if (p.starts) return p.rows() * p.D * p.G * p.H * p.H < 10000 * p.T ? Split::kSolo : Split::kUnits;
+  if (p.starts) return p.rows() * p.D * p.G * p.H * p.H < barrier * p.T ? Split::kSolo : Split::kUnits;
   const i64 rows = p.N / members;
   // Every thread then reads all weights at every step: worth it from its own cache, or for many rows.
   if (rows >= 32 || (rows >= 4 && weight_bytes <= (i64{768} << 10))) return Split::kBatch;
-  // A barrier costs about as much as this many multiplications.
-  if (p.D * p.N * p.G * p.H * p.H < 10000) return Split::kSolo;
+  if (p.D * p.N * p.G * p.H * p.H < barrier) return Split::kSolo;
   return Split::kUnits;
 }
 
@@ -163,7 +166,7 @@ template <class E, class R>
 // projected; `to` are its rows, `ld` apart.
 template <class Cell, class R>
 void multiply_tile(const Cell& cell, int index, const Part<typename Cell::Element>& part, int d, i64 s,
-                   i64 panel, i64 row, int rows, R* to, i64 ld) {
+                   i64 panel, i64 row, int rows, R* to, i64 ld, int rank) {
   using E = typename Cell::Element;
   const int vectors = part.width(panel);
   const i64 width = vectors * part.L;
@@ -173,9 +176,9 @@ void multiply_tile(const Cell& cell, int index, const Part<typename Cell::Elemen
     std::memset(to + r * ld, 0, sizeof(R) * static_cast<std::size_t>(width));
   if (with > 0) {
     i64 lda;
-    const E* a = cell.operand(index, part, d, s, lda) + row * lda;
+    const LeftOf<E>* a = cell.operand(index, part, d, s, rank, lda) + row * lda;
     const auto product = step_kernel<E>(vectors, with, cell.p.N == 1);
-    product(part.K, a, lda, part.packed[d] + part.begin(panel) * part.K * part.L, width, to, ld, part.adds);
+    product(part.K, a, lda, part.panel(d, panel), width, to, ld, part.adds);
   }
   if constexpr (Cell::kTakesInput)
     if (cell.fused) cell.add_input(part, d, s, panel, row, rows, to, ld);
@@ -211,14 +214,15 @@ void compute_tiles(Cell& cell, int index, i64 s, const TileGroup& group, Range a
       const i64 at = (stage.begin(panel) - first_group) * values * L;
       if (group.blocks == 1) {
         const i64 ld = part.narrow(panel) ? part.width(panel) * L : vectors * values * L;
-        multiply_tile(cell, index, part, group.d, s, panel, first, static_cast<int>(rows), base + at, ld);
+        multiply_tile(cell, index, part, group.d, s, panel, first, static_cast<int>(rows), base + at, ld,
+                      rank);
         continue;
       }
       for (i64 block = group.block; block < group.block + group.blocks; ++block) {
         const i64 row = row_at(block);
         const int n = static_cast<int>(row_at(block + 1) - row);
         const i64 ld = vectors * values * L;  // a narrow panel has one block at a time
-        multiply_tile(cell, index, part, group.d, s, panel, row, n, base + (row - first) * ld + at, ld);
+        multiply_tile(cell, index, part, group.d, s, panel, row, n, base + (row - first) * ld + at, ld, rank);
       }
     }
     if (part.narrow(group.panel))
@@ -270,6 +274,9 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
   }
   const i64 forwards = stage.panels * blocks[0], tiles = forwards + stage.panels * blocks[1];
   Range mine = split == Split::kUnits ? share(team, tiles) : Range{0, tiles};
+  if constexpr (Operand<typename Cell::Element>::kTail > 0)
+    for (int d = first_d; d < last_d; ++d)
+      if (mine.begin < mine.end) cell.quantise(index, d, s, rows[d], team.rank);
   // A narrow panel takes its turn in the middle, where two members share it.
   const i64 turn = stage.narrow ? (stage.panels - 1) / 2 : 0;
   const bool down = s & 1;

@@ -41,6 +41,11 @@ inline constexpr bool kMultipliesByLane = false;
 
 using i64 = std::int64_t;
 
+template <class A, class B>
+inline constexpr bool kSameType = false;
+template <class A>
+inline constexpr bool kSameType<A, A> = true;
+
 inline constexpr i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
 inline constexpr i64 max_of(i64 a, i64 b) { return a > b ? a : b; }
 inline constexpr i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }

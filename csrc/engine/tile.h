@@ -5,7 +5,7 @@
 // on how the work is shared.
 #pragma once
 
-#include "engine/operand.h"
+#include "engine/small_operands.h"
 
 namespace ZS_NAMESPACE {
 
@@ -23,9 +23,24 @@ inline constexpr int kRows = tile_rows(kPanelVectors);
 template <class R>
 inline constexpr i64 kPanel = kPanelVectors * Simd<R>::lanes;
 
+template <class E>
+using LeftOf = typename Operand<E>::Left;
+
+// What is kept of a row of A until it is multiplied: its values, where it is quantised only then.
+template <class E, bool Quantised = (Operand<E>::kTail > 0)>
+struct Held {
+  using Type = LeftOf<E>;
+};
+template <class E>
+struct Held<E, true> {
+  using Type = typename Operand<E>::Real;
+};
+template <class E>
+using HeldOf = typename Held<E>::Type;
+
 // Adds the products of as many values of k as a register has lanes.
-template <class E, int Rows, int Vectors, bool Interleaved, class V = typename Operand<E>::V>
-ZS_DEVICE void add_by_lanes(V (&sum)[Rows][Vectors], const E* a, i64 lda, const E* b, i64 ldb) {
+template <class E, int Rows, int Vectors, bool Interleaved, class Sum = typename Operand<E>::Sum>
+ZS_DEVICE void add_by_lanes(Sum (&sum)[Rows][Vectors], const LeftOf<E>* a, i64 lda, const E* b, i64 ldb) {
   using Op = Operand<E>;
   constexpr int L = Op::L;
   typename Op::Register rows[Rows];
@@ -59,17 +74,18 @@ ZS_DEVICE void add_by_lanes(V (&sum)[Rows][Vectors], const E* a, i64 lda, const 
 // Chains > 1 splits k over that many sums, which one row alone needs to keep the multipliers busy.
 // K counts elements. An element of A with two terms has the second one half a row further on.
 template <class E, int Rows, int Vectors, int Chains, bool Interleaved, class R = typename Operand<E>::Real>
-void tile_product(i64 K, const E* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
+void tile_product(i64 K, const LeftOf<E>* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
   using Op = Operand<E>;
   using V = Vec<R>;
+  using Sum = typename Op::Sum;
   constexpr int L = Op::L;
-  V sum[Chains][Rows][Vectors];
+  Sum sum[Chains][Rows][Vectors];
 #pragma GCC unroll 8
   for (int q = 0; q < Chains; ++q)
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) sum[q][r][v] = V{};
+      for (int v = 0; v < Vectors; ++v) sum[q][r][v] = Sum{};
   // The sums are added to c at the end, which may not be in a cache: prefetch it.
   if (accumulate)
 #pragma GCC unroll 8
@@ -121,12 +137,14 @@ void tile_product(i64 K, const E* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       R* out = c + r * ldc + v * L;
-      Io<R>::store(out, accumulate ? Io<R>::load(out) + sum[0][r][v] : sum[0][r][v]);
+      const V value = Op::finished(sum[0][r][v], a + r * lda + K, b, ldb, v * L);
+      Io<R>::store(out, accumulate ? Io<R>::load(out) + value : value);
     }
 }
 
 template <class E>
-using TileProduct = void (*)(i64, const E*, i64, const E*, i64, typename Operand<E>::Real*, i64, bool);
+using TileProduct = void (*)(i64, const LeftOf<E>*, i64, const E*, i64, typename Operand<E>::Real*, i64,
+                             bool);
 
 // The kernel for `rows` rows.
 template <class E, int Vectors, bool Interleaved>

@@ -28,6 +28,8 @@
 // tensors.h. pack_rows(array, rows), unpack_rows(array, rows, T, N): between padded and packed sequences; see
 // padding.h.
 //
+// Stack, Stream: layers with packed weights, for inference; see prepared.h.
+//
 // product(a, b) -> a·b of two matrices, or None where NumPy's own product is to be used.
 // soft_max_cross_entropy, soft_max_cross_entropy_gradient, adam, take_rows, add_rows: graph_arrays.h.
 //
@@ -64,6 +66,7 @@
 #include "python/known_calls.h"
 #include "python/padding.h"
 #include "python/plan.h"
+#include "python/prepared.h"
 #include "python/results.h"
 #include "python/torch_tensors.h"
 #include "runtime/blocks.h"
@@ -210,6 +213,7 @@ NB_MODULE(_native, m) {
   m.def("remember", &zstate::remember, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
   zstate::bind_tensors(m);
   zstate::bind_padding(m);
+  zstate::bind_prepared(m);
   zstate::bind_build_info(m);
   m.def("product", &zstate::product);
   m.def("soft_max_cross_entropy", &zstate::soft_max_cross_entropy);

@@ -33,23 +33,6 @@ bool has_shape(PyArrayObject* array, const Shape& shape) {
   return true;
 }
 
-// Pointers and strides of an array that an engine can walk. `axes`: how many it is to have; axes of one
-// element are put in front, or dropped from there, to make it so.
-Array walk(PyArrayObject* array, int axes) {
-  static char empty;
-  Array a;
-  a.data = PyArray_SIZE(array) ? PyArray_DATA(array) : &empty;
-  a.rank = axes;
-  const int extra = PyArray_NDIM(array) - axes;
-  const npy_intp item = PyArray_ITEMSIZE(array);
-  for (int axis = 0; axis < axes; ++axis) {
-    const int from = axis + extra;
-    // A step along an axis of one element leads nowhere; a mask has it all the same.
-    if (from >= 0 && PyArray_DIM(array, from) != 1) a.strides[axis] = PyArray_STRIDE(array, from) / item;
-  }
-  return a;
-}
-
 // The arrays of one call: what is kept until it ends.
 class CallArrays {
  public:
@@ -166,6 +149,21 @@ void check_signature(const Signature& s) {
 }
 
 }  // namespace
+
+Array walk(PyArrayObject* array, int axes) {
+  static char empty;
+  Array a;
+  a.data = PyArray_SIZE(array) ? PyArray_DATA(array) : &empty;
+  a.rank = axes;
+  const int extra = PyArray_NDIM(array) - axes;
+  const npy_intp item = PyArray_ITEMSIZE(array);
+  for (int axis = 0; axis < axes; ++axis) {
+    const int from = axis + extra;
+    // A step along an axis of one element leads nowhere; a mask has it all the same.
+    if (from >= 0 && PyArray_DIM(array, from) != 1) a.strides[axis] = PyArray_STRIDE(array, from) / item;
+  }
+  return a;
+}
 
 Plan::Plan(Signature signature) : s_(std::move(signature)) {
   mark(Path::first_call);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "python/numpy.h"
 #include "runtime/cell_tables.h"
 
 namespace zstate {
@@ -19,6 +20,10 @@ namespace nb = nanobind;
 
 // An axis-by-axis shape, as Python gave it.
 using Shape = std::vector<std::int64_t>;
+
+// Pointers and strides of an array that an engine can walk. `axes`: how many it is to have; axes of one
+// element are put in front, or dropped from there, to make it so.
+Array walk(PyArrayObject* array, int axes);
 
 // One array of a plan: what Python calls it, its shape, and what the engine calls it (named_arrays.h).
 struct NamedShape {

@@ -49,8 +49,12 @@ bool cpu_has(Feature feature) {
     case Feature::kAvx512:  // F, DQ, CD, BW, VL
       return cpu_has(Feature::kAvx2) && all(extended.ebx, bit(16) | bit(17) | bit(28) | bit(30) | bit(31)) &&
              all(saved_registers(), 0xe6);
-    case Feature::kAvx512Bf16:
-      return cpu_has(Feature::kAvx512) && all(leaf(7, 1).eax, bit(5));
+    case Feature::kAvx2Vnni:
+      return cpu_has(Feature::kAvx2) && all(leaf(7, 1).eax, bit(4));
+    case Feature::kAvx512Vnni:
+      return cpu_has(Feature::kAvx512) && all(extended.ecx, bit(11));
+    case Feature::kAvx512Bf16:  // whose machines have VNNI too
+      return cpu_has(Feature::kAvx512Vnni) && all(leaf(7, 1).eax, bit(5));
     default:
       return false;
   }
@@ -59,13 +63,16 @@ bool cpu_has(Feature feature) {
 #elif defined(__aarch64__)
 
 bool cpu_has(Feature feature) {
-  if (feature != Feature::kNeonBf16) return false;
+  const bool dot = feature == Feature::kNeonDot;
+  if (!dot && feature != Feature::kNeonBf16) return false;
 #if defined(__linux__)
-  return getauxval(AT_HWCAP2) >> 14 & 1;  // HWCAP2_BF16
+  if (!(getauxval(AT_HWCAP) >> 20 & 1)) return false;  // HWCAP_ASIMDDP, which machines with BF16 have too
+  return dot || (getauxval(AT_HWCAP2) >> 14 & 1);      // HWCAP2_BF16
 #elif defined(__APPLE__)
   int has = 0;
   std::size_t size = sizeof has;
-  return sysctlbyname("hw.optional.arm.FEAT_BF16", &has, &size, nullptr, 0) == 0 && has;
+  const char* name = dot ? "hw.optional.arm.FEAT_DotProd" : "hw.optional.arm.FEAT_BF16";
+  return sysctlbyname(name, &has, &size, nullptr, 0) == 0 && has;
 #else
   return false;
 #endif

@@ -40,6 +40,7 @@ from .operations import (
     RNNGradients,
     RNNResult,
 )
+from .prepared import Prepared, Stream, prepare
 
 __version__ = "0.1.0"
 
@@ -58,11 +59,13 @@ __all__ = [
     "LSTMGradients",
     "LSTMResult",
     "OptionError",
+    "Prepared",
     "RNNGradients",
     "RNNResult",
     "ShapeError",
     "SingleGateRNNDescriptor",
     "SlowBackendWarning",
+    "Stream",
     "Tensor",
     "ZStateError",
     "get_num_threads",
@@ -71,6 +74,7 @@ __all__ = [
     "inspect",
     "lstm",
     "lstm_gradients",
+    "prepare",
     "set_kept_memory",
     "set_num_threads",
     "show_config",

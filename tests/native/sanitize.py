@@ -52,6 +52,14 @@ def call_graph_ops(rng: np.random.Generator) -> None:
             raise SystemExit(f"{rows}, {width}, {table} in {dtype}: not finite")
 
 
+def call_prepared(rng: np.random.Generator) -> None:
+    """Layers with packed weights, of each kind."""
+    from tests.prepared.drawn import check_random_stack
+
+    for weights in ("float32", "bfloat16", "int8"):
+        check_random_stack(rng, weights)
+
+
 def main() -> None:
     native = load_module(Path(sys.argv[1]))
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
@@ -69,6 +77,7 @@ def main() -> None:
         while not runner.out_of_time() and runner.calls < 4000:
             runner.run(20, isas)
             call_graph_ops(runner.rng)
+            call_prepared(runner.rng)
         runner.end += 2 * seconds
         while set(runner.missed()) - _NEED_TORCH and not runner.out_of_time():
             runner.run(20, isas)

@@ -24,7 +24,7 @@ from ..operations import AnyResult, Operation
 from ..types import Array
 from .encoding import Encoded, Tables, UnsupportedError, called, encode, form_of
 
-INTERFACE = 14  # what these sources know how to call; csrc/runtime/problem.h says what is offered
+INTERFACE = 15  # what these sources know how to call; csrc/runtime/problem.h says what is offered
 
 
 def _stale(module: Any) -> str | None:
@@ -79,10 +79,25 @@ def encoded(
     layout: Layout, shapes: Mapping[str, tuple[int, ...]] | None = None, packed: bool = False
 ) -> Encoded:
     """The cell's equations as the engine takes them; ``shapes``: of the inputs."""
+    form = form_of(layout, shapes, packed)
+    return encode(form, layout.operation.is_gradient, tables())
+
+
+def tables() -> Tables:
+    """What the engine has; raises UnsupportedError where it is not there."""
     if _TABLES is None:
         raise UnsupportedError(str(_REASON))
-    form = form_of(layout, shapes, packed)
-    return encode(form, layout.operation.is_gradient, _TABLES)
+    return _TABLES
+
+
+def stack(**parts: Any) -> Any:
+    """Layers with packed weights: csrc/python/prepared.h says what it takes."""
+    return _native.Stack(**parts)
+
+
+def stream(*parts: Any) -> Any:
+    """Steps of such layers, likewise."""
+    return _native.Stream(*parts)
 
 
 class Planned:

@@ -3,7 +3,7 @@
 ``@cells.cell`` makes one of equations; the functions that these may use are here too.
 """
 
-from .decorator import MadeCell, cell
+from .decorator import CellDescriptor, MadeCell, cell
 from .definition import Cell
 from .gru import GRU
 from .language import (
@@ -44,6 +44,7 @@ __all__ = [
     "LSTM",
     "RNN",
     "Cell",
+    "CellDescriptor",
     "MadeCell",
     "abs",
     "block_gru",

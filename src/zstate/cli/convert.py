@@ -52,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an option of IN's layers in its framework's words, such as nonlinearity=relu",
     )
     parser.add_argument(
+        "--weights",
+        choices=["float", "int8"],
+        default="float",
+        help="int8: the matrices in 8 bits, each with its scales beside it as NAME.scale, in a "
+        ".safetensors file; such a file can be IN too (default: float, as in IN)",
+    )
+    parser.add_argument(
         "--limit",
         metavar="MIB",
         type=at_least_one(int),
@@ -71,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     for name, pieces in chosen.stacks.items():
         found = load(pieces, options.source, options.cell, **told)
         stacks[name] = found if isinstance(found, list) else [found]
-    write(options.output, stacks, options.target)
+    write(options.output, stacks, options.target, int8=options.weights == "int8")
     for name, layers in stacks.items():
         for number, layer in enumerate(layers):
             title = (f"{name} {number}" if len(layers) > 1 else name) or str(number)

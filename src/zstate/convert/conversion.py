@@ -43,7 +43,7 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
         >>> weights = {"kernel": rng.normal(size=(3, 8)),
         ...            "recurrent_kernel": rng.normal(size=(2, 8)), "bias": rng.normal(size=8)}
         >>> layer = load(weights, source="keras")
-        >>> layer.cell, layer.tensors["input_weight"].shape
+        >>> layer.kind, layer.tensors["input_weight"].shape
         ('lstm', (8, 3))
     """
     row = _row("load", "source", source)
@@ -84,9 +84,9 @@ def save(layer: Layer | Sequence[Layer], target: str) -> Weights:
     described = []
     for index, each in enumerate(layers):
         directions = [_encoded(row, each, k) for k in range(each.directions)]
-        arrays |= names.written(target, each.cell, directions, index, len(layers) == 1)
+        arrays |= names.written(target, each.kind, directions, index, len(layers) == 1)
         prefix = names.prefix(row, index, len(layers) == 1)
-        described.append(Told(prefix, each.cell, told(row, each)))
+        described.append(Told(prefix, each.kind, told(row, each)))
     return Weights(arrays, target, described)
 
 
@@ -172,23 +172,23 @@ def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Arra
 def _check(row: Framework, layer: Layer) -> None:
     """Raise for what a framework cannot express, by name."""
     descriptor, tensors = layer.descriptor, layer.tensors
-    if layer.cell not in row.activations:
-        cannot(row, "cell", f"one of {', '.join(row.activations)}", layer.cell)
+    if layer.kind not in row.activations:
+        cannot(row, "cell", f"one of {', '.join(row.activations)}", layer.kind)
     if "input_weight" not in tensors:
         cannot(row, "input_weight", "an input weight", "none: the source is already projected")
     if "mask" in tensors:
         cannot(row, "mask", "no mask", "one")
     for name in _INITIAL:
-        if name in tensors and name not in row.names[layer.cell]:
+        if name in tensors and name not in row.names[layer.kind]:
             cannot(row, name, "no initial state among the weights", "one")
     if "peephole" in tensors:
         _check_peephole(row, layer)
-    if layer.directions == 2 and layer.cell not in row.bidirectional:
-        cannot(row, "bidirectional", f"one direction of {layer.cell}", "two")
+    if layer.directions == 2 and layer.kind not in row.bidirectional:
+        cannot(row, "bidirectional", f"one direction of {layer.kind}", "two")
     if layer.directions == 1 and descriptor.reverse and not row.reverse:
         expected = "no reverse layer whose outputs are in processing order"
         cannot(row, "reverse", expected, "one")
-    if layer.cell == GRU:
+    if layer.kind == GRU:
         if getattr(descriptor, "flip_z", False) != row.flip_z:
             cannot(row, "flip_z", f"flip_z={row.flip_z}", f"flip_z={not row.flip_z}")
         after = getattr(descriptor, "reset_after", False)
@@ -218,10 +218,10 @@ def _check_stack(row: Framework, layers: list[Layer]) -> None:
     """torch.nn's layers of one module: one cell, one size, one set of options."""
     first = layers[0]
     for number, layer in enumerate(layers[1:], 1):
-        one = f"{first.cell}, H = {first.hidden}, like layer 0"
+        one = f"{first.kind}, H = {first.hidden}, like layer 0"
         expected = f"layers of one module ({one}; take others one by one: zstate convert --only)"
         same = (
-            layer.cell == first.cell
+            layer.kind == first.kind
             and layer.hidden == first.hidden
             and layer.directions == first.directions
             and layer.inputs == first.hidden * first.directions
@@ -229,7 +229,7 @@ def _check_stack(row: Framework, layers: list[Layer]) -> None:
             and _biased(layer) == _biased(first)
         )
         if not same:
-            got = f"{layer.cell}, H = {layer.hidden}, I = {layer.inputs}"
+            got = f"{layer.kind}, H = {layer.hidden}, I = {layer.inputs}"
             cannot(row, f"layer {number}", expected, got)
 
 
@@ -245,4 +245,4 @@ def _encoded(row: Framework, layer: Layer, index: int) -> dict[str, Array]:
         tensors[name] = array
     initial = {name: tensors.pop(name) for name in _INITIAL if name in tensors}
     one = replace(layer.descriptor, bidirectional=False)
-    return blocks.encode(row, layer.cell, tensors, one) | initial
+    return blocks.encode(row, layer.kind, tensors, one) | initial

@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import OptionError, ZStateError, refusal
 from ..graph import storage
 from ..types import Array
-from . import keras_files, onnx_graph
+from . import keras_files, onnx_graph, small
 from .contents import Chosen, Contents
 from .conversion import facts, save
 from .layer import Layer
@@ -81,7 +81,7 @@ def _named(path: str, kind: str, source: str, budget: Budget) -> Iterator[Conten
     arrays: dict[str, Any]
     if kind == "safetensors":
         arrays, metadata = storage.read(path)
-        text = metadata.get(_KEY)
+        arrays, text = small.restored(arrays), metadata.get(_KEY)
     elif kind == "npz":
         arrays, text = _npz(path, budget)
     else:
@@ -206,12 +206,18 @@ def check_target(path: str, target: str) -> str:
     return kind
 
 
-def write(path: str, stacks: Mapping[str, Sequence[Layer]], target: str) -> None:
+def write(
+    path: str, stacks: Mapping[str, Sequence[Layer]], target: str, *, int8: bool = False
+) -> None:
     """Save layers under a framework's names, in the format that the path ends with.
 
-    ``stacks`` are layers that feed each other, by name; a single stack needs none ("").
+    ``stacks`` are layers that feed each other, by name; a single stack needs none (""). ``int8``:
+    their matrices in 8 bits, each with its scales beside it.
     """
     kind = check_target(path, target)
+    if int8 and kind != "safetensors":
+        expected = "a .safetensors file for int8 weights"
+        raise OptionError(refusal("convert", "the file to write", expected, repr(path)))
     for layers in stacks.values():
         _check_sizes(layers)
     arrays, names = _saved(stacks, target)
@@ -238,7 +244,8 @@ def write(path: str, stacks: Mapping[str, Sequence[Layer]], target: str) -> None
         with storage.replacing(path) as file:
             file.write(_npz_bytes(arrays, to_text(arrays, names)))
     else:
-        storage.write(path, arrays, {_KEY: to_text(arrays, names)})
+        text = to_text(arrays, names)
+        storage.write(path, small.in_int8(arrays) if int8 else arrays, {_KEY: text})
 
 
 def _check_sizes(layers: Sequence[Layer]) -> None:
@@ -340,8 +347,8 @@ def _add_onnx_layer(
     inputs = [ends[0]] + [named(name) if name in arrays else "" for name in given]
     while not inputs[-1]:
         inputs.pop()
-    op = "RNN" if layer.cell == RNN else layer.cell.upper()
-    states = [named(name) for name in (["Y_h", "Y_c"] if layer.cell == "lstm" else ["Y_h"])]
+    op = "RNN" if layer.kind == RNN else layer.kind.upper()
+    states = [named(name) for name in (["Y_h", "Y_c"] if layer.kind == "lstm" else ["Y_h"])]
     steps, turned = named("steps"), named("turned")
     told = facts(layer, target="onnx")
     graph.node.append(helper.make_node(op, inputs, [steps, *states], name=title, **told))

@@ -241,7 +241,7 @@ def _name(title: str, layer: Layer, number: int) -> str:
 
 
 def _snake(layer: Layer) -> str:
-    return {RNN: "simple_rnn"}.get(layer.cell, layer.cell)
+    return {RNN: "simple_rnn"}.get(layer.kind, layer.kind)
 
 
 def _config(named: list[tuple[str, Layer]], target: str, dtype: str) -> dict[str, Any]:
@@ -254,10 +254,10 @@ def _config(named: list[tuple[str, Layer]], target: str, dtype: str) -> dict[str
         merge = told.pop("merge_mode", "concat")
         options = {"units": layer.hidden, "return_sequences": True, "dtype": dtype, **told}
         if layer.directions == 1:
-            entries.append(_entry(_CLASSES[layer.cell], {"name": name, **options}, target))
+            entries.append(_entry(_CLASSES[layer.kind], {"name": name, **options}, target))
             continue
         options.pop("go_backwards", None)
-        inner = _entry(_CLASSES[layer.cell], {"name": _snake(layer), **options}, target)
+        inner = _entry(_CLASSES[layer.kind], {"name": _snake(layer), **options}, target)
         both = {"name": name, "merge_mode": merge, "layer": inner, "dtype": dtype}
         entries.append(_entry("Bidirectional", both, target))
     model = _entry("Sequential", {"name": "layers", "layers": entries}, target)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..cells import MadeCell
 from ..descriptors import AnyDescriptor
 from ..errors import DTypeError, OptionError, refusal
 from ..layout import (
@@ -18,7 +19,7 @@ from ..layout import (
     dtype_name,
     is_plain_array,
 )
-from ..operations import OPERATIONS
+from ..operations import OPERATIONS, Operation, operations_of
 from ..types import Array
 
 
@@ -27,8 +28,9 @@ class Layer:
     """One recurrent layer: ``getattr(zstate, cell)(source, **tensors, descriptor=descriptor)``.
 
     Args:
-        cell: "single_gate_rnn", "lstm" or "gru".
-        descriptor: of that cell.
+        cell: "single_gate_rnn", "lstm" or "gru", or a cell from equations (``zstate.cells``).
+        descriptor: of that cell; None means its default. That of a cell from equations is
+            ``zstate.cells.CellDescriptor``.
         tensors: keyword arguments of the functional call by name, all of one float type:
             recurrent_weight [G·H,H], input_weight [G·H,I], bias [G·H] and so on; the shapes of
             two directions with ``bidirectional``.
@@ -41,20 +43,24 @@ class Layer:
         (5, 1, 2)
     """
 
-    cell: str
+    cell: str | MadeCell
     descriptor: AnyDescriptor
     tensors: Mapping[str, Array]
 
     def __post_init__(self) -> None:
-        if self.cell not in DESCRIPTORS:
-            expected = " or ".join(map(repr, DESCRIPTORS))
+        if not isinstance(self.cell, MadeCell) and self.cell not in DESCRIPTORS:
+            expected = " or ".join(map(repr, DESCRIPTORS)) + " or a cell of zstate.cells"
             raise OptionError(refusal("Layer", "cell", expected, repr(self.cell)))
-        operation = OPERATIONS[self.cell]
+        operation = self.operation
         descriptor = check_descriptor(operation, self.descriptor, "Layer")
+        object.__setattr__(self, "descriptor", descriptor)
         for name in self.tensors:
             if name not in operation.inputs or name == "source":
-                expected = f"tensors of {self.cell} other than source"
+                expected = f"tensors of {self.operation.name} other than source"
                 raise OptionError(refusal("Layer", "tensors", expected, repr(name)))
+        for each in operation.cell.own:
+            if each.required and each.name not in self.tensors:
+                raise OptionError(refusal("Layer", each.name, "a tensor", "none"))
         if "recurrent_weight" not in self.tensors:
             raise OptionError(refusal("Layer", "recurrent_weight", "a tensor", "none"))
         for name, array in self.tensors.items():
@@ -68,6 +74,18 @@ class Layer:
         check(operation, {"source": source, **infos}, descriptor, "Layer")
 
     @property
+    def operation(self) -> Operation:
+        """The forward operation of the cell."""
+        if isinstance(self.cell, MadeCell):
+            return operations_of(self.cell.definition)[0]
+        return OPERATIONS[self.cell]
+
+    @property
+    def kind(self) -> str:
+        """The cell's name, which no cell with other equations has."""
+        return self.operation.key
+
+    @property
     def directions(self) -> int:
         """1, or 2 in a bidirectional layer."""
         return 2 if self.descriptor.bidirectional else 1
@@ -75,7 +93,7 @@ class Layer:
     @property
     def hidden(self) -> int:
         """H, the number of hidden units."""
-        return int(self.tensors["recurrent_weight"].shape[-1])
+        return int(self.tensors["recurrent_weight"].shape[-1]) * self.descriptor.heads
 
     @property
     def inputs(self) -> int:

@@ -207,7 +207,7 @@ def _same(values: Sequence[float | None], wanted: Sequence[float]) -> bool:
 
 def told(row: Framework, layer: Layer) -> dict[str, Any]:
     """The facts of a layer in a framework's words; raises where it has no words for them."""
-    cell, descriptor = layer.cell, layer.descriptor
+    cell, descriptor = layer.kind, layer.descriptor
     settled = usual(cell)
     words: dict[str, str] = {}
     for fact, names in row.activations[cell].items():

@@ -86,7 +86,7 @@ def _direction(layer: convert.Layer, index: int) -> convert.Layer:
 
 
 def _operation(mb: Any, layer: convert.Layer, source: Var, begin: list[Var]) -> list[Var]:
-    build = getattr(mb, {RNN: "rnn"}.get(layer.cell, layer.cell))
+    build = getattr(mb, {RNN: "rnn"}.get(layer.kind, layer.kind))
     initial = dict(zip(("initial_h", "initial_c"), begin, strict=False))
     weights, facts = (act(layer, target="coreml") for act in (convert.save, convert.facts))
     return list(build(x=source, output_sequence=True, **initial, **weights, **facts))

@@ -256,7 +256,7 @@ def _calls_of_module(module: Any) -> list[Call]:
 
 def _call_of_arrays(layer: Any) -> Call:
     if isinstance(layer, Layer):
-        return _call(OPERATIONS[layer.cell], layer.descriptor, layer.tensors)
+        return _call(layer.operation, layer.descriptor, layer.tensors)
     if not isinstance(layer, Mapping):
         expected = 'a layer as {"cell": …, "recurrent_weight": …}'
         raise DTypeError(refusal("inspect", "model", expected, describe(layer)))

@@ -19,6 +19,7 @@ from ..graph.ops.base import axis_of, known
 from ..layout import brackets, describe
 from ..types import FLOAT_NAMES, Array
 from .package import onnx_package
+from .quantised import is_quantised, plain
 from .reading import LABEL, array_of, read_model, type_name
 from .sizes import Size, Sizes, sized_node
 
@@ -306,6 +307,8 @@ class Importer:
         """Translate a node, and keep its results."""
         from .nodes import translate
 
+        if is_quantised(proto):
+            proto = plain(self, proto)
         node = Node(self, proto)
         if proto.domain not in ("", "ai.onnx") or (proto.domain, proto.op_type) in self.functions:
             expected = "an operator of ONNX itself"

@@ -18,6 +18,7 @@ from ..graph.ops.recurrent import FORWARD, title_of
 from ..graph.tensor import Node
 from ..types import Array
 from .package import onnx_package
+from .quantised import KIND
 
 LABEL = "onnx.save"
 OPSET, IR_VERSION = 17, 8
@@ -25,7 +26,12 @@ END = 2**63 - 1
 Value: TypeAlias = Any  # an array that may become an initialiser, or the name of a value
 
 
-def save(graph: Graph, outputs: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
+def save(
+    graph: Graph,
+    outputs: Mapping[str, Tensor],
+    path: str | PathLike[str],
+    weights: str = "float32",
+) -> None:
     """Write what these tensors depend on as an ONNX model.
 
     Args:
@@ -33,13 +39,17 @@ def save(graph: Graph, outputs: Mapping[str, Tensor], path: str | PathLike[str])
             initialisers, with the values that they have now.
         outputs: {name: tensor}, the outputs of the model in this order.
         path: of the file.
+        weights: "float32" as they are; or "int8", where an LSTM becomes ONNX Runtime's
+            DynamicQuantizeLSTM, which has no other cell.
 
     A recurrent node becomes an RNN, LSTM or GRU; one that these cannot express (a mask, resets,
     heads, an activation of its own for a gate, flip_z, a peephole on c[t-1], cells of all steps, a
     cell from equations) becomes a Scan with its equations. What ONNX cannot express, a gradient
     operation for one, is refused.
     """
-    data = Exporter(graph, outputs).model().SerializeToString()
+    if weights not in ("float32", "int8"):
+        raise OptionError(refusal(LABEL, "weights", "'float32' or 'int8'", repr(weights)))
+    data = Exporter(graph, outputs, int8=weights == "int8").model().SerializeToString()
     with open(path, "wb") as file:
         file.write(data)
 
@@ -47,8 +57,9 @@ def save(graph: Graph, outputs: Mapping[str, Tensor], path: str | PathLike[str])
 class Exporter:
     """Nodes and initialisers of the file as they come; ``emit`` adds one node."""
 
-    def __init__(self, graph: Graph, outputs: Mapping[str, Tensor]) -> None:
+    def __init__(self, graph: Graph, outputs: Mapping[str, Tensor], *, int8: bool = False) -> None:
         self.onnx = onnx_package()
+        self.int8 = int8  # recurrent weights
         if not outputs:
             raise GraphError(refusal(LABEL, "outputs", "at least one", "none"))
         for name, tensor in outputs.items():
@@ -103,9 +114,10 @@ class Exporter:
         read = {name for node in nodes for name in _names_read(node)}
         kept = [tensor for name, tensor in self.initialisers.items() if name in read]
         graph = helper.make_graph(nodes, "zstate", inputs, outputs, kept)
-        opset = helper.make_opsetid("", OPSET)
+        domains = {"": OPSET, **{node.domain: 1 for node in nodes if node.domain}}
+        opsets = [helper.make_opsetid(*each) for each in domains.items()]
         return helper.make_model(
-            graph, ir_version=IR_VERSION, opset_imports=[opset], producer_name="zstate"
+            graph, ir_version=IR_VERSION, opset_imports=opsets, producer_name="zstate"
         )
 
     def name(self, tensor: Tensor) -> Any:
@@ -161,6 +173,11 @@ class Exporter:
         if is_shared:
             self._known[key] = name
         return name
+
+    def known(self, name: str) -> Any:
+        """The array of an initialiser; None for another value."""
+        found = self.initialisers.get(name)
+        return None if found is None else self.onnx.numpy_helper.to_array(found)
 
     def ints(self, *values: int) -> Any:
         return self.constant(np.array(values, np.int64))
@@ -300,7 +317,7 @@ class Exporter:
             if read.isdisjoint(node.output):
                 continue
             read.update(_names_read(node))
-            if node.op_type in ("RNN", "LSTM", "GRU"):
+            if node.op_type in ("RNN", "LSTM", "GRU", KIND):
                 while node.output[-1] not in read:
                     node.output.pop()
             kept.append(node)

@@ -16,6 +16,7 @@ from ..graph import Tensor
 from ..graph.ops.recurrent import title_of
 from ..graph.tensor import Node
 from ..layout import brackets, gate_order
+from .quantised import DOMAIN, KIND, small
 from .recurrent import CELLS, ROW, activation_word, gate_rows
 from .saving import Exporter, Value
 from .scan import scan
@@ -34,6 +35,9 @@ def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
             expected = "no readers, as only gradient operations have a use for it"
             raise OptionError(refusal(node.op.name, "training_state", expected, "one"))
     words, ends = native_words(e, node), _last_cells(e, node)
+    if e.int8 and (node.op.name != LSTM or words is None or ends is None):
+        expected = f"an LSTM that {KIND} can express"
+        raise OptionError(refusal(title_of(node), "weights", expected, "int8"))
     if words is None or ends is None:
         return scan(e, node)
     return _node(e, node, words, ends)
@@ -145,10 +149,13 @@ def _node(e: Exporter, node: Node, words: list[str], ends: _Ends) -> Sequence[Va
     if cell == LSTM:
         inputs.append(peephole)
     attributes = node_attributes(cell, descriptor, words, hidden, count)
+    kind = KIND if e.int8 else KINDS[cell]
+    if e.int8:
+        inputs, attributes = _in_int8(e, inputs), {**attributes, "domain": DOMAIN}
     while inputs and not inputs[-1]:
         inputs.pop()
     outputs = 3 if cell == LSTM else 2
-    made = e.emit(KINDS[cell], source, *inputs, count=outputs, **attributes)
+    made = e.emit(kind, source, *inputs, count=outputs, **attributes)
     state = made[0]
     if isinstance(node, Node):  # what a loaded model reads is mostly what the node gives
         _name_whole(e, node.results[0], state, count, is_reverse)
@@ -161,6 +168,20 @@ def _node(e: Exporter, node: Node, words: list[str], ends: _Ends) -> Sequence[Va
         state = e.emit("Transpose", state, perm=[0, 2, 1, 3])
         state = e.emit("Reshape", state, e.ints(0, 0, count * hidden))
     return [state, *[None] * (len(node.results) - 1)]
+
+
+def _in_int8(e: Exporter, inputs: list[str]) -> list[str]:
+    """The inputs of a DynamicQuantizeLSTM behind X, of those of an LSTM."""
+    scales: list[str] = []
+    found = [*inputs]
+    for place, name in enumerate(inputs[:2]):
+        integers, *others = small(name, e.known(name))
+        found[place] = e.named(integers, name)
+        scales += [
+            e.named(each, f"{name}:{what}")
+            for each, what in zip(others, ("scale", "zero"), strict=True)
+        ]
+    return [*found, *[""] * (7 - len(found)), *scales]
 
 
 def _name_whole(e: Exporter, tensor: Tensor, name: str, count: int, is_reverse: bool) -> None:

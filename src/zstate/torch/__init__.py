@@ -9,6 +9,7 @@ from . import nn as nn
 from .any_cell import Recurrent
 from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
+from .preparing import PreparedLayers, prepare
 from .replacing import Report, replace, restore
 from .threads import share_threads
 
@@ -18,9 +19,11 @@ __all__ = [
     "RNN",
     "GRUCell",
     "LSTMCell",
+    "PreparedLayers",
     "RNNCell",
     "Recurrent",
     "Report",
+    "prepare",
     "replace",
     "restore",
 ]

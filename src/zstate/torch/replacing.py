@@ -32,8 +32,8 @@ _PAIRS: Pairs = {
     torch.nn.GRUCell: GRUCell,
 }
 # Ours that are torch.nn's as well.
-_BOTH: Pairs = {theirs: getattr(nn, theirs.__name__) for theirs in _PAIRS}
-_BACK: Pairs = {ours: theirs for pairs in (_PAIRS, _BOTH) for theirs, ours in pairs.items()}
+BOTH: Pairs = {theirs: getattr(nn, theirs.__name__) for theirs in _PAIRS}
+_BACK: Pairs = {ours: theirs for pairs in (_PAIRS, BOTH) for theirs, ours in pairs.items()}
 _OPTIONS = (
     *("input_size", "hidden_size", "num_layers", "nonlinearity", "bias", "batch_first"),
     *("dropout", "bidirectional", "proj_size"),
@@ -73,21 +73,28 @@ def replace(model: torch.nn.Module, *, as_torch_nn: bool = False) -> tuple[torch
         >>> print(report)
         0: torch.nn.LSTM -> zstate.torch.LSTM
     """
-    return _exchange("replace", model, _BOTH if as_torch_nn else _PAIRS, _why_not_replace)
+    pairs = BOTH if as_torch_nn else _PAIRS
+    return exchange("replace", model, (*pairs,), _why_not_replace, _mover(pairs))
 
 
 def restore(model: torch.nn.Module) -> tuple[torch.nn.Module, Report]:
     """The inverse of :func:`replace`: modules with options that torch.nn lacks are left alone."""
-    return _exchange("restore", model, _BACK, _why_not_restore, (Recurrent,))
+    kinds = (*_BACK, Recurrent)
+    return exchange("restore", model, kinds, _why_not_restore, _mover(_BACK))
 
 
-def _exchange(
+def _mover(pairs: Pairs) -> Callable[[torch.nn.Module], torch.nn.Module]:
+    return lambda module: _moved(module, pairs[type(module)])
+
+
+def exchange(
     label: str,
     model: torch.nn.Module,
-    pairs: Pairs,
+    kinds: tuple[type[torch.nn.Module], ...],
     why_not: Callable[[torch.nn.Module], str | None],
-    without_pair: tuple[type[torch.nn.Module], ...] = (),
+    made_of: Callable[[torch.nn.Module], torch.nn.Module],
 ) -> tuple[torch.nn.Module, Report]:
+    """Swap the modules of these kinds, but for those that there is a reason to leave alone."""
     if not isinstance(model, torch.nn.Module):
         raise DTypeError(refusal(label, "model", "a torch.nn.Module", describe(model)))
     report = Report()
@@ -100,12 +107,11 @@ def _exchange(
         if reason is not None:
             report.left[path] = reason
             return module
-        new = _moved(module, pairs[type(module)])
+        new = made_of(module)
         made[id(module)] = new
         report.changed[path] = f"{_name(type(module))} -> {_name(type(new))}"
         return new
 
-    kinds: tuple[type[torch.nn.Module], ...] = (*pairs, *without_pair)
     if isinstance(model, kinds):
         return exchanged(model, ""), report
     for path, parent in list(model.named_modules()):
@@ -119,7 +125,7 @@ def _exchange(
 def _why_not_replace(module: torch.nn.Module) -> str | None:
     if isinstance(module, Layers | RecurrentCell):  # and torch.nn's
         return f"{_name(type(module))} is a module of zstate already"
-    return _subclass(module, _PAIRS) or _why_not_move(module)
+    return subclass_of(module, _PAIRS) or _why_not_move(module)
 
 
 def _why_not_restore(module: torch.nn.Module) -> str | None:
@@ -127,10 +133,10 @@ def _why_not_restore(module: torch.nn.Module) -> str | None:
         return f"torch.nn has no cell {module.cell.__name__}"
     option = beyond_torch_nn(module)
     lacking = None if option is None else f"torch.nn has no {option}"
-    return _subclass(module, _BACK) or lacking or _why_not_move(module)
+    return subclass_of(module, _BACK) or lacking or _why_not_move(module)
 
 
-def _subclass(module: torch.nn.Module, kinds: Collection[type[torch.nn.Module]]) -> str | None:
+def subclass_of(module: torch.nn.Module, kinds: Collection[type[torch.nn.Module]]) -> str | None:
     if type(module) in kinds:
         return None
     return f"{_name(type(module))} is a subclass, which may compute something else"
@@ -188,7 +194,7 @@ def _moved(module: torch.nn.Module, kind: type[torch.nn.Module]) -> torch.nn.Mod
 
 
 def _name(kind: type) -> str:
-    if kind in _BOTH.values():
+    if kind in BOTH.values():
         return f"zstate.torch.nn.{kind.__name__}"
     package = "torch.nn" if kind.__module__.startswith("torch.nn.") else "zstate.torch"
     return f"{package}.{kind.__name__}" if kind in {*_PAIRS, *_BACK} else kind.__name__

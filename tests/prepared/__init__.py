@@ -1,0 +1,1 @@
+"""Prepared layers: packed weights, small weights, streams."""

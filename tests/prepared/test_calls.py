@@ -1,0 +1,168 @@
+"""What a prepared model takes and refuses, and what it says about itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zstate as zs
+import zstate.convert as zc
+from tests.prepared import drawn
+from tests.prepared.test_streams import flat, model_of, x_of
+from zstate import cells
+from zstate.backends import native
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+def test_tensors_give_tensors(weights: str) -> None:
+    model, x = model_of(weights=weights), x_of(5, 3, 7)
+    wanted, states = model(x)
+    found, ends = model(torch.from_numpy(x))
+    assert isinstance(found, torch.Tensor) and isinstance(ends[0].cell, torch.Tensor)
+    assert found.numpy().tobytes() == wanted.tobytes() and flat(ends) == flat(states)
+    again, _ = model(torch.from_numpy(x), ends)
+    assert again.numpy().tobytes() == model(x, states)[0].tobytes()
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_states_go_on(backend: str) -> None:
+    """Two halves of a sequence give what the whole does; int8 to the bit."""
+    model, x = model_of(backend), x_of(8, 3, 7)
+    wanted, last = model(x)
+    first, states = model(x[:3])
+    second, states = model(x[3:], states)
+    assert np.concatenate([first, second]).tobytes() == wanted.tobytes()
+    assert flat(states) == flat(last)
+    some = [(None, states[0].cell), None]
+    zeros = [(np.zeros((3, 20), np.float32), states[0].cell), None]
+    assert model(x, some)[0].tobytes() == model(x, zeros)[0].tobytes()
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_empty_calls(backend: str) -> None:
+    model = model_of(backend)
+    for steps, batch in ((0, 2), (3, 0), (0, 0)):
+        output, states = model(np.zeros((steps, batch, 7), np.float32))
+        assert output.shape == (steps, batch, 9) and states[0].cell.shape == (batch, 20)
+    output, states = model(x_of(4, 2, 7), None, [0, 0])
+    assert not output.any() and np.isneginf(states[1].m).all()
+
+
+def test_without_the_engine_numpy_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "unavailable", lambda: "it was not built")
+    model = model_of(backend=None)  # type: ignore[arg-type]
+    assert model.backend == "reference" and model(x_of(2, 1, 7))[0].shape == (2, 1, 9)
+    with pytest.raises(zs.OptionError, match="it was not built"):
+        model_of("native")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ((np.zeros((2, 3, 7)),), zs.DTypeError, "x: expected float32, got float64"),
+        (
+            (np.zeros((2, 3, 6), np.float32),),
+            zs.ShapeError,
+            r"x: expected \[T,N,7\], got \[2,3,6\]",
+        ),
+        ((x_of(3, 7),), zs.ShapeError, r"x: expected \[T,N,7\], got \[3,7\]"),
+        (("x",), zs.DTypeError, "x: expected a NumPy array or a torch tensor on the CPU"),
+        ((x_of(2, 3, 7), [None]), zs.DTypeError, "states: expected a list of 2, one per layer"),
+        ((x_of(2, 3, 7), [(None,), None]), zs.DTypeError, "expected a tuple of state, cell"),
+        (
+            (x_of(2, 3, 7), [(np.zeros((2, 20), np.float32), None), None]),
+            zs.ShapeError,
+            r"state: expected \[N,20\] = \[3,20\], got \[2,20\]",
+        ),
+        (
+            (x_of(2, 3, 7), None, [1, 2]),
+            zs.ShapeError,
+            r"lengths: expected \[N\] = \[3\]",
+        ),
+        ((x_of(2, 3, 7), None, [1, 2, 3]), zs.OptionError, "lengths: expected 0 to T = 2, got 3"),
+        ((x_of(2, 3, 7), None, [1.0, 2, 1]), zs.DTypeError, "lengths: expected integers"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_what_a_call_refuses(backend: str, given: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        model_of(backend)(*given)
+
+
+def test_what_cannot_be_prepared() -> None:
+    rng = np.random.default_rng(0)
+    lstm, gru = drawn.layer(rng, "lstm", 4, 5), drawn.layer(rng, "gru", 6, 5)
+    for given, error, text in (
+        ([], zs.OptionError, "layers: expected at least one layer, got none"),
+        ([lstm, gru], zs.ShapeError, "layer 1: expected 5 inputs, which layer 0 gives, got 6"),
+        ("lstm", zs.DTypeError, "layers: expected a zstate.convert.Layer or a list of them"),
+        ([lstm, 1], zs.DTypeError, "layers: expected a zstate.convert.Layer"),
+    ):
+        with pytest.raises(error, match=text):
+            zs.prepare(given)  # type: ignore[arg-type]
+    with pytest.raises(zs.OptionError, match="one of 'float32', 'bfloat16', 'int8', got 'int4'"):
+        zs.prepare(lstm, "int4")
+    with pytest.raises(zs.OptionError, match="backend"):
+        zs.prepare(lstm, backend="cuda")
+
+    @cells.cell("a", "h", steps="k")
+    def stepped(x, R, h, k):  # type: ignore[no-untyped-def]
+        return cells.tanh(x.a + R.a @ h) * k
+
+    tensors = {"recurrent_weight": rng.normal(size=(6, 3)), "input_weight": rng.normal(size=(6, 2))}
+    with pytest.raises(zs.OptionError, match="stepped: expected a cell without values per step"):
+        zs.prepare(zc.Layer(stepped, None, tensors))  # type: ignore[arg-type]
+
+
+def test_weights_are_copied() -> None:
+    rng = np.random.default_rng(0)
+    layer = drawn.layer(rng, "gru", 4, 5)
+    for weights in ("float32", "bfloat16", "int8"):
+        model, x = zs.prepare(layer, weights), x_of(3, 2, 4)
+        before = model(x)[0].tobytes()
+        kept = {name: array.copy() for name, array in layer.tensors.items()}
+        for array in layer.tensors.values():
+            array[...] = 7.0
+        assert model(x)[0].tobytes() == before
+        for name, array in layer.tensors.items():
+            array[...] = kept[name]
+
+
+def test_the_report_is_of_this_data() -> None:
+    rng = np.random.default_rng(7)
+    layer = drawn.layer(rng, "lstm", 6, 40)
+    x = x_of(20, 4, 6)
+    exact = zs.prepare(layer)(x)[0].astype(np.float64)
+    projection = rng.normal(size=(9, 40)).astype(np.float32)
+    bias = rng.normal(size=9).astype(np.float32)
+    for weights in ("bfloat16", "int8"):
+        model = zs.prepare(layer, weights)
+        error = np.abs(model(x)[0] - exact)
+        report = model.report(x, (projection, bias))
+        assert report.largest == error.max() and abs(report.mean - error.mean()) < 1e-12
+        assert 0 < report.mean < report.largest < (0.1 if weights == "int8" else 0.01)
+        best = [(each @ projection.T + bias).argmax(-1) for each in (exact, model(x)[0])]
+        assert report.agreement == (best[0] == best[1]).mean()
+        assert f"{weights} against float32 over 80 steps" in str(report)
+        assert model.report(x).agreement is None
+    assert zs.prepare(layer).report(x).largest == 0
+    with pytest.raises(zs.ShapeError, match=r"projection: expected \[classes,40\], got \[9,39\]"):
+        model.report(x, projection[:, 1:])
+
+
+def test_what_it_says_about_itself() -> None:
+    rng = np.random.default_rng(0)
+    layer = zc.Layer(
+        "lstm",
+        zs.LSTMDescriptor(),
+        {"recurrent_weight": rng.normal(size=(32, 8)), "input_weight": rng.normal(size=(32, 4))},
+    )
+    sizes = {"float32": 1536, "bfloat16": 768, "int8": 384 + 2 * 32 * 4}
+    for weights, size in sizes.items():
+        model = zs.prepare(layer, weights)
+        assert model.weight_bytes == size
+        assert repr(model) == f"<Prepared lstm 4→8; {weights}, {size:,} bytes, {model.backend}>"
+        assert "2 rows over <Prepared" in repr(model.stream(2))
