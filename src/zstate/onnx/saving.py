@@ -57,9 +57,11 @@ def save(
 class Exporter:
     """Nodes and initialisers of the file as they come; ``emit`` adds one node."""
 
+    int8 = False  # whether recurrent weights are to be in 8 bits
+
     def __init__(self, graph: Graph, outputs: Mapping[str, Tensor], *, int8: bool = False) -> None:
         self.onnx = onnx_package()
-        self.int8 = int8  # recurrent weights
+        self.int8 = int8
         if not outputs:
             raise GraphError(refusal(LABEL, "outputs", "at least one", "none"))
         for name, tensor in outputs.items():
