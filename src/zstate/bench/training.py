@@ -213,15 +213,16 @@ class Timed(NamedTuple):
 @contextmanager
 def precision(kind: str) -> Iterator[str]:
     """A type by its name, "tf32" among them, set in torch: the type that a run stores."""
-    backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
-    before = [each.allow_tf32 for each in backends]
-    for each in backends:
-        each.allow_tf32 = kind == "tf32"
+    is_tf32 = kind == "tf32"
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before, matmul.allow_tf32 = matmul.allow_tf32, is_tf32
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
     try:
-        yield "float32" if kind == "tf32" else kind
+        # Its own context manager: another library may have forbidden to set its flags.
+        with cudnn.flags(**kept, allow_tf32=is_tf32):
+            yield "float32" if is_tf32 else kind
     finally:
-        for each, allowed in zip(backends, before, strict=True):
-            each.allow_tf32 = allowed
+        matmul.allow_tf32 = before
 
 
 def run_of(settings: Settings, device: str | None, folder: Path) -> Run:
