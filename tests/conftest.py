@@ -50,6 +50,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: ZSTATE_TEST_SEED={config.option.hypothesis_seed}"
 
 
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Below the failures too: a quiet run has no header, and a cut log no beginning."""
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(pytest_report_header(config))
+
+
 @pytest.fixture(autouse=True)
 def seeded(pytestconfig: pytest.Config) -> None:
     """Tensors that a test draws without a seed of its own come from the run's."""

@@ -42,18 +42,18 @@ def test_steps_and_chunks_are_one_call(pytestconfig: pytest.Config, isa: str, pa
         x = rng.normal(size=(T, N, I)).astype(np.float32)
         model = zs.prepare(layers, weights, backend="native")
         wanted, last = model(x)
-        if not np.abs(wanted).max() < 30:
-            continue
         stream = model.stream(batch=N)
         cut = int(rng.integers(1, T - 1))
         found = np.concatenate(
             [stream.run(x[:cut]), stream.step(x[cut])[None], stream.run(x[cut + 1 :])]
         )
-        bound = 0.0 if weights == "int8" else 2e-5
-        same(found, wanted, bound)
-        for layer, want in zip(stream.states, last, strict=True):
-            for each, one in zip(layer, want, strict=True):
-                same(each, one, bound)
+        ends = [found, *(each for layer in stream.states for each in layer)]
+        wants = [wanted, *(each for layer in last for each in layer)]
+        for end, want in zip(ends, wants, strict=True):
+            if weights == "int8":  # infinite ones too
+                np.testing.assert_array_equal(end, want)
+            elif not drawn.amplifies(wanted, last):
+                same(end, want, 2e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -23,7 +23,7 @@ from .rows import Data, Row
 Results = list[Any]
 Maker = Callable[[Row, Data, bool, int], Callable[[], Results] | None]
 
-_OPERATIONS = {"LSTM": "lstm", "GRU": "gru", "RNN": "single_gate_rnn"}
+OPERATIONS = {"LSTM": "lstm", "GRU": "gru", "RNN": "single_gate_rnn"}
 
 
 def zstate_inputs(row: Row, data: Data) -> dict[str, Array]:
@@ -48,7 +48,7 @@ def zstate_calls(backend: str | None) -> Maker:
 
     def make(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results]:
         inputs = zstate_inputs(row, data)
-        name = _OPERATIONS[row.cell]
+        name = OPERATIONS[row.cell]
         forward, backward = getattr(functional, name), getattr(functional, f"{name}_gradients")
         descriptor = replace(row.descriptor, training=training)
         if not training:
@@ -165,13 +165,9 @@ def _torch_gradients(row: Row, layer: Any, x: Any, states: list[Any]) -> Results
     return gradients
 
 
-def _onnxruntime(
-    row: Row, data: Data, training: bool, threads: int
-) -> Callable[[], Results] | None:
-    if training:
-        return None
+def onnx_model(row: Row, data: Data) -> tuple[Any, dict[str, Array]]:
+    """A model of one node with y and the last states as outputs, and the states as feeds."""
     import onnx
-    import onnxruntime
 
     # ONNX has the gates of an LSTM as i, o, f, c and those of a GRU as z, r, h.
     order = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}[row.cell]
@@ -186,35 +182,56 @@ def _onnxruntime(
     if row.cell == "GRU":
         bias[:, -row.H :] = data.b2.reshape(both, row.H)
     weights = {"W": reorder(data.W), "R": reorder(data.R), "B": bias}
-    names = ["x", "W", "R", "B", "", "h0"] + (["c0"] if row.cell == "LSTM" else [])
+    states = {"h0": data.h0, "c0": data.c0} if row.cell == "LSTM" else {"h0": data.h0}
+    fed = {
+        name: np.ascontiguousarray(np.stack(_by_direction(row, state, 1)))
+        for name, state in states.items()
+    }
     attributes: dict[str, Any] = {"hidden_size": row.H}
     attributes["direction"] = "bidirectional" if row.bidirectional else "forward"
     if row.cell == "GRU":
         attributes["linear_before_reset"] = 1
-    node = onnx.helper.make_node(row.cell, names, ["y"], **attributes)
-    state_shape = (both, row.N, row.H)
-    fed: dict[str, Array] = {"x": data.x}
-    for name, state in (("h0", data.h0), ("c0", data.c0))[: 2 if row.cell == "LSTM" else 1]:
-        fed[name] = np.ascontiguousarray(np.stack(_by_direction(row, state, 1)))
+    last = [f"last_{name}" for name in fed]
+    node = onnx.helper.make_node(
+        row.cell, ["x", "W", "R", "B", "", *fed], ["y", *last], **attributes
+    )
     value = onnx.helper.make_tensor_value_info
     real = onnx.TensorProto.FLOAT
     graph = onnx.helper.make_graph(
         [node],
         "row",
-        [value(name, real, array.shape) for name, array in fed.items()],
-        [value("y", real, (row.T, both, row.N, row.H))],
+        [value("x", real, data.x.shape), *(value(n, real, a.shape) for n, a in fed.items())],
+        [
+            value("y", real, (row.T, both, row.N, row.H)),
+            *(value(name, real, (both, row.N, row.H)) for name in last),
+        ],
         [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=8
     )
+    return model, fed
+
+
+def onnx_session(model: Any, threads: int) -> Any:
+    """A session of onnxruntime on so many threads."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    assert state_shape == fed["h0"].shape
-    return lambda: [("onnx", session.run(None, fed)[0])]
+
+
+def _onnxruntime(
+    row: Row, data: Data, training: bool, threads: int
+) -> Callable[[], Results] | None:
+    if training:
+        return None
+    model, states = onnx_model(row, data)
+    session, fed = onnx_session(model, threads), {"x": data.x, **states}
+    return lambda: [("onnx", session.run(["y"], fed)[0])]
 
 
 def _on_jax(name: str) -> Maker:
@@ -266,6 +283,8 @@ def makers(through: str, peers: list[str]) -> dict[str, Maker]:
 def _peers(through: str) -> dict[str, Maker]:
     if through == "jax":
         return JAX_PEERS
+    if through == "prepare":
+        return {"onnxruntime": _onnxruntime}
     return {name: maker for name, maker in CONTENDERS.items() if name != "zstate"}
 
 

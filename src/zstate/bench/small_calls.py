@@ -77,7 +77,7 @@ def measure(
                 time.sleep(PAUSE)
             found[count, pause].append(_block(call))
     set_num_threads(threads)
-    spreads = {way: _spread(np.array(blocks)) for way, blocks in found.items()}
+    spreads = {way: spread(blocks) for way, blocks in found.items()}
     return SmallCalls(row, training, threads, spreads)
 
 
@@ -92,10 +92,10 @@ def _block(call: Callable[[], object]) -> Any:
     return taken
 
 
-def _spread(blocks: Any) -> Spread:
-    return Spread(
-        float(np.median(np.median(blocks, axis=1))) * 1e6, float(np.percentile(blocks, 99)) * 1e6
-    )
+def spread(blocks: list[Any]) -> Spread:
+    """Of the seconds of each call, block by block."""
+    median = np.median([np.median(block) for block in blocks])
+    return Spread(float(median) * 1e6, float(np.percentile(np.concatenate(blocks), 99)) * 1e6)
 
 
 def table(measured: list[SmallCalls]) -> Table:

@@ -3,7 +3,8 @@
 On the CPU, each contender runs alone for a block after a short pause, over several rounds; the
 best median counts. Ratios carry over to other machines; single times do not. --device cuda times
 the CUDA engine against torch.nn, both called directly and replayed as CUDA graphs. --through jax
-times zstate.jax against a plain scan, flax and (on a GPU) cuDNN, all jitted.
+times zstate.jax against a plain scan, flax and (on a GPU) cuDNN, all jitted. --weights times layers
+that zs.prepare packed, and --streaming single steps of them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import numpy as np
 
 from ..backends import available, native
 from ..backends.native import get_num_threads, set_num_threads
-from ..bench import contenders, report, small_calls
+from ..bench import contenders, prepared, report, small_calls
 from ..bench.rows import GPU_ROWS, ROWS, Row, choose, make_data
 from ..bench.timing import Protocol, measure, sgemm_rate
 from ..errors import BackendError, OptionError, refusal
+from ..prepared.parts import WEIGHTS
 from ..verify import relative_error
 from . import at_least_one, at_least_zero
 
@@ -95,6 +97,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as --only does",
     )
     parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        help="time layers that zs.prepare packed with these weights, for inference, beside ONNX "
+        "Runtime: its dynamic int8 LSTM for int8, else its float32",
+    )
+    parser.add_argument(
+        "--streaming",
+        action="store_true",
+        help="time streams of prepared layers instead: µs per step of single steps and of chunks "
+        "of 10, with every kind of weights or those of --weights",
+    )
+    parser.add_argument(
         "--small-calls",
         action="store_true",
         help="time small calls instead: how steady they are, by threads and pauses between them",
@@ -127,6 +141,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables; 1 if zstate gave a wrong result."""
+    if options.weights or options.streaming:
+        _check_prepared(options)
+    if options.streaming:
+        return _run_streaming(options)
     if options.small_calls:
         return _run_small_calls(options)
     if options.train:
@@ -139,18 +157,23 @@ def run(options: argparse.Namespace) -> int:
             f"[bench] --through {options.through}: {options.through} is missing: "
             f"pip install 'zstate[{options.through}]'"
         )
-    peers = contenders.chosen_peers(options.peers, options.through)
+    peers = contenders.chosen_peers(
+        options.peers, "prepare" if options.weights else options.through
+    )
     _check_files(options, peers)
     console = _console()
     if options.device == "cuda":
         return _run_on_gpu(console, rows, peers, options)
     if not peers and options.peers is None:
+        others = "" if options.weights else "pip install torch, pip install jax, or "
         console.print(
-            "no peer is installed, so there are no ratios; to get one: pip install torch, "
-            "pip install onnxruntime onnx, or pip install jax",
+            "no peer is installed, so there are no ratios; to get one: "
+            f"{others}pip install onnxruntime onnx",
             soft_wrap=True,
         )
-    makers = contenders.makers(options.through, peers)
+    makers = contenders.makers(options.through, [] if options.weights else peers)
+    if options.weights:
+        makers = prepared.makers(options.weights, peers)
     threads = options.threads or get_num_threads()
     set_num_threads(threads)
     protocol = Protocol(options.block, rounds=options.rounds)
@@ -162,14 +185,19 @@ def run(options: argparse.Namespace) -> int:
         "since zstate has products of its own",
         soft_wrap=True,
     )
-    modes = _MODES[options.mode]
-    measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed)
+    modes = [False] if options.weights else _MODES[options.mode]
+    kind = options.weights or "float32"
+    measured = _measure_all(console, rows, modes, makers, threads, protocol, options.seed, kind)
     for training in modes:
         console.print(report.table(measured, list(makers), training, sgemm, console.width))
     report.summary(console, measured)
-    if options.through == "jax":
+    if options.through == "jax" or options.weights:
         report.peers(console, measured)
-    growth = [] if options.no_growth or options.only else _growth(console, threads, protocol)
+    growth = (
+        []
+        if options.no_growth or options.only or options.weights
+        else _growth(console, threads, protocol)
+    )
     machine = report.cpu_machine(sgemm, threads)
     return _keep(options, measured, report.as_json(measured, machine, growth=growth))
 
@@ -211,6 +239,52 @@ def _run_training(options: argparse.Namespace) -> int:
                     soft_wrap=True,
                 )
     return 0
+
+
+def _check_prepared(options: argparse.Namespace) -> None:
+    """Refuse what prepared layers do not have."""
+    asked = "--streaming" if options.streaming else "--weights"
+    others = {
+        "--device cuda": options.device == "cuda",
+        f"--through {options.through}": options.through != "numpy",
+        "--mode training": options.mode == "training",
+        "--small-calls": options.small_calls,
+        "--train": options.train,
+        "--chart": options.streaming and options.chart is not None,
+    }
+    for other, is_given in others.items():
+        if is_given:
+            raise OptionError(f"[bench] {asked} cannot be combined with {other}")
+
+
+def _run_streaming(options: argparse.Namespace) -> int:
+    """The table of streams; 1 if zstate gave a wrong result."""
+    from rich.progress import track
+
+    rows = choose(prepared.STREAMS, options.only)
+    peers = contenders.chosen_peers(options.peers, "prepare")
+    _check_files(options, peers)
+    console, threads = _console(), options.threads or get_num_threads()
+    set_num_threads(threads)
+    protocol = Protocol(options.block, rounds=options.rounds)
+    kinds = (options.weights,) if options.weights else WEIGHTS
+    measured = [
+        prepared.stream_row(row, kinds, peers, threads, protocol, options.seed)
+        for row in track(rows, console=console, transient=True)
+    ]
+    console.print(f"threads: {threads}; 10×1×H is a chunk of 10 steps")
+    console.print(prepared.table(measured))
+    wrong = [
+        f"{each.row.title}: {name} is wrong by {each.errors[name]:.1e}, not timed"
+        for each in measured
+        for name in each.errors.keys() - each.spreads.keys()
+    ]
+    for line in wrong:
+        console.print(line)
+    if options.json:
+        content = {"machine": report.cpu_machine(None, threads)}
+        report.write_json(options.json, {**content, "streams": prepared.as_rows(measured)})
+    return 1 if any("zstate" in line for line in wrong) else 0
 
 
 def _run_small_calls(options: argparse.Namespace) -> int:
@@ -363,6 +437,7 @@ def _measure_all(
     threads: int,
     protocol: Protocol,
     seed: int,
+    kind: str,
 ) -> list[report.Measured]:
     from rich.progress import Progress
 
@@ -372,23 +447,25 @@ def _measure_all(
         for row in rows:
             for training in modes:
                 progress.update(task, description=f"{row.title} {'training' if training else ''}")
-                measured.append(_measure(console, row, training, makers, threads, protocol, seed))
+                found = report.Measured(row, training, type=kind)
+                _measure(console, found, makers, threads, protocol, seed)
+                measured.append(found)
                 progress.advance(task)
     return measured
 
 
 def _measure(
     console: Console,
-    row: Row,
-    training: bool,
+    found: report.Measured,
     makers: dict[str, contenders.Maker],
     threads: int,
     protocol: Protocol,
     seed: int,
-) -> report.Measured:
+) -> None:
+    row, training = found.row, found.training
     data = make_data(row, seed)
     wanted = contenders.oracle(row, data, training)
-    found = report.Measured(row, training)
+    bound = max(_BOUND, prepared.BOUNDS[found.type])
     calls: dict[str, Callable[[], Any]] = {}
     for name, maker in makers.items():
         call = maker(row, data, training, threads)
@@ -396,12 +473,11 @@ def _measure(
             continue
         error = _error(row, contenders.in_order(call()), wanted)
         found.errors[name] = error
-        if error <= _BOUND:
+        if error <= bound:
             calls[name] = call
         else:
             console.print(f"[bold red]{row.title}: {name} is wrong by {error:.1e}, not timed[/]")
     found.timings = measure(calls, protocol)
-    return found
 
 
 def _error(row: Row, results: list[Any], wanted: list[Any]) -> float:

@@ -20,7 +20,7 @@ from ..arrays import NUMPY
 from ..cells.decorator import CellDescriptor, MadeCell
 from ..cells.text import read_cell, write_cell
 from ..descriptors import Activation, AnyDescriptor
-from ..errors import GraphError, ZStateError
+from ..errors import GraphError, ZStateError, refusal
 from ..layout import DESCRIPTORS, TensorInfo
 from ..types import Array
 from . import storage
@@ -144,6 +144,11 @@ def _encode(nodes: Sequence[Node]) -> tuple[dict[str, Any], dict[str, Array]]:
     arrays: dict[str, Array] = {}
     entries = []
     for number, node in enumerate(nodes):
+        if node.op.name not in OPS:
+            got = node.op.name
+            raise GraphError(
+                refusal("save", f"node {node.name!r}", "one that a file can hold", got)
+            )
         if "store" in node.attributes:
             arrays[f"n{number}"] = NUMPY.asarray(node.attributes["store"].value)
         entries.append(

@@ -76,6 +76,17 @@ class Model:
         found = program.run_checked(NUMPY, arrays) if is_plain else program.run(arrays)
         return dict(zip(wanted, found, strict=True))
 
+    def prepare(self, weights: str = "float32") -> Model:
+        """The same model for inference, its recurrent layers with weights packed once.
+
+        ``weights``: "float32", "bfloat16" or "int8", as in :func:`zstate.prepare`. The model that
+        is returned runs on the CPU, keeps no tie to this one's parameters, and can neither be
+        saved nor differentiated. A layer that cannot be prepared is refused by the node's name.
+        """
+        from .preparing import prepared
+
+        return prepared(self, weights)
+
     def _checked(self, wanted: tuple[str, ...], feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The feeds, lists and numbers among them as arrays of the type that the model declares."""
         if not isinstance(feeds, Mapping):
@@ -300,7 +311,7 @@ class Importer:
                 )
             outputs[value.name] = found = self.tensor(value.name)
             self.graph.axis_names.setdefault(found, _axis_names(value))
-        self._drop_unused(outputs)
+        drop_unused(self.graph, outputs, self.parameters)
         return Model(self.graph, self.inputs, outputs, self.parameters, self.names)
 
     def take(self, proto: Any) -> None:
@@ -499,15 +510,14 @@ class Importer:
             raise OptionError(refusal(LABEL, "constants", expected, ", ".join(constants)))
         return inputs
 
-    def _drop_unused(self, outputs: Mapping[str, Tensor]) -> None:
-        """Nodes that only served to know a value at load are no part of the model."""
-        needed = {*self.graph.needed(outputs.values())}
-        self.graph.nodes[:] = [
-            node for node in self.graph.nodes if node in needed or node.op is PLACEHOLDER
-        ]
-        for name, tensor in [*self.parameters.items()]:
-            if tensor.node not in needed:
-                del self.parameters[name]
+
+def drop_unused(graph: Graph, outputs: Mapping[str, Tensor], parameters: dict[str, Tensor]) -> None:
+    """Nodes that no output needs are no part of a model: they told a value at load."""
+    needed = {*graph.needed(outputs.values())}
+    graph.nodes[:] = [node for node in graph.nodes if node in needed or node.op is PLACEHOLDER]
+    for name, tensor in [*parameters.items()]:
+        if tensor.node not in needed:
+            del parameters[name]
 
 
 def _axis_names(value: Any) -> tuple[str, ...]:
