@@ -1,4 +1,4 @@
-"""Print a graph, draw it, or write it as Swift or for Core ML.
+"""Print a graph, draw it, or write it as Swift, as C or for Core ML.
 
 FILE is what Graph.save or Executable.save wrote, an .onnx model, or the folder of a run of
 `zstate train`, whose checkpoint has the graph that trains it. To write a run's model for use
@@ -36,6 +36,7 @@ _ENDINGS = {
     "dot": (".dot", ".gv"),
     "swift": (".swift",),
     "coreml": (".mlpackage",),
+    "c": (".h",),
 }
 
 
@@ -69,6 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write it as a Core ML package (.mlpackage), for inference; needs coremltools",
     )
     parser.add_argument(
+        "--c",
+        metavar="OUT",
+        help="write it as a C99 header (.h) that computes one step; of a run folder, the model "
+        "that takes a character and gives the logits of the next",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=["float32", "int8"],
+        help="with --c: the type of matrices and tables (default: float32)",
+    )
+    parser.add_argument(
         "--target",
         metavar="NAME",
         action="append",
@@ -80,8 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SIZES",
         action="append",
         default=[],
-        help="with --swift or --coreml: the sizes of a placeholder with unknown ones, such as "
-        "x=16,1,8; may be repeated. The Swift file then gets its own file of weights",
+        help="with --swift, --coreml or --c: the sizes of a placeholder with unknown ones, such as "
+        "x=16,1,8; may be repeated. The Swift file then gets its own file of weights. With --c, "
+        "unknown sizes are otherwise 1",
     )
     parser.add_argument(
         "--unfold",
@@ -102,6 +115,8 @@ def run(options: argparse.Namespace) -> int:
             text, beside = _swift(saved, outputs, options, weights)
         what = f"{len(text.splitlines())} lines of Swift to {options.swift}"
         files.append((options.swift, text.encode(), f"{what}; it reads {beside} beside it"))
+    if options.c is not None:
+        files.append(_c(saved, outputs, options))
     if options.coreml is not None:
         from ..coreml import save
 
@@ -201,16 +216,42 @@ def _swift(
     return text, beside
 
 
-def _program(
+def _c(
     saved: Graph | Executable, outputs: Mapping[str, Tensor], options: argparse.Namespace
+) -> tuple[str, bytes, str]:
+    """(path, content, what it is) of a header."""
+    from ..graph.c import to_c
+    from ..graph.c.words import identifier as c_identifier
+
+    folder, name = Path(options.file), c_identifier(Path(options.c).stem)
+    if folder.is_dir() and not options.target:
+        from ..train.loop import load_model
+
+        program = load_model(folder)[0].stepping_program()
+    else:
+        program = _program(saved, outputs, options, unknown=1)
+    found = to_c(program, name, options.weights or "float32")
+    size = f"{found.flash} bytes of flash, {found.ram} bytes of RAM"
+    return options.c, found.text.encode(), f"{name}_step in C to {options.c}: {size}"
+
+
+def _program(
+    saved: Graph | Executable,
+    outputs: Mapping[str, Tensor],
+    options: argparse.Namespace,
+    unknown: int | None = None,
 ) -> Executable:
-    """The program of a file; a graph is compiled for its targets and the sizes given."""
+    """The program of a file; a graph is compiled for its targets and the sizes given. ``unknown``:
+    the size of axes without one, None to refuse them."""
     if isinstance(saved, Executable):
         _refuse_targets(options)
         return saved
     targets = _chosen(saved, outputs, options) or outputs_of(saved)
     fed = {node.name: node.results[0] for node in saved.needed(targets) if node.op is PLACEHOLDER}
-    sizes = {name: tensor.shape for name, tensor in fed.items()}
+    sizes = {
+        name: tuple(unknown if size is None else size for size in tensor.shape)
+        for name, tensor in fed.items()
+    }
     for text in options.shape:
         name, _, numbers = text.partition("=")
         if name not in fed or not re.fullmatch(r"\d{1,9}(,\d{1,9})*", numbers):
@@ -264,8 +305,9 @@ def _export_in_mind(file: str, to: str) -> Iterator[None]:
 def _refuse_unused(options: argparse.Namespace) -> None:
     """An option that nothing here reads: the output it belongs to was not asked for."""
     for name, readers in (
-        ("target", (*_PICTURES, "swift", "coreml")),
-        ("shape", ("swift", "coreml")),
+        ("target", (*_PICTURES, "swift", "coreml", "c")),
+        ("shape", ("swift", "coreml", "c")),
+        ("weights", ("c",)),
         ("unfold", _PICTURES),
         ("program", _PICTURES),
     ):

@@ -391,6 +391,15 @@ class Model:
             targets=targets,
         )
 
+    def stepping_program(self) -> Executable:
+        """[character [1,1]] -> [logits [1,V]] from states of zeros, for C, which carries them."""
+        g = self.graph
+        character = g.placeholder(shape=(1, 1), dtype="int32", name="character")
+        zeros = g.constant(0.0, shape=(1, self.settings.hidden))
+        logits, _ = self.forward(character, self.per_state(lambda k, part: zeros))
+        targets = [g.identity(logits, name="logits")]
+        return g.compile(feeds={character: ((1, 1), "int32")}, targets=targets)
+
     def gates(self, ids: Array) -> Array:
         """zState [T,G·H] of the last layer over a text of T characters."""
         g = self.graph
