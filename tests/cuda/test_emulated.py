@@ -105,7 +105,7 @@ def test_means_of_made_up_cells() -> None:
         ):
             tensors = tuple(fed.get(name) for name in operation.inputs)
             layout = bind(operation, tensors, descriptor)
-            if cuda._by_torch(layout):
+            if cuda.by_torch(layout):
                 continue  # a mean beside a product
             by_kernel += 1
             found = call(operation, fed, descriptor)
@@ -186,3 +186,26 @@ def test_layer_norm(cell: Any) -> None:
     back = call(backward, given, descriptor)
     assert isinstance(back, dict), back
     close(back, run(backward, given, descriptor), 1e-3)
+
+
+def test_means_that_no_kernel_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Across heads, and in float16, whose range squares would leave."""
+    pytest.importorskip("jax")
+    from zstate.jax import cuda as in_jax
+
+    monkeypatch.setattr(in_jax, "unavailable", lambda: None)
+    for cell, heads, dtype in (
+        (cells.block_gru, 2, torch.float32),
+        (cells.layer_norm_lstm, 1, torch.float16),
+    ):
+        forward, _ = operations_of(cell.definition)
+        shapes = {"source": (3, 2, 4 * len(cell.definition.gates))}
+        shapes["recurrent_weight"] = (heads, shapes["source"][2] // heads, 4 // heads)[heads == 1 :]
+        shapes |= {each.name: (4,) for each in cell.definition.own}
+        tensors = tuple(
+            torch.ones(shapes[name], dtype=dtype) if name in shapes else None
+            for name in forward.inputs
+        )
+        layout = bind(forward, tensors, CellDescriptor(heads=heads))
+        assert cuda.by_torch(layout) and cuda.refuses(layout) is None
+        assert "no kernel for the means" in str(in_jax.refuses(layout))

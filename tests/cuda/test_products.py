@@ -171,3 +171,10 @@ def test_products_of_several_heads(kind: str) -> None:
     again = {name: tensor.clone() for name, tensor in tensors.items()}
     by_torch(product.each_head(), Arguments(list(again), []), kind="tf32")(frame(again))
     torch.testing.assert_close(again["out"], out)
+
+
+def test_one_head_is_no_batch() -> None:
+    """Whatever distances a call names for the next head."""
+    one = [each._replace(heads=Heads(1, 4096, 64, 64)) for each in contraction(16, 4, 64)]
+    assert are_small(one, "tf32", multiprocessors=132)
+    assert not are_small([one[0]._replace(heads=Heads(2, 4096, 64, 64))], "tf32", 132)

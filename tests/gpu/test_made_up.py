@@ -88,7 +88,7 @@ def by_pipeline(operation: Operation, given: Tensors, descriptor: Any) -> Tensor
 def by_engine(operation: Operation, given: Tensors, descriptor: Any, mode: int | None) -> Tensors:
     call = checked.make_call(operation, given, descriptor)
     assert cuda.refuses(call.layout) is None
-    if cuda._by_torch(call.layout):
+    if cuda.by_torch(call.layout):
         mode = None  # a mean beside a product: there is no kernel to choose
     if mode is not None:
         exact = not torch.backends.cuda.matmul.allow_tf32

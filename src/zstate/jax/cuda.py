@@ -54,6 +54,8 @@ def refuses(layout: Layout) -> str | None:
     reason = unavailable() or backend.refuses(layout)
     if reason is not None:
         return reason
+    if backend.by_torch(layout):
+        return "it has no kernel for the means of such a cell"
     if layout.dtype == "float64":
         return "it does not compute in float64"
     if not (layout.size[0] and layout.size[1]):

@@ -47,19 +47,22 @@ def no_compiler() -> str | None:
 def refuses(layout: Layout) -> str | None:
     """Why the backend cannot serve such a call, in words, or None."""
     options = plain_options(layout)
-    return None if _by_torch(layout) else lacks(options) or lacks_function(options)
+    return None if by_torch(layout) else lacks(options) or lacks_function(options)
 
 
-def _by_torch(layout: Layout) -> bool:
+def by_torch(layout: Layout) -> bool:
     """Whether torch's operations compute such a call step by step: some means over the units of a
-    row are in no kernel."""
+    row are in no kernel. In float16 none is: what is summed would leave its range.
+    """
     own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
     if not layout.cell_kind.needed <= own:
         return False  # asked of without its parameters
     has_mask = "mask" in layout.present
     if not layout.cell_kind.forward(layout.descriptor, own, has_mask).has_means:
         return False
-    return layout.descriptor.heads > 1 or lacks(plain_options(layout)) is not None
+    if layout.descriptor.heads > 1 or layout.dtype == "float16":
+        return True
+    return lacks(plain_options(layout)) is not None
 
 
 def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
@@ -67,4 +70,4 @@ def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
     from ... import pipeline
     from .engine import Runner
 
-    return partial(pipeline.run, layout) if _by_torch(layout) else Runner(layout)
+    return partial(pipeline.run, layout) if by_torch(layout) else Runner(layout)

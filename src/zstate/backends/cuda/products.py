@@ -117,7 +117,9 @@ def item_bytes(kind: str) -> int:
 
 def are_small(products: list[Product], kind: str, multiprocessors: int) -> bool:
     """Whether one launch of our own can compute these, as fast as cuBLAS."""
-    if kind not in _STEP or len(products) > MOST_JOBS or any(p.heads != ONE for p in products):
+    if kind not in _STEP or len(products) > MOST_JOBS:
+        return False
+    if any(product.heads.number > 1 for product in products):
         return False
     count = 16 // item_bytes(kind)
     if not all(product.in_pieces(count) for product in products):
