@@ -124,8 +124,8 @@ def written(row: Row) -> dict[str, Any]:
 
 def read(entry: dict[str, Any]) -> Row:
     placement = dict(entry["placement"])
-    for name in ("held", "stored"):
-        placement[name] = tuple(placement[name])
+    for name in ("held", "stored", "split"):
+        placement[name] = tuple(placement.get(name, ()))
     form = dict(entry["scan"]["form"])
     form["phases"] = tuple(Phase(tuple(map(tuple, gates))) for gates in form["phases"])
     scan = Scan(**{**entry["scan"], "form": Form(**form)})

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cuda.forms import scan as scan_of
 from zstate.backends.cuda import cost_model
-from zstate.backends.cuda.cost_model import MODES, Costs, Group, Model
+from zstate.backends.cuda.cost_model import MODES, Costs, Group
 from zstate.backends.cuda.placement import CLUSTER, GRID, Chip
 from zstate.backends.cuda.placements import placements
 
@@ -37,7 +37,7 @@ def script() -> Any:
 
 def synthetic(script: Any) -> list[Any]:
     """Times as they would be if the known costs were true."""
-    truth = Model(4e7, 4e6, KNOWN, cost_model.model_of((9, 0)).steps)
+    truth = cost_model.model_of((9, 0))._replace(costs=KNOWN)
     sizes = [(64, 16), (256, 64), (512, 256), (1024, 40), (2048, 64)]
     scans = [
         scan_of(cell, backward, "bfloat16", hidden, batch, 1)

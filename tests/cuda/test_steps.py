@@ -59,7 +59,7 @@ class Stepped(PretendedScan):
             part = (
                 weight[:, begin:end] if scan.backward else weight[:, begin:end].transpose(0, 2, 1)
             )
-            parts = self.placement.parts(scan.phases[phase])
+            parts = self.placement.parts(scan)[phase]
             product = at(words["product"], (scan.directions, parts, N, part.shape[2]))
             assert np.allclose(product.sum(1), self.operand @ part, rtol=1e-4, atol=1e-4)
         following = (phase + 1) % len(self.rows)
@@ -160,17 +160,20 @@ def test_sums_of_single_steps_stay_in_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "capability", "dependent", "count"),
+    ("kind", "streamed", "capability", "dependent", "count"),
     [
-        ("tf32", (9, 0), True, 1),
-        ("bfloat16", (9, 0), True, 0),
-        ("tf32", (9, 0), False, 0),
-        ("tf32", (8, 0), True, 0),
-        ("tf32", (12, 0), True, 1),
+        ("tf32", False, (9, 0), True, 1),
+        ("bfloat16", False, (9, 0), True, 0),
+        ("bfloat16", True, (9, 0), True, 1),
+        ("tf32", False, (9, 0), False, 0),
+        ("bfloat16", True, (9, 0), False, 0),
+        ("tf32", False, (8, 0), True, 0),
+        ("tf32", False, (12, 0), True, 1),
     ],
 )
 def test_launches_overlap_where_the_chip_can(
     kind: str,
+    streamed: bool,
     capability: tuple[int, int],
     dependent: bool,
     count: int,
@@ -183,7 +186,8 @@ def test_launches_overlap_where_the_chip_can(
     asked = scan("gru", False, kind, 256, 16, 1)
     kernel = object.__new__(Kernel)
     kernel.scan, kernel.device, kernel.words = asked, 0, ["T"]
-    kernel.placement = next(p for p in placements(asked, CHIP, True) if p.mode == STEPS)
+    single = [p for p in placements(asked, CHIP, True) if p.mode == STEPS]
+    kernel.placement = next(p for p in single if bool(p.split) == streamed)
     kernel.launches, kernel._functions = [(0, 8)], ["begin", "first", "last"]
     driver = launch.driver
     monkeypatch.setattr(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -72,6 +73,12 @@ class Errors(NamedTuple):
     ours: float
     control: float  # of few numbers, the larger of two loops' that add up in different orders
     numbers: int  # in the result
+
+
+def mean(draws: list[Errors]) -> Errors:
+    """The root of the mean square of errors of the same result."""
+    ours, control = (math.sqrt(sum(each[k] ** 2 for each in draws) / len(draws)) for k in (0, 1))
+    return Errors(ours, control, draws[0].numbers)
 
 
 def worst(case: verify.Case, dtype: str, seed: int = 0) -> dict[str, Errors]:

@@ -21,7 +21,7 @@ from typing import TextIO
 from .placement import GRID, ROW, STEPS, WIDE
 
 HERE = Path(__file__).parent
-PRODUCTS = ("machine.cuh", "products.cu")
+PRODUCTS, STREAMED = ("machine.cuh", "products.cu"), ("machine.cuh", "streamed.cu")
 ARGUMENTS, CELL = "arguments", "cell"  # texts that printing.py writes
 _NOTHING: Mapping[str, str] = {}
 _INCLUDE = re.compile(r'^#include "[^"]+"$', re.MULTILINE)

@@ -25,6 +25,7 @@ from .placement import (
     streamed,
     warp_parts,
 )
+from .streamed import gains_by_streaming, weight_bytes
 
 MODES = {"block": BLOCK, "cluster": CLUSTER, "grid": GRID, "wide": WIDE, "row": ROW}
 _H200 = "9.0"
@@ -73,6 +74,25 @@ class StepCosts(NamedTuple):
     cell: float = 0.0  # a megabyte that the cell's launch reads or writes
 
 
+class StreamedStep(NamedTuple):
+    """Of one phase of a step whose product reads the weight once: microseconds, and bytes per
+    microsecond."""
+
+    phase: float
+    memory: float
+
+
+class StreamedCosts(NamedTuple):
+    """Of scans that streamed.py can serve, whose weight is far larger than L2: by its products and
+    by the other ways."""
+
+    l2_bytes: float  # of the weight, that stay in L2 from step to step of a grid
+    grid: float  # bytes per microsecond, of what the blocks of a grid stream
+    library: float  # bytes per microsecond, at most, of a product of the library
+    forward: StreamedStep
+    backward: StreamedStep
+
+
 class Group(NamedTuple):
     """Placements that share costs."""
 
@@ -85,9 +105,10 @@ class Model(NamedTuple):
     """The costs of one chip."""
 
     l2_bytes: float  # of the weight, that stay in L2 from step to step
-    memory_bytes: float  # per microsecond, from device memory
+    memory_bytes: float  # per microsecond, of what the blocks of a grid stream
     costs: dict[Group, Costs]
     steps: dict[tuple[int, bool], StepCosts]  # by bytes of a value, and whether backward
+    streamed: StreamedCosts
 
 
 def read(entry: dict[str, Any]) -> Model:
@@ -102,7 +123,15 @@ def read(entry: dict[str, Any]) -> Model:
             for each in entry["costs"]
         },
         {(each["bytes"], each["backward"]): StepCosts(**each["costs"]) for each in entry["steps"]},
+        streamed_costs(**entry["streamed"]),
     )
+
+
+def streamed_costs(
+    forward: dict[str, float], backward: dict[str, float], **others: float
+) -> StreamedCosts:
+    steps = StreamedStep(**forward), StreamedStep(**backward)
+    return StreamedCosts(**others, forward=steps[0], backward=steps[1])
 
 
 def written(device: str, model: Model) -> dict[str, Any]:
@@ -116,6 +145,10 @@ def written(device: str, model: Model) -> dict[str, Any]:
             {"bytes": size, "backward": backward, "costs": costs._asdict()}
             for (size, backward), costs in model.steps.items()
         ],
+        "streamed": {
+            name: value._asdict() if isinstance(value, StreamedStep) else value
+            for name, value in model.streamed._asdict().items()
+        },
         "costs": [
             {
                 "mode": names[group.mode],
@@ -198,14 +231,18 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
     )
     everywhere = streamed(*deep_wide, placement.held, placement.stored)
     everywhere *= warps * 512 * placement.blocks * placement.groups
-    total += max(0.0, everywhere - model.l2_bytes) / model.memory_bytes
+    kept, rate = model.l2_bytes, model.memory_bytes
+    if gains_by_streaming(scan, chip):
+        kept, rate = model.streamed.l2_bytes, model.streamed.grid
+    total += max(0.0, everywhere - kept) / rate
     total += cost.many * max(0, warps - 12) / 4 + cost.backward * scan.backward
     return (total * placement.tiles + fixed) * waves
 
 
 def step_microseconds(scan: Scan, chip: Chip) -> float:
     """Microseconds of one step by a product of the library and a launch of the cell per phase."""
-    cost = model_of(chip.capability).steps[scan.value_bytes, scan.backward]
+    model = model_of(chip.capability)
+    cost = model.steps[scan.value_bytes, scan.backward]
     values = 5 + 2 * scan.gates if scan.backward else 2  # per unit of a row: read and written
     weight = work = 0.0
     for into, out in ((phase.ins, phase.outs) for phase in scan.phases):
@@ -214,11 +251,20 @@ def step_microseconds(scan: Scan, chip: Chip) -> float:
         values += into + out if scan.backward else into + 2 * out
     moved = scan.batch * scan.chains * scan.hidden
     moved *= values * scan.value_bytes + 8 * scan.states
-    launches = cost.phase + cost.direction * (scan.chains - 1)
-    return (
-        len(scan.phases) * launches
-        + (cost.work * work + cost.weight * weight * scan.value_bytes + cost.cell * moved) / 1e6
-    )
+    launches = len(scan.phases) * (cost.phase + cost.direction * (scan.chains - 1))
+    size = weight * scan.value_bytes
+    products = (cost.work * work + cost.weight * size) / 1e6
+    if gains_by_streaming(scan, chip):
+        products = max(products, size / model.streamed.library)
+    return launches + products + cost.cell * moved / 1e6
+
+
+def streamed_microseconds(scan: Scan, chip: Chip) -> float:
+    """Microseconds of one step by products that read the weight once, and a launch of the cell per
+    phase."""
+    costs = model_of(chip.capability).streamed
+    cost = costs.backward if scan.backward else costs.forward
+    return len(scan.phases) * cost.phase + weight_bytes(scan) / cost.memory
 
 
 def wide_microseconds(scan: Scan, placement: Placement, cost: Costs) -> float:

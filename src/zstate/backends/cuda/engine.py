@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
@@ -24,13 +25,24 @@ from .calls import (
     scan_of,
     sizes,
 )
-from .launch import INDEX, Launched, chip_of, dotting, enter, kernel_of, launched_products, turning
+from .launch import (
+    INDEX,
+    Launched,
+    chip_of,
+    dotting,
+    enter,
+    kernel_of,
+    launched_products,
+    streaming,
+    turning,
+)
 from .operands import operand_of
 from .passes import Phase
 from .placement import ROW, STEPS, round_up
 from .placements import placements
 from .prepared import Memory, Prepared, Step, Tensors, tensor_of
 from .products import SPLIT, THREADS, Matrix, Product, are_small
+from .streamed import Streamed, product_of
 
 Tensor = torch.Tensor
 Run = Callable[[Tensors], Tensors]
@@ -126,55 +138,87 @@ def _in_single_steps(call: Call, fields: dict[str, Argument]) -> Step:
     arguments, z, kernel = call.arguments, sizes(call.layout), call.kernel
     pick = itemgetter(*map(arguments.place, fields.values()))
     begin, *launches = kernel.step_launches()
-    backward, phases = kernel.scan.backward, kernel.scan.phases
-
-    slots = kernel.options.slots
+    backward, scan, placement = kernel.scan.backward, kernel.scan, kernel.placement
+    slots, parts = kernel.options.slots, placement.parts(scan)
+    turns = backward and scan.type == "tf32" and z.T >= FEW_STEPS and z.heads == 1
 
     def weights(memory: Memory) -> list[Tensor]:
         """R of each chain, [G·d,d]."""
         every = list(tensor_of(arguments, memory, "recurrent_weight").view(z.chains, -1, z.units))
-        turns = backward and kernel.scan.type == "tf32" and z.T >= FEW_STEPS and z.heads == 1
-        return [turned(each, memory) for each in every] if turns else every
+        return [turned(each, memory) for each in every] if turns and not placement.split else every
 
-    def products(
-        memory: Memory, weights: list[Tensor], phase: Phase
-    ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The factors and the result of each direction, in pieces of K; heads are one product."""
-        parts = kernel.placement.parts(phase)
-        widths = {"operand": phase.ins, "product": parts * phase.outs}
-        operand, product = (
-            tensor_of(arguments, memory, name).view(-1)[: z.chains * z.N * width * z.units]
-            for name, width in widths.items()
-        )
-        left = operand.view(z.chains, z.N, parts, -1).transpose(1, 2)
-        out = product.view(z.chains, parts, z.N, -1)
-        chosen = [right_factor(each, phase, slots, backward) for each in weights]
+    def products(memory: Memory, weights: list[Tensor], phase: int) -> list[Callable[[], object]]:
+        """What multiplies for a phase: a product for each direction, or one for all heads."""
+        form, count = scan.phases[phase], parts[phase]
+        chosen = [right_factor(each, form, slots, backward) for each in weights]
+        product = tensor_of(arguments, memory, "product").view(-1)
+        out = product[: z.chains * count * z.N * form.outs * z.units]
+        out = out.view(z.chains, count, z.N, -1)
+        operand = tensor_of(arguments, memory, "operand").view(-1)
+        if placement.split:
+            asked, often = product_of(scan, form), z.T >= FEW_STEPS
+            return [_streaming(asked, operand, chosen[0], out[0], memory.stream, often)]
+        left = operand[: z.chains * z.N * form.ins * z.units]
+        left = left.view(z.chains, z.N, count, -1).transpose(1, 2)
         if z.heads > 1:
-            return [(left[:, 0], torch.stack(chosen), out[:, 0])]
-        right = [each.view(parts, -1, each.shape[1]) for each in chosen]
-        factors = list(zip(left, right, out, strict=True))
+            return [partial(torch.bmm, left[:, 0], torch.stack(chosen), out=out[:, 0])]
+        if count > 1:
+            right = [each.view(count, -1, each.shape[1]) for each in chosen]
+            triples = zip(left, right, out, strict=True)
+            return [partial(torch.bmm, a, b, out=c) for a, b, c in triples]
         # One product costs the host less as one of matrices.
-        return [(a[0], b[0], c[0]) for a, b, c in factors] if parts == 1 else factors
+        triples = zip(left, chosen, out, strict=True)
+        return [partial(torch.mm, a[0], b, out=c[0]) for a, b, c in triples]
 
     def run(memory: Memory) -> None:
         weight, stream = weights(memory), memory.stream
         words = list(pick(memory.numbers))
         work = [
-            (
-                torch.bmm if kernel.placement.parts(phase) > 1 or z.heads > 1 else torch.mm,
-                products(memory, weight, phase),
-                launch.repeated(stream, words, INDEX),
-            )
-            for phase, launch in zip(phases, launches, strict=True)
+            (products(memory, weight, phase), launch.repeated(stream, words, INDEX))
+            for phase, launch in enumerate(launches)
         ]
+        if placement.split:
+            tensor_of(arguments, memory, "operand").zero_()  # rows may end with a padding
         begin(stream, words)
         for index in range(z.T):
-            for multiply, factors, launch in work:
-                for left, right, out in factors:
-                    multiply(left, right, out=out)
+            for multiplications, launch in work:
+                for multiply in multiplications:
+                    multiply()
                 launch(index)
 
     return run
+
+
+@dataclass(frozen=True)
+class _Streaming:
+    """A launch of a product, with the matrix that it reads."""
+
+    launch: Callable[[int], None]
+    kept: int
+    matrix: Tensor
+
+    def __call__(self) -> None:
+        self.launch(self.kept)
+
+
+def _streaming(
+    product: Streamed, left: Tensor, right: Tensor, out: Tensor, stream: int, often: bool
+) -> _Streaming:
+    """A product whose right factor passes once. A copy of it, if its rows are not whole pieces of
+    16 bytes; often, of 128 bytes."""
+    device = out.get_device()
+    matrix, chip = right if product.across else right.t(), chip_of(device)
+    numbers = (128 if often else 16) // matrix.itemsize
+    if matrix.stride(1) != 1 or matrix.stride(0) % numbers or matrix.data_ptr() % 16:
+        rows, columns = matrix.shape
+        made = matrix.new_zeros(rows, round_up(columns, numbers))
+        made[:, :columns] = matrix
+        matrix = made
+    count, kept = product.shares(chip).pieces, product.kept(chip)
+    sizes = (product.rows, product.columns, product.k, product.lda, matrix.stride(0), count, kept)
+    words = (left.data_ptr(), matrix.data_ptr(), out.data_ptr(), *sizes)
+    launch = streaming(product, device).repeated(stream, words, len(words) - 1)
+    return _Streaming(launch, kept, matrix)
 
 
 def right_factor(weight: Tensor, phase: Phase, slots: tuple[int, ...], backward: bool) -> Tensor:

@@ -335,6 +335,19 @@ ZS_DEVICE void wgmma_wait() {
 }
 #endif
 
+// What the launches before this one have written may be read from here on.
+ZS_DEVICE void wait_for_earlier_launches() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The launch behind this one may begin, as far as it can before it waits.
+ZS_DEVICE void let_the_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Ends a wait that lasts too long, in debug builds: a bug would otherwise hold the device for ever.
 struct Patience {
   u32 looks = 0;

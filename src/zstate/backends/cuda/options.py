@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .passes import Options, Phase
-from .placement import ROW, WIDE, WORKER_REGISTERS, Placement, Scan
+from .placement import ROW, WIDE, WORKER_REGISTERS, Chip, Placement, Scan
 from .products import MOST_JOBS, SHARED, SPLIT
+from .streamed import Streamed, ring_of
 from .wgmma import wgmma
 
 _TYPES = {"bfloat16": 0, "float16": 1, "tf32": 2, "float32": 3}
@@ -46,6 +47,7 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "IsMean": [int(phase.is_mean) for phase in phases],
         "Held": placement.held,
         "Stored": placement.stored,
+        "Parts": placement.parts(scan),
     }
     switches = {
         "Backward": scan.backward,
@@ -56,6 +58,7 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "HoldsAll": placement.holds_all(scan),
         "OneGroup": scan.backward and placement.sums_all(scan.batch),
         "LooksAhead": options.save_gates and scan.gates > 3,
+        "Streams": bool(placement.split),
         "Debug": debug,
     }
     arrays = [
@@ -101,6 +104,16 @@ def product_constants(kind: str) -> str:
     integers = {"Hidden": 2, "ItemUnits": 2, "MostJobs": MOST_JOBS, "Shared": SHARED}
     integers["Type"] = _TYPES["tf32" if kind == SPLIT else kind]
     return _written(integers, {"Debug": False, "Split": kind == SPLIT})
+
+
+def streamed_constants(product: Streamed, chip: Chip, debug: bool = False) -> str:
+    """The text in front of streamed.cu."""
+    shares = product.shares(chip)
+    ring = ring_of(product, shares, chip)
+    integers = {"Hidden": 2, "ItemUnits": 2, "Type": _TYPES[product.type], "Width": shares.width}
+    integers |= {"Chunks": shares.chunks, "Stages": ring.stages, "Sums": ring.sums}
+    switches = {"Across": product.across, "ManyRows": product.has_many_rows, "Debug": debug}
+    return _written(integers, switches)
 
 
 def _written(integers: dict[str, int], switches: dict[str, bool]) -> str:

@@ -10,8 +10,8 @@ exchange the operand of every product
 - over the whole grid, through L2, all blocks resident at once (large H, older chips),
 - likewise, with warp-group matrix instructions (many rows, compute capability 9.0).
 
-Or the scan goes in single steps: the library multiplies, and one launch per phase does the rest
-(large H and large batches). Its blocks hold no weight and exchange nothing.
+Or the scan goes in single steps: the library or streamed.cu multiplies, and one launch per phase
+does the rest (large H and large batches). Its blocks hold no weight and exchange nothing.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class Placement(NamedTuple):
     # WIDE: of 64 bytes of K, that a warp group has in a stage; STEPS: of K, multiplied separately.
     pieces: int = 0
     pack: int = 1  # ROW: heads of a block
+    # STEPS, by phase, where the products are our own (streamed.py): pieces of K.
+    split: tuple[int, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -157,9 +159,9 @@ class Placement(NamedTuple):
         deep, wide = warp_parts(scan, self.padded, self.units, self.warps_k, self.warps_n)
         return not streamed(deep, wide, self.held, self.stored)
 
-    def parts(self, phase: Phase) -> int:
-        """STEPS: how many products a phase has, which the cell's launch adds up."""
-        return self.pieces if phase.ins > 1 else 1
+    def parts(self, scan: Scan) -> tuple[int, ...]:
+        """STEPS: how many products each phase has, which the cell's launch adds up."""
+        return self.split or tuple(self.pieces if each.ins > 1 else 1 for each in scan.phases)
 
     def chain_groups(self, scan: Scan) -> int:
         """Groups that serve the same rows."""

@@ -6,10 +6,11 @@ engine takes the first one that the driver accepts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-from .cost_model import microseconds, step_microseconds
+from .cost_model import microseconds, step_microseconds, streamed_microseconds
 from .placement import (
     BLOCK,
     CLUSTER,
@@ -28,6 +29,7 @@ from .placement import (
     warp_parts,
 )
 from .row_placements import row_placements
+from .streamed import can_stream, gains_by_streaming, product_of
 from .wide_placements import wide_placements
 
 SMALL_BATCH = 32  # may be split into groups of few rows
@@ -104,7 +106,13 @@ def _single_steps(scan: Scan, chip: Chip) -> list[Placement]:
         for rows in (warps, 2 * warps)
     ]
     few = found[0].groups * blocks <= 4 * chip.multiprocessors
-    return found if few or not scan.backward else found[::-1]
+    found = found if few or not scan.backward else found[::-1]
+    if not can_stream(scan, chip):
+        return found
+    split = tuple(product_of(scan, phase).shares(chip).pieces for phase in scan.phases)
+    # Smaller weights are never streamed, but a test may choose to.
+    time = streamed_microseconds(scan, chip) if gains_by_streaming(scan, chip) else math.inf
+    return [each._replace(split=split, microseconds=time) for each in found] + found
 
 
 def _pieces(scan: Scan, chip: Chip) -> int:

@@ -1,4 +1,4 @@
-// The scan as one launch per phase of every step: the cell's part, behind a product by the library.
+// The scan as one launch per phase of every step: the cell's part, behind a product by the library or by streamed.cu.
 //
 // A block has kRows rows and kUnits units of one direction. A launch reads the product of its phase, applies the cell's
 // equations and writes the operand of the next product. What a cell keeps, and its sums over time, wait in device
@@ -21,7 +21,10 @@ ZS_DEVICE i64 matrix_at(const Block& block, const Item& w, int gates, int n) {
 template <int P>
 ZS_DEVICE void write_operand(const Block& block, const Item& w, const float2 (&operand)[kWidest]) {
   using Next = Phase<P>;
-  Stored* const to = block.a.operand + matrix_at(block, w, Next::ins, w.chain);
+  // Our own products read whole pieces of 16 bytes.
+  constexpr i64 piece = kStreams ? 16 / kBytes : 1, row = (Next::ins * kHidden + piece - 1) / piece * piece;
+  const i64 n = block.tile_group * kRows + w.row;
+  Stored* const to = block.a.operand + (w.chain * block.a.N + n) * row + w.unit;
 #pragma unroll
   for (int g = 0; g < Next::ins; ++g) {
     float2 x = operand[g];
@@ -50,18 +53,11 @@ ZS_DEVICE void add_sums(const Block& block, const Sums& sums, bool is_first) {
   }
 }
 
-// What the launches before this one have written may be read from here on.
-ZS_DEVICE void wait_for_earlier_launches() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // One phase of step a.index.
 template <int P>
 ZS_DEVICE void step(const Arguments& a) {
   using Here = Phase<P>;
-  constexpr int parts = Here::ins > 1 ? kPieces : 1;  // products that are added up here
+  constexpr int parts = kParts[P];  // products that are added up here
   const Block block(a, nullptr);
   Constants constants;
   Sums sums = {};
@@ -74,6 +70,7 @@ ZS_DEVICE void step(const Arguments& a) {
   for (int p = 0; p < kItemsPerThread; ++p) Pass::template fetch<P>(a, block.item(p, 0), a.index, loaded[p]);
   constants.load(a, block.item(0, 0));  // a thread's items all have the same units
   wait_for_earlier_launches();
+  if constexpr (kStreams) let_the_next_begin();
 #pragma unroll
   for (int p = 0; p < kItemsPerThread; ++p) {
     const Item item = block.item(p, 0);
