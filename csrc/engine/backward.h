@@ -374,9 +374,10 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   // A product of every step once more.
   void multiply_again(const Team& team, int d, const GateOperand& again) {
     const S* rows = weight[d] + cell.slots[again.gate] * H * ldr;
-    const auto load = [&](i64 row, i64 k, int lanes) {
-      const Place at = place_of(p, d, row);
-      return no_history() ? Vec<R>{} : operand_at(again.operand, d, at.s, at.n, k, lanes);
+    const auto load = [&](i64 row) {
+      return [&, at = place_of(p, d, row)](i64 k, int lanes) {
+        return no_history() ? Vec<R>{} : operand_at(again.operand, d, at.s, at.n, k, lanes);
+      };
     };
     const auto out = [&](i64 row) {
       const Place at = place_of(p, d, row);
@@ -394,7 +395,8 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     const i64 begin = mine.begin * L, end = min_of(mine.end * L, H);
     R *before = direct_scratch + team.rank * direct_size(), *term = before + round_up(H, L);
     for (i64 row = 0; row < p.T * p.N && begin < end; ++row) {
-      for (i64 k = 0; k < H; k += L) Io<R>::store(before + k, load(row, k, lanes_at<R>(k, H)));
+      const auto values = load(row);
+      for (i64 k = 0; k < H; k += L) Io<R>::store(before + k, values(k, lanes_at<R>(k, H)));
       dot_rows<S>(rows + begin * ldr, ldr, end - begin, before, H, term, weights_are_far<S>(p));
       std::memcpy(out(row) + begin, term, sizeof(R) * static_cast<std::size_t>(end - begin));
     }
@@ -715,7 +717,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
           weighted_rows<S>(w, ldw, begin, end, gates_row(row), GH, out_row(row) + begin, d > 0);
         continue;
       }
-      const auto load = [&](i64 row, i64 k, int lanes) { return Io<R>::load_n(gates_row(row) + k, lanes); };
+      const auto load = [&](i64 row) { return reader<R>(gates_row(row)); };
       // The members' rows are the same for both directions, so the second may add to the first without a
       // barrier.
       multiply_rows(team, count, GH, p.I, load, packed_input[d], out_row, d > 0,

@@ -427,7 +427,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
     } else if (direct) {
       if constexpr (kSameType<Weight, S>) project_directly(team, d, rows, in_row, out_row);
     } else {
-      const auto load = [&](i64 row, i64 k, int lanes) { return Io<S>::load_n(in_row(row) + k, lanes); };
+      const auto load = [&](i64 row) { return reader<S>(in_row(row)); };
       LeftOf<E>* own = scratch + team.rank * rows_scratch<E>(p.I);
       if (p.packed && !p.starts && this->split(team.size) == Split::kBatch)
         project_own_rows(team, d, s, steps, own);
@@ -445,9 +445,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
     if (count == 0) return;
     const Rows<R> out{chunk_gates[d], p.N * gates_row, gates_row, nullptr};
     const auto out_row = [&](i64 row) { return out.at(row / count, mine.begin + row % count); };
-    const auto load = [&](i64 row, i64 k, int lanes) {
-      return Io<S>::load_n(x[d].at(s + row / count, mine.begin + row % count) + k, lanes);
-    };
+    const auto load = [&](i64 row) { return reader<S>(x[d].at(s + row / count, mine.begin + row % count)); };
     const Range all{0, ceil_div(GH, kPanel<R>)};
     multiply_part(team, Range{0, steps * count}, &all, 1, p.I, GH, load, packed_input[d], out_row, false,
                   own);
@@ -520,11 +518,9 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
       i64 lda;
       const R* from = held(number, d, s, lda);
       LeftOf<StateE>* to = quantised_rows(number, d, rank);
-      for (i64 n = rows.begin; n < end; ++n) {
-        const R* row = from + n * lda;
+      for (i64 n = rows.begin; n < end; ++n)
         Operand<StateE>::quantise(to + n * quantised_row(), depth_of<StateE>(H), H,
-                                  [&](i64 k, int lanes) { return Io<R>::load_n(row + k, lanes); });
-      }
+                                  reader<R>(from + n * lda));
     }
   }
   // The products of one stage without packed weights, for hidden units [begin, end).

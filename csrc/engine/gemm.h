@@ -104,16 +104,14 @@ void multiply_part(const Team& team, Range mine, const Range* ranges, int range_
     for (i64 r = 0; r < n; ++r) c[r] = c_row(row + r);
     for (i64 k0 = 0; k0 < K || k0 == 0; k0 += depth) {
       const i64 d = min_of(depth, K - k0);
-      for (i64 r = 0; r < n; ++r)
-        write_elements<E>(scratch + r * lda, lda, k0, d, length,
-                          [&](i64 k, int lanes) { return load(row + r, k, lanes); });
+      for (i64 r = 0; r < n; ++r) write_elements<E>(scratch + r * lda, lda, k0, d, length, load(row + r));
       for (int i = 0; i < range_count; ++i)
         multiply_block(team, scratch, lda, c, n, b, K, k0, d, ranges[i], columns, accumulate || k0 > 0);
     }
   }
 }
 
-// C[rows, columns] (+)= A·B. load(row, k, lanes) reads A; c_row(row) is where a row of C starts. B is packed
+// C[rows, columns] (+)= A·B. load(row) reads a row of A; c_row(row) is where one of C starts. B is packed
 // in panels over `length` values of k. Ends without a barrier.
 template <class E, class Load, class RowOf>
 void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Load& load, const E* b,

@@ -14,6 +14,12 @@ using zstate::Range;
 using zstate::share;
 using zstate::Team;
 
+// Reads the values of a row that lies at `from`, as write_elements() does.
+template <class S>
+ZS_DEVICE auto reader(const S* from) {
+  return [from](i64 k, int lanes) { return Io<S>::load_n(from + k, lanes); };
+}
+
 // Writes `depth` elements of a row of A from element k0 on; load(k, lanes) gives its values, K in all.
 template <class E, class Load>
 ZS_DEVICE void write_elements(LeftOf<E>* dst, i64 lda, i64 k0, i64 depth, i64 K, const Load& load) {

@@ -82,7 +82,7 @@ struct ProductOp {
     else
       pack_panels_transposed(team, packed, b(0, 0), p.b_strides[1], p.columns, p.length);
     team.barrier();
-    const auto load = [&](i64 row, i64 k, int lanes) { return Io<R>::load_n(a(row, k), lanes); };
+    const auto load = [&](i64 row) { return reader(a(row, 0)); };
     const auto c_row = [&](i64 row) { return c + row * p.columns; };
     multiply_rows(team, p.rows, p.length, p.columns, load, packed, c_row, false,
                   scratch + team.rank * rows_scratch<E>(0));

@@ -320,10 +320,42 @@ struct VectorMath {
   static ZS_DEVICE void reduce(V t, V& n, V& expm1_r) {
     n = (t * C::log2e + C::round_magic) - C::round_magic;
     const V r = (t - n * C::ln2_hi) - n * C::ln2_lo;
-    V q = splat(C::poly[C::degree]);
+    // Even and odd powers apart: two short chains instead of a long one.
+    const V square = r * r;
+    V even = splat(C::poly[C::degree]), odd = splat(C::poly[C::degree - 1]);
 #pragma GCC unroll 16
-    for (int i = C::degree - 1; i >= 0; --i) q = q * r + C::poly[i];
-    expm1_r = r * r * q + r;
+    for (int i = C::degree - 2; i >= 0; i -= 2) even = even * square + C::poly[i];
+#pragma GCC unroll 16
+    for (int i = C::degree - 3; i >= 1; i -= 2) odd = odd * square + C::poly[i];
+    expm1_r = square * (odd * r + even) + r;
+  }
+  // x, or the bound that it is beyond; NaN stays. Comparing and choosing would take two instructions.
+#if defined(__AVX512F__)
+#define ZS_BOUND(op, beyond)                                                                               \
+  if constexpr (sizeof(R) == 4)                                                                            \
+    return bit_cast_to<V>(_mm512_maskz_##op##_ps(0xffff, bit_cast_to<__m512>(b), bit_cast_to<__m512>(x))); \
+  else                                                                                                     \
+    return bit_cast_to<V>(_mm512_maskz_##op##_pd(0xff, bit_cast_to<__m512d>(b), bit_cast_to<__m512d>(x)))
+#elif defined(__AVX__)
+#define ZS_BOUND(op, beyond)                                                                 \
+  if constexpr (sizeof(R) == 4)                                                              \
+    return bit_cast_to<V>(_mm256_##op##_ps(bit_cast_to<__m256>(b), bit_cast_to<__m256>(x))); \
+  else                                                                                       \
+    return bit_cast_to<V>(_mm256_##op##_pd(bit_cast_to<__m256d>(b), bit_cast_to<__m256d>(x)))
+#elif defined(__x86_64__)
+#define ZS_BOUND(op, beyond)                                                              \
+  if constexpr (sizeof(R) == 4)                                                           \
+    return bit_cast_to<V>(_mm_##op##_ps(bit_cast_to<__m128>(b), bit_cast_to<__m128>(x))); \
+  else                                                                                    \
+    return bit_cast_to<V>(_mm_##op##_pd(bit_cast_to<__m128d>(b), bit_cast_to<__m128d>(x)))
+#else
+#define ZS_BOUND(op, beyond) return x beyond b ? b : x
+#endif
+  static ZS_DEVICE V at_least(V b, V x) { ZS_BOUND(max, <); }
+  static ZS_DEVICE V at_most(V b, V x) { ZS_BOUND(min, >); }
+#undef ZS_BOUND
+  static ZS_DEVICE V between(double least, double most, V x) {
+    return at_least(splat(least), at_most(splat(most), x));
   }
   static ZS_DEVICE V minus_abs(V x) { return bit_cast_to<V>(bit_cast_to<I>(x) | sign_bit()); }
   static ZS_DEVICE I sign_bit() { return I{} + C::sign; }
@@ -345,23 +377,17 @@ struct VectorMath {
   // exp of what is not above zero.
   static ZS_DEVICE V exp_negative(V x) {
     V n, p;
-    reduce(x < C::lowest ? splat(C::lowest) : x, n, p);
+    reduce(at_least(splat(C::lowest), x), n, p);
     return scale(p + splat(1.0), n);
   }
 
   static ZS_DEVICE V exp(V x) {
     V n, p;
-    const V above = x > C::highest ? splat(C::highest) : x;
-    reduce(above < C::lowest ? splat(C::lowest) : above, n, p);
+    reduce(between(C::lowest, C::highest, x), n, p);
     return scale(p + splat(1.0), n);
   }
   // exp(x) - 1 of what is not above zero.
-  static ZS_DEVICE V expm1_negative(V x) {
-    V n, p;
-    reduce(x < C::lowest ? splat(C::lowest) : x, n, p);
-    const V one = splat(1.0), s = scale(one, n);
-    return s * p + (s - one);
-  }
+  static ZS_DEVICE V expm1_negative(V x) { return expm1(at_least(splat(C::lowest), x)); }
   // log of x, which is positive, finite and not subnormal, plus `rest`, which is small against it.
   // With x = 2^k·(1 + f) and s = f / (2 + f): log(1 + f) = f - f²/2 + s·(f²/2 + s²·(2/3 + 2/5·s² + ...)).
   static ZS_DEVICE V log_plus(V x, V k_before, V rest) {
@@ -392,25 +418,21 @@ struct VectorMath {
   }
   static ZS_DEVICE V abs(V x) { return bit_cast_to<V>(bit_cast_to<I>(x) & ~sign_bit()); }
 
-  // Both run on exp of a negative number, so nothing overflows; NaN passes every comparison unharmed.
-  static ZS_DEVICE V sigmoid(V x) {
-    V t = minus_abs(x), n, p;
-    t = t < C::lowest ? splat(C::lowest) : t;
-    reduce(t, n, p);
-    const V one = splat(1.0), e = scale(p + one, n);
-    const V numerator = x < splat(0.0) ? e : one;
-    return numerator / (e + one);
-  }
-  // With m = expm1(-2|x|), tanh|x| = -m / (m + 2): no cancellation near zero.
-  static ZS_DEVICE V tanh(V x) {
-    V t = minus_abs(x), n, p;
-    t = t + t;
-    t = t < C::lowest ? splat(C::lowest) : t;
-    reduce(t, n, p);
+  // exp(x) - 1 of what is neither so low nor so high that 2^n has no exponent.
+  static ZS_DEVICE V expm1(V x) {
+    V n, p;
+    reduce(x, n, p);
     const V one = splat(1.0), s = scale(one, n);
-    const V m = s * p + (s - one);
-    const V y = m / (m + splat(2.0));  // -tanh|x|
-    return bit_cast_to<V>((bit_cast_to<I>(y) & ~sign_bit()) | (bit_cast_to<I>(x) & sign_bit()));
+    return s * p + (s - one);
+  }
+  static ZS_DEVICE V sigmoid(V x) {
+    const V one = splat(1.0);
+    return one / (one + exp(-x));
+  }
+  // With m = expm1(2x), tanh x = m / (m + 2): no cancellation near zero. From 20 on it is 1.
+  static ZS_DEVICE V tanh(V x) {
+    const V m = expm1(between(-40.0, 40.0, x + x));
+    return m / (m + splat(2.0));
   }
 };
 template <>

@@ -72,6 +72,22 @@ ZS_DEVICE IntF rounded(VecF x) {
 #endif
 }
 
+template <int Bytes>
+struct Ints {
+  typedef std::int32_t Type __attribute__((vector_size(Bytes)));
+};
+template <int Bytes>
+ZS_DEVICE std::int32_t largest_lane(typename Ints<Bytes>::Type v) {
+  if constexpr (Bytes == 4) {
+    return v[0];
+  } else {
+    typename Ints<Bytes / 2>::Type half[2];
+    std::memcpy(half, &v, sizeof v);
+    return largest_lane<Bytes / 2>(half[0] > half[1] ? half[0] : half[1]);
+  }
+}
+inline constexpr std::int32_t kInfinityBits = 0x7f800000;
+
 // What all int8 operands share. `Self` says how integers lie in an element.
 template <class Self, class E>
 struct IntegerOperand {
@@ -86,19 +102,24 @@ struct IntegerOperand {
   // A row of A as integers, and behind its `depth` elements the scale; load(k, lanes) gives its values.
   template <class Left, class Load>
   static void quantise(Left* row, i64 depth, i64 count, const Load& load) {
-    V largest{}, zero{};
+    // Sizes compare like their bits, and what is not finite is above all that is.
+    const IntF sign = VectorMath<float>::sign_bit();
+    IntF largest{};
     for (i64 k = 0; k < count; k += L) {
-      const V x = load(k, lanes(k, count)), size = VectorMath<float>::abs(x);
+      const IntF size = bit_cast_to<IntF>(load(k, lanes(k, count))) & ~sign;
       largest = size > largest ? size : largest;
-      zero += x * 0.0f;  // unless it is not finite
     }
-    float most = 0, any = 0;
-    for (int i = 0; i < L; ++i) most = largest[i] > most ? largest[i] : most, any += zero[i];
+    const std::int32_t bits = largest_lane<kVectorBytes>(largest);
+    const bool finite = bits < kInfinityBits;
+    float most;
+    std::memcpy(&most, &bits, sizeof most);
     const float factor = 127.0f / most;
-    const bool finite = any == 0, usable = finite && factor <= __FLT_MAX__;
+    const bool usable = finite && factor <= __FLT_MAX__;
     const float scale = usable ? most * (1.0f / 127.0f) : finite ? 0.0f : __builtin_nanf("");
     const V factors = broadcast(usable ? factor : 0.0f);
-    for (i64 k = 0; k < count; k += L) {
+    i64 k = 0;
+    for (; k + L <= count; k += L) Self::write(row, k, finite ? rounded(load(k, L) * factors) : IntF{}, L);
+    if (k < count) {
       const int n = lanes(k, count);
       Self::write(row, k, finite ? rounded(load(k, n) * factors) : IntF{}, n);
     }
