@@ -1,4 +1,4 @@
-"""The contenders: zstate, and those of PyTorch, ONNX Runtime and JAX that are installed.
+"""The contenders: zstate, and those of PyTorch, ONNX Runtime, OpenVINO and JAX that are installed.
 
 Each contender turns a row into a function without arguments that does the whole operation once and
 returns its results (or a function that puts them in order), so that they can be checked before
@@ -234,6 +234,20 @@ def _onnxruntime(
     return lambda: [("onnx", session.run(["y"], fed)[0])]
 
 
+def _openvino(row: Row, data: Data, training: bool, threads: int) -> Callable[[], Results] | None:
+    if training:
+        return None
+    import openvino
+
+    model, states = onnx_model(row, data)
+    core, fed = openvino.Core(), {"x": data.x, **states}
+    # Without the precision it would take bfloat16 where the CPU has it.
+    options = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", options)
+    request = compiled.create_infer_request()
+    return lambda: [("onnx", request.infer(fed)["y"])]
+
+
 def _on_jax(name: str) -> Maker:
     """A contender on jax arrays (jax_layers.py), or "zstate"."""
 
@@ -260,8 +274,11 @@ CONTENDERS: dict[str, Maker] = {
     "zstate": THROUGH["numpy"],
     "torch": _modules("torch.nn"),
     "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
     "jax": _on_jax("scan"),
 }
+
+ONLY_INFER = ("onnxruntime", "openvino")
 
 # What zstate through JAX is compared with: the same scan, and flax's cells in its nn.RNN.
 JAX_PEERS: dict[str, Maker] = {name: _on_jax(name) for name in ("scan", "flax", "nnx", "cudnn")}
@@ -269,6 +286,7 @@ JAX_PEERS: dict[str, Maker] = {name: _on_jax(name) for name in ("scan", "flax", 
 _PACKAGES = {
     "torch": ["torch"],
     "onnxruntime": ["onnxruntime", "onnx"],
+    "openvino": ["openvino", "onnx"],
     "jax": ["jax"],
     "flax": ["jax", "flax"],
     "nnx": ["jax", "flax"],
@@ -284,7 +302,7 @@ def _peers(through: str) -> dict[str, Maker]:
     if through == "jax":
         return JAX_PEERS
     if through == "prepare":
-        return {"onnxruntime": _onnxruntime}
+        return {name: CONTENDERS[name] for name in ONLY_INFER}
     return {name: maker for name, maker in CONTENDERS.items() if name != "zstate"}
 
 

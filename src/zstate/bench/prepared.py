@@ -1,7 +1,8 @@
 """Prepared layers beside ONNX Runtime: the rows of the table, and streams of steps and chunks.
 
 Beside int8 weights the peer is ONNX Runtime's dynamic int8 LSTM, as its quantize_dynamic makes it;
-it has none for other cells. Beside float32 and bfloat16 it runs in float32.
+it has none for other cells. Beside float32 and bfloat16 it runs in float32; OpenVINO does so beside
+float32.
 """
 
 from __future__ import annotations
@@ -91,10 +92,12 @@ def _quantised(model: Any) -> Any:
 
 
 def makers(weights: str, peers: list[str]) -> dict[str, Maker]:
-    """zstate with these weights, the peer, and zstate in float32."""
+    """zstate with these weights, the peers, and zstate in float32."""
     found = {"zstate": _ours(weights)}
     if PEER in peers:
         found[PEER] = _onnxruntime(weights)
+    if weights == "float32":
+        found |= {name: contenders.CONTENDERS[name] for name in peers if name != PEER}
     if weights != OWN_FLOAT:
         found[OWN_FLOAT] = _ours("float32")
     return found

@@ -348,7 +348,7 @@ def _check_files(options: argparse.Namespace, peers: list[str]) -> None:
         expected = f"a name that ends in one of {', '.join(_PICTURES)}"
         raise OptionError(refusal("bench", "--chart", expected, repr(options.chart.name)))
     if options.mode == "training":
-        peers = [name for name in peers if name != "onnxruntime"]  # which cannot train
+        peers = [name for name in peers if name not in contenders.ONLY_INFER]
     if not peers and options.device == "cpu":
         raise OptionError(refusal("bench", "--chart", "at least one peer to compare with", "none"))
     if importlib.util.find_spec("matplotlib") is None:

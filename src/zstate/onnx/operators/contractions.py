@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import product
 
+import numpy as np
+
 from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
 from ...graph.ops.base import known
@@ -15,6 +17,8 @@ from ..sizes import Size, expect_sizes
 from .elementwise import fitted, in_float32
 
 _MOST_PLACES = 2**14
+_FEW_PLACES = 4  # of a window: as slices they take no longer
+_MOST_INDICES = 2**20
 
 
 def _matmul(node: Node) -> list[Tensor]:
@@ -89,6 +93,44 @@ def _padding(
     return (small, large) if how == "SAME_UPPER" else (large, small)
 
 
+def _windows(
+    g: Graph,
+    x: Tensor,
+    places: list[tuple[int, ...]],
+    spans: Sequence[int],
+    strides: Sequence[int],
+) -> Tensor:
+    """x [N,C,L…] to what each window reads at its places, [N,L'…,K·C].
+
+    Slice by slice; or, of more than a few places and known sizes, by one table of indices.
+    """
+    _, channels, *sizes = x.shape
+    found = [
+        None if size is None else range(0, size - span, stride)
+        for size, span, stride in zip(sizes, spans, strides, strict=True)
+    ]
+    lengths = [None if each is None else len(each) for each in found]
+    axes = range(3, 3 + len(sizes))
+    shape, whole = known(tuple(sizes)), known(tuple(lengths))
+    has_table = shape is not None and whole is not None and channels is not None
+    has_table = has_table and _FEW_PLACES < len(places) <= _MOST_INDICES // math.prod(whole or ())
+    if not has_table:
+        ends = [[k - span or None for k, span in zip(at, spans, strict=True)] for at in places]
+        columns = [
+            g.strided_slice(x, [0, 0, *at], [None, None, *end], [1, 1, *strides])
+            for at, end in zip(places, ends, strict=True)
+        ]
+        joined = g.concat_tensors(columns, axis=1) if len(columns) > 1 else columns[0]
+        return g.transpose(joined, [0, *range(2, 2 + len(sizes)), 1])
+    assert shape is not None and whole is not None and channels is not None
+    starts = np.stack(np.meshgrid(*(each for each in found if each), indexing="ij"))  # [D,L'…]
+    at = np.reshape(places, (len(places), -1, *[1] * len(sizes)))
+    table = np.ravel_multi_index(tuple(np.moveaxis(starts + at, 1, 0)), shape)  # [K,L'…]
+    flat = g.reshape(x, (-1, channels, math.prod(shape)))
+    taken = g.gather(flat, g.constant(table.astype(np.int32)), axis=2)  # [N,C,K,L'…]
+    return g.reshape(g.transpose(taken, [0, *axes, 2, 1]), (-1, *whole, len(places) * channels))
+
+
 def _convolution(node: Node) -> list[Tensor]:
     """The windows side by side along the channels, and one matrix product."""
     g, x, weight = node.graph, node.tensor(0), node.tensor(1)
@@ -123,21 +165,12 @@ def _convolution(node: Node) -> list[Tensor]:
     inputs = [x] if groups == 1 else g.split(x, [inner] * groups, axis=1)
     weights = [weight] if groups == 1 else g.split(weight, groups, axis=0)
     last = [0, *range(2, count + 2), 1]  # the channels at the end
+    places = list(
+        product(*(range(0, span + 1, step) for span, step in zip(spans, steps, strict=True)))
+    )
     for part, part_weight in zip(inputs, weights, strict=True):
-        columns = [
-            g.strided_slice(
-                part,
-                [0, 0, *place],
-                [None, None, *(k - span or None for k, span in zip(place, spans, strict=True))],
-                [1, 1, *strides],
-            )
-            for place in product(
-                *(range(0, span + 1, step) for span, step in zip(spans, steps, strict=True))
-            )
-        ]
-        joined = g.concat_tensors(columns, axis=1) if len(columns) > 1 else columns[0]
-        flat = g.reshape(g.transpose(part_weight, last), (out // groups, len(columns) * inner))
-        rows = g.transpose(joined, last)  # [N,L…,K·C]
+        rows = _windows(g, part, places, spans, strides)  # [N,L…,K·C]
+        flat = g.reshape(g.transpose(part_weight, last), (out // groups, len(places) * inner))
         found.append(g.matrix_multiplication(rows, g.transpose(flat, [1, 0])))
     result = g.concat_tensors(found, axis=-1) if groups > 1 else found[0]
     if node.has(2):
