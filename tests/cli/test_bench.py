@@ -330,7 +330,10 @@ def _fast(*_: object) -> None:
     [
         (["--only", "["], "--only: expected the name of a row, such as 'lstm 64x1x64'"),
         (["--only", ""], "--only: expected the name of a row"),
-        (["--peers", "foo"], "--peers: expected none, or some of torch, onnxruntime, jax, got 'f"),
+        (
+            ["--peers", "foo"],
+            "--peers: expected none, or some of torch, onnxruntime, openvino, jax, got 'f",
+        ),
         (["--json", "/nowhere/x.json"], "--json: expected a file in a folder that exists, got no"),
         (["--json", "."], "--json: expected a file in a folder that exists, got a folder"),
         (["--chart", "/nowhere/x.png"], "--chart: expected a file in a folder that exists"),
