@@ -391,7 +391,7 @@ def check_descriptor(
     if type(descriptor) is not kind:
         got = type(descriptor).__name__
         if isinstance(descriptor, type):
-            got = f"the class {descriptor.__name__}, not one of its objects"
+            got = f"the class {descriptor.__name__}, not an instance of it"
         raise DTypeError(refusal(label or operation.name, "descriptor", kind.__name__, got))
     return descriptor
 

@@ -35,7 +35,7 @@ def wrong_interface(library: str, found: int | None) -> str | None:
     """Why a library of this interface cannot be called by these sources, or None."""
     if found == INTERFACE:
         return None
-    return f"its {library} has interface {found}, not {INTERFACE}: build the package again"
+    return f"its {library} has interface {found}, not {INTERFACE}: rebuild the package"
 
 
 def stamp() -> str | None:
@@ -71,7 +71,7 @@ def refuses(layout: Layout) -> str | None:
     except UnsupportedError as reason:
         return str(reason)
     if 1 < heads < layout.size[3] and form_of(layout, None, False).trace.has_means:
-        return "it computes heads one by one, and the equations have a mean over all of them"
+        return "it computes heads one by one, but the equations take a mean over all of them"
     return None
 
 

@@ -295,7 +295,7 @@ class MadeCell:
     def _check_results(self, out: Any, gradients: Any) -> None:
         label, names = f"{self.__name__}.gradients", [each.name for each in self.definition.states]
         if not all(hasattr(out, name) for name in (*names, "training_state")):
-            expected = f"what {self.__name__}(…, training=True) gives"
+            expected = f"the result of {self.__name__}(…, training=True)"
             raise DTypeError(refusal(label, "out", expected, type(out).__name__))
         if not isinstance(gradients, Mapping):
             expected = "a mapping from states to their gradients"
@@ -419,7 +419,7 @@ def _checked_label(name: str) -> str:
     if name == "<lambda>":
         return "cell"
     if not name.isidentifier():
-        expected = "expected a name of letters, digits and _"
+        expected = "expected a name made of letters, digits and _"
         raise EquationError(f"[cell] {expected}, got {visible(name[:60])!r}")
     return name
 
@@ -433,13 +433,13 @@ def _first_state(name: str, start: float) -> State:
 def _listed(label: str, what: str, text: object) -> tuple[str, ...]:
     """Names as ``"i f z o"`` has them."""
     if not isinstance(text, str):
-        raise EquationError(f"[{label}] {what}: expected names in one text, got {text!r:.60}")
+        raise EquationError(f"[{label}] {what}: expected names in one string, got {text!r:.60}")
     names = tuple(text.split())
     if not names and what in ("gates", "states"):
         raise EquationError(f"[{label}] {what}: expected at least one name, got none")
     for name in names:
         if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
-            expected = "expected names of letters, digits and _, no words of Python"
+            expected = "expected names made of letters, digits and _, not Python keywords"
             raise EquationError(f"[{label}] {what}: {expected}, got {visible(name[:60])!r}")
         taken = _RESERVED | _KEYWORDS if what == "parameters" else _RESERVED
         if what != "gates" and (name in taken or name.startswith("init_")):
@@ -453,7 +453,7 @@ def _check_arguments(label: str, function: Any, names: tuple[str, ...]) -> None:
     if not callable(function):
         raise EquationError(f"[{label}] expected a function, got {type(function).__name__}")
     if len(set(names)) < len(names):
-        raise EquationError(f"[{label}] expected parameters with other names than the states'")
+        raise EquationError(f"[{label}] expected parameters whose names differ from the states'")
     wanted = ("x", "R", *names)
     parameters = list(inspect.signature(function).parameters.values())
     found = tuple(each.name for each in parameters)

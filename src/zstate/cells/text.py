@@ -182,7 +182,7 @@ class _Line:
         name = self._take("name")
         is_other = name.endswith("'") and name[:-1] not in self._states
         if is_other or name in self._values or name in ("inf", "nan"):
-            self._refuse("a new name, or a state with ' behind it", name)
+            self._refuse("a new name, or a state followed by '", name)
         self._take("=")
         value = self._comparison()
         self._take("end")
@@ -208,7 +208,7 @@ class _Line:
             sign = self._take()
             other = part()
             if not (isinstance(value, Expression) or isinstance(other, Expression)):
-                self._refuse(f"a value of the step beside {sign}", "two numbers")
+                self._refuse(f"a value of the step next to {sign}", "two numbers")
             value = signs[sign](value, other)
             if once:
                 break
@@ -218,7 +218,7 @@ class _Line:
         """All nesting comes through here."""
         self._depth += 1
         if self._depth > _MOST_NESTED:
-            self._refuse(f"at most {_MOST_NESTED} operations inside one another", "more")
+            self._refuse(f"at most {_MOST_NESTED} nested operations", "more")
         if self._peek()[1] == "-":
             self._take()
             value = -self._factor()
@@ -248,7 +248,7 @@ class _Line:
             return self._values[name]
         if name in ("inf", "nan"):
             return float(name)
-        return self._refuse("a value that an earlier line has, or a state or a parameter", name)
+        return self._refuse("a value from an earlier line, a state or a parameter", name)
 
     def _called(self, name: str) -> Any:
         if name not in _FUNCTIONS:
@@ -256,7 +256,8 @@ class _Line:
         arguments = self._in_parentheses()
         wanted = len(inspect.signature(_FUNCTIONS[name]).parameters)
         if len(arguments) != wanted:
-            self._refuse(f"{wanted} arguments of {name}", str(len(arguments)))
+            plural = "s" * (wanted != 1)
+            self._refuse(f"{wanted} argument{plural} for {name}", str(len(arguments)))
         return _FUNCTIONS[name](*arguments)
 
     def _in_parentheses(self) -> list[Operand]:

@@ -113,7 +113,7 @@ def _clipped(
     by_value: dict[Expression, float] = {}
     for symbol, value in zip(symbols, step.states, strict=True):
         if symbol in bounds and by_value.setdefault(value, bounds[symbol]) != bounds[symbol]:
-            expected = f"one bound for the states that have the value of {symbol}"
+            expected = f"one bound for the states that share the value of {symbol}"
             raise EquationError(f"[{cell.name}] clip: expected {expected}, got two")
     book = step.states[0].book
     raw: dict[Expression, Expression] = {}  # in front of its own bound: what a gradient needs

@@ -133,7 +133,7 @@ def _npz(path: str, budget: Budget) -> tuple[dict[str, Array], str | None]:
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if not name.endswith(".npy"):
-                raise ValueError(f"{name!r} is no array")
+                raise ValueError(f"{name!r} is not an array")
             with budget.open(archive, name) as file:
                 arrays[name.removesuffix(".npy")] = _npy(file, archive.getinfo(name).file_size)
         comment = archive.comment.decode()
@@ -150,7 +150,7 @@ def _npy(file: Any, size: int) -> Array:
         raise ValueError(f"an array of version {version}")
     shape, fortran, dtype = readers[version](file)
     if dtype.hasobject:
-        raise ValueError("Python objects in place of numbers")
+        raise ValueError("Python objects instead of numbers")
     count = math.prod(shape) * dtype.itemsize
     if min((0, *shape)) < 0 or count != size - file.tell():
         raise ValueError(f"{size - file.tell()} bytes for {dtype}{list(shape)}")
@@ -174,10 +174,10 @@ def _torch_file(path: str, budget: Budget) -> dict[str, Any]:
         if "weights_only" not in str(error) and "Weights only" not in str(error):
             raise
         expected = (
-            "a state dict (torch.save(model.state_dict(), …)); zstate loads no pickled modules, "
-            "since these can run any code"
+            "a state dict (torch.save(model.state_dict(), …)); zstate does not load pickled "
+            "modules, because they can run any code"
         )
-        got = "a file with other objects than tensors"
+        got = "a file with objects other than tensors"
         raise OptionError(refusal("convert", path, expected, got)) from error
     if not isinstance(found, Mapping):
         expected = "a state dict"
@@ -252,7 +252,7 @@ def _check_sizes(layers: Sequence[Layer]) -> None:
     for number, (before, layer) in enumerate(pairwise(layers), 1):
         wide = before.directions * before.hidden
         if layer.inputs != wide:
-            expected = f"{wide} inputs, which the layer before it gives"
+            expected = f"{wide} inputs, as many as the layer before it returns"
             raise OptionError(refusal("convert", f"layer {number}", expected, str(layer.inputs)))
 
 

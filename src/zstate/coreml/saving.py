@@ -46,7 +46,7 @@ def save(program: Executable, path: str | PathLike[str]) -> None:
                 skip_model_load=True,
             )
     except (*REFUSALS, RuntimeError) as error:
-        raise OptionError(f"[{LABEL}] coremltools refuses the program: {error}") from error
+        raise OptionError(f"[{LABEL}] coremltools rejects the program: {error}") from error
     folder = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
         folder.mkdir()

@@ -309,7 +309,7 @@ class Executable:
         for tensor, array in zip(self.feeds, feeds, strict=True):
             found = namespace_of(array)
             if xp is not None and found is not xp:
-                expected = f"an array of the library and device of {self.feeds[0].name!r}"
+                expected = f"an array from the same library and device as {self.feeds[0].name!r}"
                 got = type(array).__module__
                 raise DTypeError(refusal("run", f"feed {tensor.name!r}", expected, got))
             xp = found

@@ -41,7 +41,7 @@ __all__ += list(_FURTHER)
 
 if unavailable() is not None:
     _warnings.warn(
-        f"zstate.jax composes its operations of JAX's own, slowly: {unavailable()}. "
+        f"zstate.jax builds its operations from JAX's own, which is slow: {unavailable()}. "
         "docs/jax.md says how to build the engine's handlers.",
         _SlowBackendWarning,
         stacklevel=2,

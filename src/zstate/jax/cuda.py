@@ -61,7 +61,7 @@ def refuses(layout: Layout) -> str | None:
     if not (layout.size[0] and layout.size[1]):
         return "there is nothing to scan"
     if not placements(calls.scan_of(layout, _exact()), _chip()):
-        return f"no way to hold H = {layout.size[3]} on this device"
+        return f"H = {layout.size[3]} does not fit on this device"
     return None
 
 

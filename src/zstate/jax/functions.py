@@ -107,7 +107,7 @@ def _as_value(operation: Operation, name: str, value: Any) -> Value:
         check_type(operation.name, name, dtype_name(value.dtype))  # JAX refuses some without a name
     if all(isinstance(size, int) for size in value.shape):
         return jnp.asarray(value)
-    expected = "sizes that are numbers, as each has a program of its own"
+    expected = "sizes that are numbers, because each has its own program"
     raise ShapeError(refusal(operation.name, name, expected, brackets(value.shape)))
 
 

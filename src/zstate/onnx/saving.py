@@ -72,7 +72,7 @@ class Exporter:
         self.graph_nodes = graph.needed(outputs.values())
         for name in (*outputs, *(node.name for node in self.graph_nodes)):
             if name != name.encode(errors="replace").decode():
-                expected = "names without lone surrogates, as UTF-8 has none"
+                expected = "names without lone surrogates, which UTF-8 cannot hold"
                 raise OptionError(refusal(LABEL, "name", expected, ascii(name)))
         self.readers: dict[Tensor, list[Node]] = {}
         for node in self.graph_nodes:
@@ -549,7 +549,7 @@ def _slice_to(e: Exporter, node: Node, x: str, *likes: str) -> Any:
 
 def _split_evenly(e: Exporter, node: Node, x: str) -> Any:
     if not node.attributes["even"]:
-        expected = "equal parts, as opset 17 has no others of an unknown size"
+        expected = "equal parts, because opset 17 has no others of an unknown size"
         raise OptionError(refusal("split_evenly", "count", expected, "unequal ones"))
     count, axis = node.attributes["count"], node.attributes["axis"]
     found = e.emit("Split", x, count=count, axis=axis)

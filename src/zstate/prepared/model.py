@@ -144,7 +144,7 @@ class Prepared:
         for number, part in enumerate(self._parts):
             if part.directions == 2 or part.descriptor.reverse:
                 got = "two directions" if part.directions == 2 else "reverse"
-                expected = "one direction that reads forward: the other begins at the end"
+                expected = "one direction that reads forward, because the other begins at the end"
                 raise OptionError(refusal("stream", f"layer {number}", expected, got))
         return Stream(self, int(batch))
 

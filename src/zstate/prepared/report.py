@@ -34,7 +34,7 @@ class Report:
         )
         if self.agreement is None:
             return text
-        return f"{text}; the largest class agrees at {self.agreement:.1%} of them"
+        return f"{text}; the top class agrees in {self.agreement:.1%} of them"
 
 
 def compare(weights: str, exact: Array, found: Array, projection: Any) -> Report:

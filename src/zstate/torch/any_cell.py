@@ -69,7 +69,7 @@ class Recurrent(Layers):
                 of the first; likewise {"n": 3.0} for others.
         """
         if not isinstance(cell, MadeCell):
-            expected = "a cell that @zstate.cells.cell made"
+            expected = "a cell made by @zstate.cells.cell"
             raise DTypeError(refusal("Recurrent", "cell", expected, describe(cell)))
         self.cell = cell
         super().__init__(
@@ -149,7 +149,7 @@ class Recurrent(Layers):
             shapes["bias"] = rows
         for each in self.operation.cell.own:
             if each.name in shapes:
-                expected = "a cell whose parameters have other names than the layer's own"
+                expected = "a cell whose parameter names differ from the layer's own"
                 raise OptionError(refusal("Recurrent", "cell", expected, each.name))
             shapes[each.name] = rows if each.by_gate else (self.hidden_size,)
         return shapes

@@ -425,6 +425,6 @@ def kernel_of(scan: Scan, options: Options, device: int, in_steps: bool = False)
             return kernel
         refused[placement.mode] += 1
     raise BackendError(
-        f"[{scan.form.cell}] backend 'cuda': no way to hold H = {scan.hidden} on this device "
-        f"({chip_of(device)}); {sum(refused.values())} placements were refused by the driver"
+        f"[{scan.form.cell}] backend 'cuda': H = {scan.hidden} does not fit on this device "
+        f"({chip_of(device)}); {sum(refused.values())} placements were rejected by the driver"
     )

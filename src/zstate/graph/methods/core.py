@@ -220,7 +220,9 @@ def real_number(label: str, name: str, value: object) -> float:
     try:
         return float(cast(float, value))
     except OverflowError:
-        raise OptionError(refusal(label, name, "a number of float64", "a larger one")) from None
+        raise OptionError(
+            refusal(label, name, "a number that fits float64", "a larger one")
+        ) from None
 
 
 def exact_number(label: str, name: str, value: object) -> float:
@@ -231,7 +233,7 @@ def exact_number(label: str, name: str, value: object) -> float:
 
 
 def checked_shape(label: str, shape: object) -> PartialShape:
-    expected = "a sequence of sizes, None where known at run time"
+    expected = "a sequence of sizes, with None for those known at run time"
     if not isinstance(shape, list | tuple):
         raise DTypeError(refusal(label, "shape", expected, describe(shape)))
     sizes: list[int | None] = []

@@ -244,7 +244,7 @@ class Live:
         moved = [n.name for n, home in self._homes if n.attributes["store"].value is not home]
         if moved or self._warm is None:
             got = f"new values of {moved[0]!r}" if moved else "no run yet"
-            expected = "a run before a CUDA graph is captured around one"
+            expected = "a run before a CUDA graph captures one"
             raise GraphError(refusal("run", "program", expected, got))
 
 

@@ -61,7 +61,7 @@ class DeviceNamespace(TorchNamespace):
     def refused(self, number: int) -> OptionError:
         """What the check of this number says."""
         operation, name, size = self._checks[number - 1]
-        got = "an index outside, and has changed no variable since"
+        got = "an index outside, so no variable has changed since"
         return OptionError(refusal(operation, name, f"0 to {size - 1}", got))
 
     def is_capturing(self) -> bool:
@@ -77,7 +77,9 @@ class DeviceNamespace(TorchNamespace):
         if indices.numel() == 0:
             return indices
         if size == 0:
-            raise OptionError(refusal(operation, name, "none, of an empty axis", "indices"))
+            raise OptionError(
+                refusal(operation, name, "none, because the axis is empty", "indices")
+            )
         known = self._inside.get((id(indices), size))
         if known is None:
             known = indices, self._moved_inside(indices, size, (operation, name, size))
