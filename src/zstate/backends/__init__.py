@@ -1,11 +1,11 @@
 """The backends, the choice between them, and the one table of prepared calls.
 
-A backend is a module with a name, the device that it serves, ``prepare(layout)``, which gives what
-runs calls of one layout, and two statements: ``unavailable()`` says why this machine cannot run it,
-``refuses(layout)`` why it cannot serve a call; None means it can. Backends of the device "cpu" get
-and give NumPy arrays whatever the caller has; those of another device get and give torch tensors.
-A module with ``takes_bits = True`` gets and gives bfloat16 tensors as their bits (uint16); others
-get and give arrays of ml_dtypes' type.
+A backend is a module with a name, the device that it serves, and three functions:
+``prepare(layout)`` returns a function that runs calls of one layout, ``unavailable()`` says why
+this machine cannot run it, and ``refuses(layout)`` says why it cannot serve a call; None means it
+can. Backends for the device "cpu" take and return NumPy arrays, whatever the caller has; those for
+another device take and return torch tensors. A module with ``takes_bits = True`` takes and returns
+bfloat16 tensors as their bits (uint16); others use arrays of ml_dtypes' type.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Backend(Protocol):
 
 
 class Prepared(NamedTuple):
-    """Calls of one signature: checked, and given to a backend."""
+    """Calls of one signature, checked and given to a backend."""
 
     layout: Layout
     backend: Backend
@@ -78,7 +78,7 @@ def prepare(
     descriptor: AnyDescriptor | None,
     backend: str | None,
 ) -> Prepared:
-    """What makes such a call: from the table, or checked now and given to a backend.
+    """What runs such a call: from the table, or checked now and given to a backend.
 
     ``tensors``, in the order of the operation's inputs, are NumPy arrays or torch tensors.
     """
@@ -106,7 +106,7 @@ def signature(
     descriptor: AnyDescriptor | None,
     backend: str | None,
 ) -> tuple[object, ...] | None:
-    """What a call is known by; None where something that is no plain array makes it unknowable."""
+    """The key of a call; None if something that is not a plain array prevents one."""
     key: list[object] = [operation, descriptor, backend]
     for tensor in tensors:
         if tensor is None:
@@ -121,7 +121,7 @@ def signature(
 
 
 def choose(layout: Layout, name: str | None) -> Backend:
-    """The backend that was asked for, or the fastest that can serve the call."""
+    """The backend the caller named, or the fastest that can serve the call."""
     operation = layout.operation.name
     if name is None:
         return _fastest(layout)
@@ -133,7 +133,7 @@ def choose(layout: Layout, name: str | None) -> Backend:
 
 
 def check_name(operation: str, name: object) -> None:
-    """Refuse what is not the name of a backend."""
+    """Reject a name that is not a backend's."""
     if not isinstance(name, str) or name not in BACKENDS:
         known = ", ".join(map(repr, BACKENDS))
         raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")

@@ -6,9 +6,10 @@
     f = sigmoid(x.f + R.f @ h)
     h' = (1 - f) * h + f * tanh(x.z + R.z @ (f * h))
 
-One line per equation; ``h'`` is the state h after the step. A text comes from anywhere, so it is
-never run as Python: a parser of this one language computes with symbols, as a function does that
-``@cells.cell`` reads. What was read has the key, and so the bits, of what was written.
+One line per equation; ``h'`` is the state h after the step. A text may come from anywhere, so it
+never runs as Python: a parser for this language computes with symbols, just as a function does
+under ``@cells.cell``. The cell that is read has the same key, and so the same bits, as the one
+written.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _known: WeakValueDictionary[str, MadeCell] = WeakValueDictionary()  # by text: o
 
 
 def write_cell(cell: MadeCell) -> str:
-    """The cell as text, of which :func:`read_cell` makes the same cell."""
+    """The cell as text, which :func:`read_cell` turns back into the same cell."""
     known: str | None = cell.__dict__.get("_text")
     if known is not None:
         return known
@@ -67,7 +68,7 @@ def text_of(
     steps: Sequence[str] = (),
     initial: Mapping[str, float] | None = None,
 ) -> str:
-    """Equations as text, with the names of their parameters and of their values per step."""
+    """Equations as text, with the names of their parameters and values per step."""
     starts = (f"{name} = {value!r}" for name, value in (initial or {}).items())
     gates = [gate for gate in trace.gates if gate not in steps]
     heads = (label, *map(" ".join, (gates, trace.names, own, steps)), ", ".join(starts))
@@ -78,7 +79,7 @@ def text_of(
 
 
 def read_cell(text: str) -> MadeCell:
-    """The cell that a text describes; the same object while it lives. Refuses what is no cell."""
+    """The cell that a text describes; the same object while it lives. Rejects any other text."""
     if not isinstance(text, str) or len(text) > LONGEST:
         got = f"{len(text)}" if isinstance(text, str) else type(text).__name__
         raise EquationError(f"[cell] expected a text of at most {LONGEST} characters, got {got}")

@@ -1,9 +1,9 @@
 """Files of weights: arrays by name (.safetensors, .npz, .pt), and models (.onnx, .keras, .h5).
 
-A file is read as its contents (``contents.py``), of which a stack or some layers are chosen; Keras'
-and ONNX' formats have files of their own beside this one. The packages behind them are imported
-when a file needs one. A file is written beside its place and renamed, so that nothing is left
-half-written.
+A file is read as its contents (``contents.py``), from which a stack or some layers are chosen.
+Keras's and ONNX's formats have their own modules next to this one. Their packages are imported only
+when a file needs them. A file is written under a temporary name and renamed, so that nothing is
+left half-written.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ _ENDINGS = {"hdf5": "h5", "pth": "pt"}
 
 
 def read(path: str, source: str, only: Sequence[str] = (), limit: int | None = None) -> Chosen:
-    """The layers of a file that are to be converted: all of them if they are a stack.
+    """The layers of a file to convert: all of them if they are a stack.
 
     Args:
         path: the file.
         source: its framework.
-        only: names of layers, or how they begin; those are taken one by one.
-        limit: how many bytes the arrays may take; None: 256 MiB, or 16 times the file's size.
+        only: names of layers, or prefixes of names; these layers are taken one by one.
+        limit: how many bytes the arrays may take; None means 256 MiB, or 16 times the file's
+            size.
     """
     kind = _kind("from", path, (*_WRITTEN, "pt", "pth"))
     _check_framework("from", kind, source)

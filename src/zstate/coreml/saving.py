@@ -18,14 +18,14 @@ from .writer import LABEL, Writer, identifier
 
 
 def save(program: Executable, path: str | PathLike[str]) -> None:
-    """Write a compiled program as a Core ML package, with the values its variables have now.
+    """Write a compiled program as a Core ML package, with the current values of its variables.
 
     Args:
-        program: from ``Graph.compile``: its feeds become the inputs, its targets the outputs. One
-            that updates variables is refused.
-        path: of the package, which ends in ``.mlpackage``; one that is there is replaced.
+        program: from ``Graph.compile``; its feeds become the inputs, its targets the outputs. A
+            program that updates variables raises an error.
+        path: the package's path, which ends in ``.mlpackage``; an existing one is replaced.
 
-    What MIL cannot say is refused by node, and nothing is written.
+    What MIL cannot express raises an error that names the node, and nothing is written.
 
     Example:
         >>> program = graph.compile({x: ((16, 1, 8), "float32")}, [scores])  # doctest: +SKIP

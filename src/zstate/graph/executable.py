@@ -25,10 +25,10 @@ ARRAY = "a NumPy array (np.asarray makes one)"  # what a feed must be
 
 
 class Memory(NamedTuple):
-    """Bytes of the tensors of a program, apart from what an operation uses while it runs.
+    """Bytes of a program's tensors, not counting what an operation uses while it runs.
 
-    ``peak`` is the most that results of nodes take at one time, ``without_reuse`` what they would
-    take if none were freed; ``weights`` is constants and variables, ``feeds`` the arrays fed.
+    ``peak`` is the most that the nodes' results take at one time, ``without_reuse`` what they would
+    take if none were freed; ``weights`` counts constants and variables, ``feeds`` the arrays fed.
     """
 
     peak: int
@@ -55,8 +55,8 @@ class Bound(NamedTuple):
 class Executable:
     """A program: feeds and results are lists in the order that ``Graph.compile`` was given.
 
-    It shares the variables of the graph that it was compiled from; one that was loaded from a
-    file has its own.
+    It shares the variables of the graph it was compiled from; a program loaded from a file has its
+    own.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class Executable:
 
     @property
     def variables(self) -> dict[str, Array]:
-        """The variables that the program reads or updates, by name: their values as they are."""
+        """The current values of the variables that the program reads or updates, by name."""
         nodes = [node for node in self.nodes if node.op is VARIABLE]
         nodes += [node for node, _ in self.updates if node not in nodes]
         return {node.name: NUMPY.asarray(node.attributes["store"].value) for node in nodes}
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
-        """Compute the targets, then store what was assigned.
+        """Compute the targets, then store the assigned values.
 
         The feeds are all NumPy arrays, or all torch tensors on one device; so are the results,
         which belong to the caller. Several threads may run one program.
@@ -111,7 +111,7 @@ class Executable:
     def run_checked(self, xp: Namespace, feeds: Sequence[Any]) -> list[Any]:
         """``run`` on feeds of one array library that are known to have the right shapes and types.
 
-        For callers that look programs up by these: to check them again costs a microsecond.
+        For callers that look up programs by these: checking again would cost a microsecond.
         """
         bound = self._bound.get(xp)
         if bound is None:
@@ -163,7 +163,7 @@ class Executable:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Executable:
-        """The program in a file that :meth:`save` wrote; everything in it is checked."""
+        """Load a program from a file that :meth:`save` wrote, and check everything in it."""
         from .files import load_executable
 
         return load_executable(path)

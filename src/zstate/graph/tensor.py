@@ -1,4 +1,4 @@
-"""The two things a graph is made of: nodes, and the tensors that they give."""
+"""The two things a graph is made of: nodes, and the tensors they return."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Tensor:
     """A result of a node: a shape (None: known at run time), a type, no data.
 
     ``+ - * / ** @``, ``abs()``, unary minus and ``< <= > >=`` build nodes, with numbers as
-    constants of the same type; so does indexing with integers, slices, ``...`` and None.
-    ``==`` is identity, so that tensors can be keys of a dict: ``graph.equal`` compares values.
-    Everything that needs values (``bool()``, ``float()``, iteration, NumPy's functions) is refused.
+    constants of the same type; so does indexing with integers, slices, ``...`` and None. ``==`` is
+    identity, so that tensors can be keys of a dict: ``graph.equal`` compares values. Everything
+    that needs values (``bool()``, ``float()``, iteration, NumPy's functions) raises an error.
     """
 
     __slots__ = ("dtype", "name", "node", "shape")

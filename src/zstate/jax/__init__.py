@@ -3,8 +3,8 @@
     import zstate.jax as zj
     h, c, z = zj.lstm(x, R, input_weight=W, bias=b)
 
-Arguments and results are those of the functional interface (zstate.lstm and so on), which takes jax
-arrays too. The forward operations also take ``lengths``. See docs/jax.md.
+Arguments and results are those of the functional interface (zstate.lstm and so on), which also
+takes jax arrays. The forward operations here also take ``lengths``. See docs/jax.md.
 """
 
 import typing as _typing

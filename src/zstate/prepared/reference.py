@@ -1,6 +1,6 @@
-"""Prepared layers in plain NumPy, where the native engine is not there, and to check it against.
+"""Prepared layers in plain NumPy: used without the native engine, and to check it.
 
-The cell's equations are read step by step; only the matrix products differ from type to type.
+The cell's equations run step by step; only the matrix products differ from type to type.
 """
 
 from __future__ import annotations
