@@ -54,7 +54,7 @@ def with_heads(
     return _with_heads(found, heads)
 
 
-# The same object each time, so that calls are known; a table, which torch.compile can look into.
+# The same object each time, so that calls are recognised; torch.compile can look into a table.
 _WITH_HEADS: dict[tuple[AnyDescriptor, int], AnyDescriptor] = {}
 
 

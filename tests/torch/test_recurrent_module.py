@@ -600,8 +600,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: zt.Recurrent(gru_step, I, H),
         "[Recurrent] cell: expected a cell made by @zstate.cells.cell, got function",
     ),
-    "a name": (lambda: zt.Recurrent("lstm", I, H), "[Recurrent] cell: expected a cell that"),
-    "a module": (lambda: zt.Recurrent(zt.LSTM, I, H), "[Recurrent] cell: expected a cell that"),
+    "a name": (lambda: zt.Recurrent("lstm", I, H), "[Recurrent] cell: expected a cell made"),
+    "a module": (lambda: zt.Recurrent(zt.LSTM, I, H), "[Recurrent] cell: expected a cell made"),
     "a parameter of a weight's name": (
         lambda: zt.Recurrent(named_as_a_weight(), I, H),
         "[Recurrent] cell: expected a cell whose parameter names differ from the layer's own",

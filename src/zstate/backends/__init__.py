@@ -35,7 +35,7 @@ __all__ = [
     "use_torch",
 ]
 
-# Inputs in the operation's order to results in the published order, None for what is not there.
+# Inputs in the operation's order to results in the published order, None for missing ones.
 Run: TypeAlias = Callable[[Any], Any]
 
 
@@ -61,10 +61,10 @@ class Prepared(NamedTuple):
 # Fastest first: without a name, the first one that can serve the call does.
 BACKENDS: dict[str, Backend] = {"cuda": cuda, "native": native, "reference": reference}
 
-# By signature, whatever the arrays are. In front of it the native engine has a table of its own,
-# in C++, for calls without a backend's name: run_known, run_known_tensors, remember_call.
+# By signature, whatever the arrays are. The native engine has its own table in front of it, in C++,
+# for calls that name no backend: run_known, run_known_tensors, remember_call.
 PREPARED: dict[tuple[object, ...], Prepared] = {}
-_MOST_PREPARED = 4096  # then start anew: a bound, not a policy
+_MOST_PREPARED = 4096  # then start over: a bound, not a policy
 
 
 def available() -> list[Backend]:
@@ -89,7 +89,7 @@ def prepare(
         known = key = None
     if known is not None:
         return known
-    # Outside of the handler: a refusal has no other exception behind it.
+    # Outside the handler, so that the error has no other exception behind it.
     layout = bind(operation, tensors, descriptor)
     chosen = choose(layout, backend)
     prepared = Prepared(layout, chosen, chosen.prepare(layout))

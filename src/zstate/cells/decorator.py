@@ -71,7 +71,7 @@ class CellDescriptor(Descriptor):
     __hash__ = Descriptor.__hash__
 
 
-# The same object each time, so that calls are known; a table, which torch.compile can look into.
+# The same object each time, so that calls are recognised; torch.compile can look into a table.
 _DESCRIPTORS = {chosen: CellDescriptor(*chosen) for chosen in product((False, True), repeat=3)}
 
 
@@ -405,14 +405,14 @@ def _defined_cell(
         draft.backward(draft.usual, frozenset(names), False)
     except EquationError as error:
         raise _with_line(label, str(error), error, function) from None
-    except Exception as error:  # whatever another library says of a symbol
+    except Exception as error:  # whatever another library says about a symbol
         expected = "expected numbers, values of the step and the functions of zstate.cells"
         refused = f"{expected}, got {type(error).__name__}: {error}"
         raise _with_line(label, refused, error, function) from error
     read = draft.forward(draft.usual, frozenset(names), False)
     said = (*listed.values(), sorted(initial.items()), program([*read.states, *read.saved]))
     digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
-    return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch takes no other
+    return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch accepts no other
 
 
 def _checked_label(name: str) -> str:

@@ -78,7 +78,7 @@ class Expression:
         raise EquationError("expected a function of this library, got a value used as a number")
 
     __int__ = __index__ = __iter__ = __float__
-    __array_ufunc__ = None  # NumPy then leaves the arithmetic with its scalars to us
+    __array_ufunc__ = None  # makes NumPy leave arithmetic with its scalars to us
 
     @property
     def is_condition(self) -> bool:
@@ -96,7 +96,7 @@ class Expression:
 
 Operand: TypeAlias = Expression | Number
 
-# Signs, in equations as people write them, and how tightly they bind.
+# Operators, as people write them in equations, and how tightly they bind.
 OPERATORS: Mapping[str, tuple[str, int]] = {
     "add": ("+", 1),
     "subtract": ("-", 1),

@@ -29,7 +29,7 @@ from .printing import FILES, equations
 from .tracing import Step, Trace
 
 LONGEST = 1 << 16  # characters of a text
-_MOST_NESTED = 50  # parentheses, arguments and signs inside one another
+_MOST_NESTED = 50  # nested parentheses, arguments and signs
 _HEADS = ("cell", "gates", "states", "parameters", "steps", "initial")
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)|(?P<name>[^\W\d]\w*'?)"
@@ -140,7 +140,7 @@ class _Equations:
         try:
             listed = [inspect.Parameter(each, kind) for each in self._arguments]
             self.__signature__ = inspect.Signature(listed)
-        except ValueError:  # no names of Python, or one twice: the cell itself says which
+        except ValueError:  # Python's own names, or a name used twice: the cell itself reports them
             self.__signature__ = inspect.Signature()
 
     def __call__(self, *given: Any) -> Step:

@@ -62,7 +62,7 @@ def read(path: str, source: str, only: Sequence[str] = (), limit: int | None = N
     except MemoryError as error:
         expected = "arrays that fit into memory"
         raise OptionError(refusal("convert", path, expected, str(error) or "more")) from error
-    except Exception as error:  # whatever a parser makes of bytes that are not what they say
+    except Exception as error:  # whatever a parser raises on malformed bytes
         got = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise OptionError(refusal("convert", path, f"a whole .{kind} file", got)) from error
 

@@ -136,7 +136,7 @@ def _weights(tree: Tree, source: str, wiring: Sequence[str] = ()) -> Contents:
     rest = {*tree.datasets}
     for outer, own in (_numbered(tree) or _listed(tree)).items():
         rest -= {*own.values()}
-        # A layer's own name says nothing of directions: it may be called forward_lstm.
+        # A layer's own name says nothing about directions: it may be called forward_lstm.
         front = f"{outer[-1]}/" if outer else ""
         paths = {name.removeprefix(front): path for name, path in own.items()}
         found, strange = by_layer(source, paths)

@@ -145,7 +145,7 @@ def _text(value: Any) -> str:
     name = value if isinstance(value, str) else str(getattr(value, "__name__", value))
     module = getattr(value, "__module__", None)
     if callable(value) and str(module).split(".")[0] not in _PACKAGES:
-        return f"{module}.{name}"  # a function of one's own computes anything, whatever its name
+        return f"{module}.{name}"  # a user's own function may compute anything, whatever its name
     return name
 
 

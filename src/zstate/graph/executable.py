@@ -90,7 +90,7 @@ class Executable:
             for tensor, slot in self._slots.items()
             if tensor.node.op is VARIABLE
         ]
-        # Each entry is made whole and then put in at once: threads share it without a lock.
+        # Each entry is completed before it is stored, so that threads share it without a lock.
         self._bound: dict[Namespace, tuple[list[Any], list[Any]]] = {}
 
     @property
@@ -246,7 +246,7 @@ class Executable:
     def _kept(self, xp: Namespace, tensor: Tensor, values: list[Any]) -> Any:
         array = values[self._slots[tensor]]
         root = self._roots[tensor]
-        # A view would keep all of its buffer; a fed array is the caller's.
+        # A view would keep its whole buffer; a fed array belongs to the caller.
         if root is not tensor or root.node.op is PLACEHOLDER:
             return xp.copy(array)
         return xp.result(array)
@@ -258,7 +258,7 @@ class Executable:
             assert step.node.op.prepare is not None
             infos = [tensor.info for tensor in step.node.inputs]
             function = step.node.op.prepare(xp, infos, step.node.attributes)
-            # A row that names its results gives a tuple of them, any other an array.
+            # A row that names its results returns a tuple of them, any other an array.
             bound.append(Bound(step.node, function, step.node.results[0].name != step.node.name))
         constants = {
             tensor: xp.asarray(tensor.node.attributes["store"].value)

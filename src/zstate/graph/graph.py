@@ -27,7 +27,7 @@ from .ops import ASSIGN, PLACEHOLDER, VARIABLE
 from .outputs import outputs_of
 from .tensor import Node, Tensor
 
-_FOR_METHODS = {  # what the methods, and programs that write graphs, build nodes with
+_FOR_METHODS = {  # what the methods, and programs that write graphs, use to add nodes
     *("add_node", "add_node_named", "apply", "apply_many", "check_fit", "needed", "note_assign"),
     *("own", "training_twin"),
 }
@@ -37,7 +37,7 @@ _MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
 class NoTargetError(GraphError, KeyError):
     """A run has no such result."""
 
-    __str__ = GraphError.__str__  # KeyError's shows a message in quotes
+    __str__ = GraphError.__str__  # KeyError would show the message in quotes
 
 
 class Results(dict[Tensor, Array]):
@@ -71,7 +71,7 @@ class Graph(Statistics, Recurrent):
         super().__init__()
         self._programs: dict[Any, Executable] = {}
 
-    if not TYPE_CHECKING:  # a type checker would take any method to be there
+    if not TYPE_CHECKING:  # a type checker would accept any method
 
         def __getattr__(self, name: str) -> Any:
             raise missing("Graph", name, dir(type(self)))
@@ -120,8 +120,8 @@ class Graph(Statistics, Recurrent):
                 raise GraphError(refusal("run", f"feed {tensor.name!r}", expected, "nothing"))
         shapes = {tensor: namespace_of(array).info(array) for tensor, array in feeds.items()}
         key = (tuple(shapes.items()), tuple(wanted), tuple(effects))
-        # Threads share this dict: every step is one operation on it, so none needs a lock, which
-        # a forked child could find taken for good.
+        # Threads share this dict. Every access is one operation on it, so it needs no lock, which
+        # a forked child could find held forever.
         program = self._programs.get(key)
         if program is None:
             program = self._programs.setdefault(key, compile_graph(self, shapes, wanted, effects))
@@ -293,7 +293,7 @@ class Graph(Statistics, Recurrent):
             nodes = self.needed([*wanted, *effects])
         from .swift import to_swift
 
-        # Of several assigns to a variable the one made last counts.
+        # If there are several assigns to a variable, the last one added counts.
         assigns = {node.inputs[0].node: node for node in nodes if node.op is ASSIGN}
         return to_swift(
             name,

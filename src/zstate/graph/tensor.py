@@ -34,7 +34,7 @@ class Store:
         self.homes: dict[Any, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (NUMPY.asarray(self.value),)  # a copy makes itself at home anew
+        return Store, (NUMPY.asarray(self.value),)  # a copy looks up its home again
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class Tensor:
         self.shape: PartialShape = info.shape
         self.dtype = info.dtype
 
-    if not TYPE_CHECKING:  # a type checker would take any attribute to be there
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             from .graph import Graph
@@ -185,7 +185,7 @@ class Tensor:
         if act is None or method != "__call__" or options:
             name = function.__name__ if method == "__call__" else f"{function.__name__}.{method}"
             self._refuse(f"np.{name}", _METHODS)
-        # NumPy makes an array without dimensions of a scalar that it compares.
+        # NumPy turns a scalar that it compares into an array without dimensions.
         values = [
             v.item() if isinstance(v, np.generic | np.ndarray) and v.ndim == 0 else v
             for v in inputs

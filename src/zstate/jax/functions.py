@@ -100,7 +100,7 @@ def traced(
 
 def _as_value(operation: Operation, name: str, value: Any) -> Value:
     if not isinstance(value, jax.Array) and hasattr(value, "__jax_array__"):
-        value = value.__jax_array__()  # a parameter of flax.nnx, say: jax.numpy takes it so too
+        value = value.__jax_array__()  # such as a flax.nnx parameter, which jax.numpy accepts too
     if not isinstance(value, jax.Array):
         if not is_plain_array(value):
             raise DTypeError(refusal(operation.name, name, "a jax or NumPy array", describe(value)))

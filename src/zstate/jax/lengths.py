@@ -65,7 +65,7 @@ def run_with_lengths(
     steps = jnp.arange(source.shape[0])[:, None]  # [T,1]
     inside = steps < lengths  # [T,N]
     turned = jnp.where(inside, lengths - 1 - steps, steps)  # [T,N]: where each step comes from
-    # What stands past the end may be anything: as zeros it adds nothing to any gradient.
+    # Values past the end may be anything; as zeros they add nothing to any gradient.
     given = {**given, "source": jnp.where(inside[..., None], source, 0)}
 
     def one_direction(index: int, backwards: bool, turns_back: bool) -> dict[str, Value]:

@@ -67,7 +67,7 @@ def _translation(operation: Operation) -> Callable[..., Any]:
     def translate(*arguments: Any) -> Any:
         values = dict(zip(operation.inputs, arguments, strict=False))
         text = arguments[len(operation.inputs)]
-        # What gradients need is no part of a model that only runs.
+        # A model that only runs does not need what gradients need.
         options: dict[str, Any] = {"training": False}
         if keeps_states is not None:
             options[keeps_states] = False

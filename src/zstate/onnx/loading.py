@@ -24,8 +24,8 @@ from .reading import LABEL, array_of, read_model, type_name
 from .sizes import Size, Sizes, sized_node
 
 _MOST_PROGRAMS = 32  # that run() keeps: a bound, not a policy
-# What is computed while a model is loaded: a constant of so many elements, and so many in all.
-# What is larger is left to the run, as a file of a few bytes may describe any size.
+# Limits on what is computed while a model is loaded: elements per constant, and elements in all.
+# Larger constants are left to the run, because a file of a few bytes may describe any size.
 MOST_FOLDED, MOST_FOLDED_IN_ALL = 2**16, 2**22
 
 

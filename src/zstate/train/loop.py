@@ -31,7 +31,7 @@ from .sampling import Sampler
 
 _VALID_STEPS, _VALID_BATCH = 128, 16
 _CHECKPOINT = "checkpoint.safetensors"
-_STEPS_TO_AGREE = 16  # of several processes, between two questions whether to stop
+_STEPS_TO_AGREE = 16  # with several processes, between two checks whether to stop
 
 
 class Progress(NamedTuple):

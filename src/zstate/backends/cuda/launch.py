@@ -251,7 +251,7 @@ class Kernel:
             attributes[-1].value.clusterDim.x = self.placement.cluster_blocks
             attributes[-1].value.clusterDim.y = attributes[-1].value.clusterDim.z = 1
         if self.placement.is_cooperative:
-            # The driver refuses a launch whose blocks cannot all be resident: no wait is endless.
+            # The driver rejects a launch whose blocks cannot all be resident: no wait is endless.
             attributes.append(driver.CUlaunchAttribute())
             attributes[-1].id = names.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attributes[-1].value.cooperative = 1

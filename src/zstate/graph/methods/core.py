@@ -30,7 +30,7 @@ class Core:
         self._numbers = count()
         self._assigned: dict[Node, Tensor] = {}  # a variable's node, and its latest assign
         self._twins: dict[Node, Node] = {}
-        # Names that a model from elsewhere gives sizes which are not known yet, axis by axis.
+        # Names that an imported model gives to unknown sizes, axis by axis.
         self.axis_names: dict[Tensor, tuple[str, ...]] = {}
 
     def placeholder(
@@ -80,7 +80,7 @@ class Core:
         results = op.infer([tensor.info for tensor in inputs], attributes, label)
         for info in results.values():
             check_size(label, info)
-        # A counter and not the number of nodes: two threads may build at a time.
+        # A counter rather than the number of nodes, because two threads may add nodes at once.
         number = next(self._numbers)
         node = Node(cast(Any, self), op, name or f"{op.name}_{number}", inputs, attributes)
         for result, info in results.items():
