@@ -6,11 +6,11 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src csrc -type f -not -nam
 # Two workers share two cores: one thread each for the libraries that the tests compare with.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Two jobs at a time: the sanitizer's build and run keep one core busy, and the tests do not need to wait for them.
+# Two jobs at a time: the sanitizer's build and run keep one core busy while the tests run.
 MAKEFLAGS += --jobs=2
-unexport MAKEFLAGS  # for no one but this make: ninja would look for pipes that it was not given
+unexport MAKEFLAGS  # only for this make: ninja would look for pipes that it was not given
 
-# Random cases are the same in every run, so that a run can be repeated; `make soak` draws others, and so does SEED=….
+# Random cases are the same in every run, so that runs can be repeated; `make soak` and SEED=… draw others.
 SEED := 3287548462
 
 .PHONY: run test tests coverage soak test-gpu lint sanitize docs docs-screenshots wheels clean
@@ -23,12 +23,12 @@ test: sanitize tests
 tests: lint
 	ZSTATE_TEST_SEED=$(SEED) $(PYTEST)
 
-# Which lines the tests reach. By itself: following every line more than doubles their time.
+# Which lines the tests reach. Separate, because tracing every line more than doubles their time.
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
 
 # The engine with the address and undefined-behaviour sanitizers, over random calls. One instruction set, the widest of
-# this machine, and what it has for int8: such a build takes its time.
+# this machine, and its int8 extension: such a build takes a while.
 SANITIZE_SECONDS := 60
 SANITIZED := $(shell grep -q avx512vl /proc/cpuinfo 2>/dev/null && echo avx512 || echo v2)
 SANITIZED := $(SANITIZED)$(shell grep -q avx512_vnni /proc/cpuinfo 2>/dev/null && echo ';avx512vnni')
@@ -63,7 +63,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Uninstalled first: pip would keep an installed copy of the same version. One engine, this machine's: it is built in a
-# fifth of the time of all. Python compiles the modules that are used.
+# fifth of the time that all take. Python compiles the modules that are used.
 $(VENV)/.run: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip uninstall -qq --yes zstate
 	$(BIN)/python -m pip install --quiet --no-compile '.[train,bfloat16]' --config-settings=cmake.define.ZSTATE_ISAS=quick
@@ -77,7 +77,7 @@ $(VENV)/.dev: $(BIN)/python $(SOURCES) constraints.txt
 		--config-settings=cmake.define.ZSTATE_XLA_INCLUDE=$$($(BIN)/python -c "import jax; print(jax.ffi.include_dir())")
 	touch $@
 
-# The documentation site, in site/; a warning or a link that leads nowhere is an error. Docstrings are read from src/:
+# The documentation site, in site/; a warning or a broken link is an error. Docstrings are read from src/:
 # no engine is built.
 DOCS := .venv-docs
 docs: $(DOCS)/.done

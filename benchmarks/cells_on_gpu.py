@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/cells_on_gpu.py
 
 Microseconds per step, forward and training, of the scan with its weight gradients, without the
-input's product. Before a row is timed, every result of its first steps is compared with float64:
+input product. Before a row is timed, every result of its first steps is compared with float64:
 its error must be at most three times that of torch's operations in the same type.
 """
 
@@ -34,7 +34,7 @@ CHECKED = 12  # steps: float64 is a loop of small operations
 
 
 class Row(NamedTuple):
-    """A layer of so many heads of d units."""
+    """A layer with this many heads of d units."""
 
     cell: str
     heads: int
@@ -63,7 +63,7 @@ ROWS = [
 
 
 def inputs_of(row: Row, steps: int) -> Tensors:
-    """The inputs of the gradient operation, but for the forward results."""
+    """The inputs of the gradient operation, except the forward results."""
     cell, H = row.definition, row.heads * row.d
     gates, random = len(cell.gates) * H, torch.Generator("cuda").manual_seed(1)
 
@@ -88,7 +88,7 @@ def inputs_of(row: Row, steps: int) -> Tensors:
 
 
 def runs(operation: Operation, given: Tensors, row: Row, training: bool, engine: bool) -> Any:
-    """What runs a call, and its inputs."""
+    """The function that runs a call, and its inputs."""
     descriptor: Any = row.definition.descriptor(training=training, heads=row.heads)
     tensors = tuple(given.get(name) for name in operation.inputs)
     tensors, descriptor = extended(operation, tensors, descriptor, row.heads)
@@ -123,7 +123,7 @@ def call(
 
 
 def check(row: Row) -> str:
-    """The result with the largest error; raises where that is too large."""
+    """The result with the largest error; raises if it is too large."""
     row = row._replace(T=min(row.T, CHECKED))
     given = inputs_of(row, row.T)
     wide = {name: tensor.double() for name, tensor in given.items()}

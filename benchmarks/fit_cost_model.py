@@ -1,4 +1,4 @@
-"""Fit the costs by which the CUDA backend chooses placements, for the GPU of this machine.
+"""Fit the cost model that the CUDA backend uses to choose placements, for this machine's GPU.
 
     python benchmarks/fit_cost_model.py measure times.json
     python benchmarks/fit_cost_model.py fit times.json
@@ -165,14 +165,14 @@ def scans(limit: int) -> Iterator[Scan]:
 
 
 def tried(scan: Scan, chip: Chip, count: int) -> list[Placement]:
-    """The first half by the model so far, the others at random."""
+    """The first half by the current model, the others at random."""
     every, rng = placements(scan, chip), random.Random(repr(scan))
     first, rest = every[: count // 2], every[count // 2 :]
     return first + rng.sample(rest, min(count - len(first), len(rest)))
 
 
 def build(part: list[Scan], device: int, count: int) -> None:
-    """Compile what will be measured: most of the time goes into that."""
+    """Compile what will be measured, which takes most of the time."""
     from zstate.backends.cuda.launch import Kernel, chip_of, enter
 
     enter(device)
@@ -214,7 +214,7 @@ def measure(times: Path, asked: list[Scan], each: int) -> None:
 
 
 def step_time(scan: Scan, placement: Placement, device: Any) -> float | None:
-    """Microseconds per step of the scan alone, or None where the driver refuses the placement.
+    """Microseconds per step of the scan alone, or None if the driver rejects the placement.
 
     Two lengths are timed and subtracted, so that the launch does not count.
     """
@@ -235,7 +235,7 @@ def plain_options(scan: Scan) -> Options:
 
 
 def run_time(kernel: Any, steps: int) -> float:
-    """Microseconds of one launch of so many steps: the best of several."""
+    """Microseconds of one launch of this many steps: the best of several."""
     import torch
 
     from zstate.backends.cuda.arguments import Arguments

@@ -1,4 +1,4 @@
-"""What the graph itself costs: to build and differentiate 5,000 nodes, and a node at run time.
+"""What the graph itself costs: building and differentiating 5,000 nodes, and each node at run time.
 
 python benchmarks/graph.py
 """

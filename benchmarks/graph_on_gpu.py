@@ -1,4 +1,4 @@
-"""The main job on a GPU: training steps of zstate's graph beside torch.nn, and where the time goes.
+"""The main job on a GPU: steps of zstate's graph against torch.nn, and where the time goes.
 
 Three models, TF32 and bfloat16, torch.nn with fused Adam eagerly, captured and, with --compiled,
 compiled; then the kernels of one captured step of each, and many runs of a small program.

@@ -1,9 +1,9 @@
-"""Loaded ONNX models beside onnxruntime on the CPU, inference: the rows of `zstate bench`.
+"""Loaded ONNX models against onnxruntime on the CPU, in inference: the rows of `zstate bench`.
 
     python benchmarks/onnx_models.py [row, such as "lstm 64x16x128", or a glob]
 
 A row's layer is saved as ONNX; onnxruntime and zstate.onnx read the same file. The third column is
-the functional call on the same numbers, which says what the graph around it costs. Results are
+the functional call on the same numbers, which shows what the graph around it costs. Results are
 compared before anything is timed.
 """
 

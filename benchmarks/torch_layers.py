@@ -1,9 +1,9 @@
-"""zstate.torch's layers beside torch.nn's on the CPU: lengths, compiled models, the cost of a call.
+"""zstate.torch's layers against torch.nn's on the CPU: lengths, compiled models, cost of a call.
 
     python benchmarks/torch_layers.py [lengths] [compile] [call]
 
 Everything is checked against torch.nn before it is timed, then timed as `zstate bench` does it.
-Lengths are random between 1 and T, one of them T: about half of the padded steps are there.
+Lengths are random between 1 and T, one of them T, so about half of the padded steps are real.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Training with zstate's graph beside the same model in torch.nn and torch.optim, on the CPU.
+"""Training with zstate's graph against the same model in torch.nn and torch.optim, on the CPU.
 
 The same weights, windows, clipping, Adam and learning rates, in one process, in alternating blocks,
-so that whatever else the machine does falls on both. Prints the median ratio of characters a second
+so that other load on the machine affects both. Prints the median ratio of characters per second
 with its spread, and the validation loss of both at the end.
 
     python benchmarks/train.py --cell gru --steps 200

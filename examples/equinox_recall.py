@@ -3,7 +3,7 @@
     pip install equinox optax
     python examples/equinox_recall.py [--cell gru]
 
-The cells of equinox keep their weights exactly as zstate wants them. A layer takes one sequence,
+equinox's cells store their weights exactly as zstate expects them. A layer takes one sequence,
 as everything in equinox does; under `jax.vmap` the engine gets the whole batch at once.
 """
 

@@ -3,7 +3,7 @@
     pip install flax
     python examples/flax_recall.py [--cell gru]
 
-`Recurrent` takes the place of `nnx.RNN`. The cell makes its weights as it always does, under the
+`Recurrent` takes the place of `nnx.RNN`. The cell creates its weights as usual, under the
 same names, so checkpoints fit both.
 """
 

@@ -4,7 +4,7 @@
     python examples/huggingface_classifier.py
 
 The task: is a line of Python's standard library code or a comment? The model reads it letter by
-letter, and nothing is downloaded. Lines have different lengths: they come from the attention mask,
+letter, and nothing is downloaded. Lines have different lengths: the attention mask gives them,
 and the LSTM takes them as `lengths`, without packing and without computing the padding.
 """
 

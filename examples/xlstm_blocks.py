@@ -4,7 +4,7 @@
     python examples/xlstm_blocks.py
 
 It builds the same blocks twice, once with the package's own plain backend, compares results and
-gradients, and times a step of training of both.
+gradients, and times a training step of both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def scan(cell: sLSTMCell_vanilla, _: bool, x: Tensor, states: Tensor) -> Tensor:
 
 
 def use_zstate(model: nn.Module) -> nn.Module:
-    """Let every sLSTM cell of a model scan on zstate; its parameters stay where they are."""
+    """Make every sLSTM cell of a model scan on zstate; its parameters stay where they are."""
     for module in model.modules():
         if isinstance(module, sLSTMCell_vanilla):
             module._impl = scan.__get__(module)

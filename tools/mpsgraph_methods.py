@@ -16,12 +16,12 @@ HEAD = """# Published methods, one by one
 
 <!-- Written by tools/mpsgraph_methods.py from src/zstate/mpsgraph/published.tsv: change that. -->
 
-What Apple publishes of MPSGraph and the classes around it, and what of it the facade
-`zstate.pyobjc` has. The [guide](mpsgraph.md) says how to use it. In Python a selector has `_` for
-every `:`. The Swift declarations are those of developer.apple.com; `?` marks what may be nil. The
-number is the macOS version that introduced a method.
+Everything Apple publishes about MPSGraph and the classes around it, and which of it the facade
+`zstate.pyobjc` has. The [guide](mpsgraph.md) explains how to use it. In Python, write a selector
+with `_` for every `:`. The Swift declarations are from developer.apple.com; `?` marks arguments
+that may be nil. The number is the macOS version that introduced a method.
 
-The same as data, which the facade is tested against:
+The same table is available as data, and the facade is tested against it:
 
 ```python
 from zstate.mpsgraph import published
@@ -33,12 +33,13 @@ assert [(p.label, p.type, p.optional) for p in row.parameters] == [
 assert (row.returns, row.op) == ("MPSGraphTensor", "reshape")
 ```
 
-A published selector that the facade lacks raises and says so; a misspelt one gets the nearest name.
+A published selector that the facade lacks raises an error that says so; a misspelt selector raises
+an error that suggests the nearest one.
 """
 
 
 def graph_methods() -> dict[str, str]:
-    """What each selector of MPSGraph calls."""
+    """The call behind each selector of MPSGraph."""
     found = {name: f"`g.{operation}`" for name, operation, _ in selectors()}
     for name, target, _ in operation_selectors():
         found[name] = f"`g.{target}`" if isinstance(target, str) else "yes"
@@ -64,7 +65,10 @@ def page() -> str:
             parts.append(f"| {' | '.join(cells)} |\n")
         if offered:
             parts.append("\n</div>\n")
-        for kind, text in {"refused": "Refused, with the reason", "absent": "Not here"}.items():
+        for kind, text in {
+            "refused": "Raises an error with the reason",
+            "absent": "Not here",
+        }.items():
             names = [f"`{row.selector}`" for row in members if row.kind == kind]
             if names:
                 parts.append(f"\n{text}: {', '.join(names)}.\n")

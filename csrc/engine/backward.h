@@ -9,8 +9,7 @@ namespace ZS_NAMESPACE {
 using zstate::BackwardArrays;
 using zstate::GateOperand;
 
-// A call without rows: the gradients of the weights are zero, those of the states are what comes from
-// outside.
+// A call without rows: the gradients of the weights are zero, and those of the states are the incoming ones.
 template <class S>
 void backward_without_rows(const Problem& p, const BackwardArrays& in) {
   const i64 GH = p.G * p.H;
@@ -156,8 +155,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   }
   // Whether what R multiplied has to be computed.
   bool evaluates(int k) const { return cell.operands[k].state < 0 && !no_history(); }
-  // And to be kept, of every step: for a product that is needed again, or because the scan overwrites what it
-  // is computed from.
+  // And kept for every step: for a product that is needed again, or because the scan overwrites its inputs.
   bool keeps_operand(int k) const {
     if (!evaluates(k)) return false;
     for (int i = 0; i < cell.recomputed_count; ++i)
@@ -346,8 +344,8 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
         evaluate_rows(k, d, s, n, 1, team.rank, 0);
       }
   }
-  // Of one step, up to `most` sequences from n on: into their places among all, or into the member's rows.
-  // Returns how many: sequences that begin with this step have a program of their own.
+  // For one step, up to `most` sequences from n on: into their places among all, or into the member's rows.
+  // Returns how many: sequences that begin with this step have their own program.
   i64 evaluate_rows(int k, int d, i64 s, i64 n, i64 most, int rank, int half) const {
     const bool first = absent(p, d, s - 1, n);
     const i64 rows =

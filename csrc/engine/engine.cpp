@@ -1,8 +1,8 @@
 // The engine of one instruction set: from a problem's values to types, and the table of its functions.
 //
 // Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which, and ZS_BASE_ENGINE
-// where the set only extends another one: AVX-512 BF16 and ARM's BF16 add something for bfloat16 alone, VNNI
-// and ARM's dot products for int8 weights (prepared.cpp); all else is the base's.
+// where the set only extends another one: AVX-512 BF16 and ARM's BF16 add code for bfloat16 only, VNNI and
+// ARM's dot products for int8 weights (prepared.cpp); everything else is the base's.
 #include "engine/engine.h"
 
 #include "engine/product.h"

@@ -1,8 +1,8 @@
 // What the bindings hand to an engine, and the table of functions that each instruction set's engine exports.
 //
 // An engine computes a whole operation: project, scan, contract. Shapes and strides were checked before. It
-// knows no cell: a cell's equations come as programs of vector instructions (src/zstate/backends/encoding.py
-// writes them, runtime/cell_tables.cpp reads and checks them).
+// knows no particular cell: a cell's equations come as programs of vector instructions
+// (src/zstate/backends/encoding.py writes them, runtime/cell_tables.cpp reads and checks them).
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ ZS_DEVICE R largest_of_lanes(Vec<R> v) {
   return most;
 }
 
-// The largest of a row. It may miss a NaN, which then reaches the row's sums by itself.
+// The largest value of a row. It may miss a NaN, which then reaches the row's sums anyway.
 template <class R>
 R largest_of(const R* x, i64 count) {
   constexpr int L = Simd<R>::lanes;

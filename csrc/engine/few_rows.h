@@ -1,4 +1,4 @@
-// Products of so few rows that packing the weights would cost more than the product: weights are read, and
+// Products with so few rows that packing the weights would cost more than the product: weights are read, and
 // their gradients written, from one end to the other.
 #pragma once
 

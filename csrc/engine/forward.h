@@ -1,4 +1,4 @@
-// The forward operation: project a chunk of steps, scan it, go on to the next.
+// The forward operation: project a chunk of steps, scan it, continue with the next.
 #pragma once
 
 #include "engine/operation.h"
@@ -47,7 +47,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
   HeldOf<StateE>* operands[2][zstate::kMostOperands] = {};  // [2][N][Hp], or [N][Hp]
   LeftOf<StateE>* quantised = nullptr;                      // [members][D][operands][N][quantised_row()]
   R* kept[2][zstate::kMostStates] = {};                     // [N][Hp]
-  // Set for the stages that there are.
+  // Set for existing stages.
   From* sources[2][zstate::kMostStages][2];  // [1]: at the first step
   From* first_sources[2];
 
@@ -98,7 +98,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
     }
     this->finish_stage(index, values);
   }
-  // 0·NaN is NaN, also where the factor is a mask, or a value of the first stage.
+  // 0·NaN is NaN, even if the factor is a mask or a value of the first stage.
   bool multiplies_zeros_first() const {
     if (stage_count > 1 || stages[0].count == 0) return false;
     for (int k = 0; k < cell.operand_count; ++k)
@@ -131,10 +131,10 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
       if (cell.stages[i].product_count > 1 || stages[i].values > 4) mark(Path::products_in_several_parts);
   }
 
-  // Weights that stay in the second-level caches are best used where they are, step by step, rather than in a
-  // product of its own whose result has to be written and read again. One row would use them too little.
-  // In a single step of packed weights nothing is used again, and one pass over both is the shorter way.
-  // Decided by shape alone, so results are reproducible.
+  // Weights that stay in the second-level caches are best used there, step by step, rather than in a separate
+  // product whose result must be written and read again. With one row they would be used too little. In a
+  // single step of packed weights nothing is reused, and one pass over both is shorter. Decided by shape
+  // alone, so results are reproducible.
   bool adds_input_by_tile() const { return may_add_by_tile() && (p.N >= 6 || (p.packed && p.T == 1)); }
   bool may_add_by_tile() const {
     if constexpr (!kSameType<StateE, R> || !kSame) return false;
@@ -143,7 +143,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
   }
 
   double work() const { return operation_work(p) / Operand<E>::kSpeed; }
-  // A scan that one member runs is not shared, nor is what that scan projects.
+  // A scan that one member runs alone is not shared, and neither is its projection.
   double shared_work() const {
     const bool solo = this->split(zstate::get_num_threads()) == Split::kSolo;
     const i64 projected = p.has_input_weight && !(solo && fused) ? p.I : 0;
@@ -362,7 +362,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
     if (p.packed && !team.stopped()) keep_last(team);
   }
 
-  // The states behind the last step of every row.
+  // The states after the last step of every row.
   void keep_last(const Team& team) const {
     const Range mine = share(team, p.N);
     for (int d = 0; d < p.D; ++d)
@@ -437,8 +437,8 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
         multiply_rows(team, rows, p.I, GH, load, packed_input[d], out_row, false, own);
     }
   }
-  // What a member projects it reads in the scan: a line of memory that another core has written takes longer
-  // than all that integers compute with it.
+  // A member reads in the scan what it projected itself: fetching a cache line that another core wrote takes
+  // longer than the whole integer computation on it.
   void project_own_rows(const Team& team, int d, i64 s, i64 steps, LeftOf<E>* own) {
     const Range mine = share(team, p.N);
     const i64 count = mine.end - mine.begin;

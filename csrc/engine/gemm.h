@@ -241,7 +241,8 @@ void multiply_outer_block(const E* a, i64 depth, i64 m, i64 rows, const E* b, co
     }
 }
 
-// A function of the caller's, called through a pointer: what takes one is compiled once for all callers.
+// A caller's function, called through a pointer, so that code that takes one is compiled once for all
+// callers.
 template <class... Arguments>
 class Callback {
  public:

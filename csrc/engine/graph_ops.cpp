@@ -1,4 +1,4 @@
-// The operations of a graph around the recurrent ones, for one instruction set: compiled as engine.cpp is.
+// The other operations of a graph, for one instruction set, compiled like engine.cpp.
 #include "engine/graph_ops.h"
 
 #include "engine/adam.h"

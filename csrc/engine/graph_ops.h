@@ -1,5 +1,5 @@
-// The operations of a graph around the recurrent ones that an engine computes in one pass, on its own
-// threads, where a composition of array functions would walk memory several times on one.
+// The other operations of a graph that an engine computes in one pass, on its own threads. A composition of
+// array functions would walk memory several times, on one thread.
 //
 // All arrays are contiguous; sizes and indices were checked before.
 #pragma once

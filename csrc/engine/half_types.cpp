@@ -1,4 +1,4 @@
-// The operations on 16-bit types for one instruction set: compiled as engine.cpp is.
+// The operations on 16-bit types for one instruction set, compiled like engine.cpp.
 #include "engine/run.h"
 
 namespace ZS_NAMESPACE {

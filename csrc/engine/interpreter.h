@@ -1,5 +1,5 @@
-// A cell's instructions over a block of vectors: each one a loop, so that what it costs to choose it is
-// spread over many elements.
+// A cell's instructions over a block of vectors. Each instruction is a loop, which spreads the cost of
+// dispatching it over many elements.
 #pragma once
 
 #include "engine/engine.h"
@@ -55,7 +55,7 @@ struct Instructions {
   ZS_BINARY(subtract, a - b)
   ZS_BINARY(multiply, a* b)
   ZS_BINARY(divide, a / b)
-  // Of equal values the first; NaN stays.
+  // If the values are equal, the first; NaN stays.
   ZS_BINARY(maximum, (b > a) | (b != b) ? b : a)
   ZS_BINARY(minimum, (b < a) | (b != b) ? b : a)
   ZS_BINARY(greater, a > b ? number(1.0) : number(0.0))
@@ -115,8 +115,8 @@ template <class R>
 struct Operations {
   static const Operation<R> list[];
 };
-// One instruction, and then the next one by a jump of its own, which a processor foresees better than one
-// jump for all.
+// One instruction, then its own jump to the next, which a processor predicts better than one jump shared by
+// all.
 template <class R, int Values, Vec<R> (*Function)(Vec<R>, Vec<R>, Vec<R>, Vec<R>)>
 void perform(const View<R>* views, const Instruction* code, i64 inner, i64 outer) {
   if constexpr (Values > 0) {

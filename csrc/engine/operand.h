@@ -1,4 +1,4 @@
-// What the kernels multiply: the elements of packed operands, and how values get into them.
+// What the kernels multiply: the elements of packed operands, and how values are packed into them.
 //
 // float and double are multiplied as they are. Where the CPU has AVX-512 BF16, or ARM's BF16, bfloat16 calls
 // multiply pairs: an element is two neighbours along k, and one instruction multiplies and adds both, in
@@ -74,8 +74,8 @@ struct Elements {
 struct Pair {
   std::uint32_t bits;
 };
-// The hidden state is float from step to step, and a result may be off by its own rounding only: the scan
-// multiplies the state's leading and its following 8 bits, which lie in two halves of a row.
+// The hidden state is float from step to step, and a result may be off only by its own rounding. So the scan
+// multiplies the state's leading 8 bits and the next 8, which are stored in two halves of a row.
 struct SplitPair : Pair {};
 
 template <>

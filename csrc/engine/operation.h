@@ -119,7 +119,7 @@ void lay_out_stages(Arena& arena, Cell& cell) {
       }
 }
 
-// What both operations have of the scan: tiles, the members' scratch memory, and the sources of programs.
+// What both operations need for the scan: tiles, the members' scratch memory, and the sources of programs.
 template <class S, class E>
 struct ScanBase {
   using Real = RealOf<S>;
@@ -157,7 +157,7 @@ struct ScanBase {
         stage_count(cell.stage_count) {}
 
   static constexpr i64 kTileValues = 64;
-  // How much of a stage is computed together: enough for an instruction to be worth its choice.
+  // How much of a stage is computed together: enough to make dispatching an instruction worthwhile.
   static constexpr i64 kTogether = 16;
   i64 blocks_at_once(int index) const { return at_once(index, stages[index].rows); }
   i64 panels_at_once(int index, int rows) const {
@@ -245,8 +245,8 @@ struct ScanBase {
     runs = arena.take<Real>(threads, run_size);
   }
 
-  // The means that a stage begins with. Every member computes those of the rows that it works on, in an order
-  // that depends on nothing but H.
+  // The means that a stage begins with. Every member computes those of its own rows, in an order that depends
+  // only on H.
   void average(int index, int d, Range rows, int rank) const {
     const zstate::CellStage& stage = cell.stages[index];
     for (int k = stage.first_mean; k < stage.first_mean + stage.mean_count; ++k)

@@ -1,4 +1,4 @@
-// Where the values of a cell's programs lie, and the run of a program over a block of rows and units.
+// Where the values of a cell's programs are stored, and how a program runs over a block of rows and units.
 #pragma once
 
 #include <new>

@@ -1,4 +1,4 @@
-// Packed layers for one instruction set: compiled as engine.cpp is. What it adds nothing for is its base's.
+// Packed layers for one instruction set, compiled like engine.cpp. What it does not add comes from its base.
 #include "engine/prepared.h"
 
 #if defined(ZS_BASE_ENGINE)

@@ -9,7 +9,7 @@ namespace ZS_NAMESPACE {
 
 using zstate::Call;
 
-// A layer's packed weights, as they lie in their block.
+// A layer's packed weights, as laid out in their block.
 template <class W>
 struct PackedLayer {
   Forward<float, W>& op;
@@ -71,7 +71,7 @@ Call* ready_call(const Problem& p, const ForwardArrays& given, char* packed, int
   return call;
 }
 
-// Calls run.template operator()<W>(), W being what these weights are packed as.
+// Calls run.template operator()<W>(), where W is the type these weights are packed as.
 template <class Run>
 auto with_weights([[maybe_unused]] zstate::Weights weights, const Run& run) {
 #if defined(ZS_BASE_ENGINE) && defined(ZS_MULTIPLIES_PAIRS)

@@ -1,5 +1,5 @@
-// A plain matrix product for the operations around the recurrent ones: the same kernels and the same threads,
-// so that no second pool of threads spins on the cores that a scan needs.
+// A plain matrix product for a graph's other operations: the same kernels and the same threads, so that no
+// second pool of threads spins on the cores that a scan needs.
 #pragma once
 
 #include "engine/operation.h"
@@ -27,7 +27,7 @@ struct ProductOp {
     return static_cast<const R*>(p.b) + row * p.b_strides[0] + column * p.b_strides[1];
   }
   bool a_transposed() const { return p.a_strides[1] != 1; }
-  // A^T·B may be had as the transpose of B^T·A: then the columns of A make the panels, where they fill them
+  // A^T·B can be computed as the transpose of B^T·A: then the columns of A make the panels, if they fill them
   // better.
   bool swapped() const {
     const i64 L = Simd<R>::lanes;

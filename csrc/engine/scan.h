@@ -10,8 +10,8 @@
 
 namespace ZS_NAMESPACE {
 
-// So few rows that weights are read where they are instead of being packed. Decided by shape alone, so
-// results are reproducible.
+// So few rows that weights are read in place instead of being packed. Decided by shape alone, so results are
+// reproducible.
 inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts && !p.packed; }
 
 // The product of one part of a stage, whose columns are registers. A gated panel holds `vectors` gates of one
@@ -99,7 +99,7 @@ struct Stage {
   i64 first_unit(i64 panel) const { return begin(panel) * L; }
 
   Part<E>& add() { return parts[count++]; }
-  // When all parts are there.
+  // Called when all parts are complete.
   void finish(i64 H, int tile_values) {
     gated = !count || parts[0].gated;
     panels = count ? parts[0].panels : ceil_div(H, L);
@@ -125,10 +125,10 @@ TileProduct<E> step_kernel(int vectors, int rows, bool single_row) {
   return tile_product_for<E, false>(vectors, rows);
 }
 
-// How a team shares the steps. It decides who computes an element, never how.
+// How a team shares the steps. This decides which member computes an element, never how.
 enum class Split { kSolo, kUnits, kBatch, kDirections };
 
-// Where the cache that all members share holds the packed weights of one direction but not of both.
+// If the cache that all members share holds the packed weights of one direction but not both.
 inline bool one_direction_at_a_time(const Problem& p, i64 weight_bytes) {
   return p.D == 2 && weight_bytes >= (i64{16} << 20);
 }
@@ -144,7 +144,7 @@ inline Split choose_split(int members, const Problem& p, i64 weight_bytes, doubl
   // A member that owns the longest sequences would be the last one to end.
   if (p.starts) return p.rows() * p.D * p.G * p.H * p.H < barrier * p.T ? Split::kSolo : Split::kUnits;
   const i64 rows = p.N / members;
-  // Every thread then reads all weights at every step: worth it from its own cache, or for many rows.
+  // Every thread then reads all weights at every step, which pays off from its own cache or for many rows.
   if (rows >= 32 || (rows >= 4 && weight_bytes <= (i64{768} << 10))) return Split::kBatch;
   if (p.D * p.N * p.G * p.H * p.H < barrier) return Split::kSolo;
   return Split::kUnits;
@@ -321,9 +321,8 @@ void scan_stage(Cell& cell, const Team& team, Split split, int index, i64 s, int
   }
 }
 
-// The stages from this one on that a member can compute one after the other for rows of its own: those that
-// begin with means and multiply nothing. The rows' values then stay in the first-level cache, and nobody
-// waits.
+// The stages from this one on that a member can compute one after another for its own rows: those that begin
+// with means and multiply nothing. The rows' values then stay in the first-level cache, and no member waits.
 template <class Cell>
 int end_of_rows(const Cell& cell, int index) {
   const auto& stages = cell.cell.stages;
@@ -362,7 +361,7 @@ void mark_scan(const Cell& cell, Split split) {
 }
 
 // `count` steps from `first`, in the given direction (1 or -1). All members leave together. The two
-// directions of a layer go side by side, or one after the other.
+// directions of a layer run side by side, or one after the other.
 template <class Cell>
 void scan(Cell& cell, const Team& team, i64 first, i64 count, i64 direction) {
   const Split split = cell.split(team.size);

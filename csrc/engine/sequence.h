@@ -1,5 +1,5 @@
-// Where the values of a batch of sequences lie: steps in a direction's processing order, sequences of equal
-// or of different lengths.
+// Where the values of a batch of sequences are stored: steps in a direction's processing order, sequences of
+// equal or different lengths.
 #pragma once
 
 #include "engine/engine.h"
@@ -43,7 +43,7 @@ inline bool runs_backwards(const Problem& p, int d, Order order) {
 inline i64 batch_at(const Problem& p, int d, i64 s) {
   return p.batch(runs_backwards(p, d, Order::kInput) ? p.T - 1 - s : s);
 }
-// Whether sequence n, which a direction meets at step s, is not there yet (or no more) at another step.
+// Whether sequence n, which a direction reads at step s, has not begun (or has ended) at another step.
 // Written so that equal lengths cost nothing.
 ZS_DEVICE bool absent(const Problem& p, int d, i64 s, i64 n) {
   return s < 0 || s >= p.T || (p.starts && n >= batch_at(p, d, s));
@@ -101,7 +101,7 @@ Rows<S> state_rows(const Array& a, int d, i64 width) {
   rows.row = a.strides[0];
   return rows;
 }
-// The step at which a direction meets sequence n first.
+// The first step at which a direction reads sequence n.
 inline i64 first_step(const Problem& p, int d, i64 n) {
   i64 s = 0;
   while (s + 1 < p.T && absent(p, d, s, n)) ++s;

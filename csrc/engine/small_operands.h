@@ -1,4 +1,4 @@
-// Weights of fewer bits than the values they multiply, as prepared layers have them: bfloat16 and int8.
+// Weights with fewer bits than the values they multiply, for prepared layers: bfloat16 and int8.
 //
 // An int8 weight has one scale per output row, and a row of A is quantised when it is multiplied
 // (src/zstate/quantisation.py says how). Sums are integers: the same on every machine, for every number of
@@ -55,7 +55,7 @@ struct Elements<Bfloat16Weights> {
 using IntF = Simd<float>::Int;
 using UintF = Simd<float>::Uint;
 
-// To the nearest integer, of two the even one.
+// To the nearest integer; halves round to even.
 ZS_DEVICE IntF rounded(VecF x) {
 #if defined(__AVX512F__)
   return bit_cast_to<IntF>(_mm512_maskz_cvtps_epi32(0xffff, bit_cast_to<__m512>(x)));

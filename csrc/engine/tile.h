@@ -1,8 +1,8 @@
 // The register-blocked kernel of every product: a few rows of A times a panel of B that is `Vectors`
 // registers wide.
 //
-// Every element of the result is summed over k in the same order whatever the tile, so the bits do not depend
-// on how the work is shared.
+// Every element of the result is summed over k in the same order, whatever the tile, so the bits do not
+// depend on how the work is shared.
 #pragma once
 
 #include "engine/small_operands.h"
@@ -26,7 +26,7 @@ inline constexpr i64 kPanel = kPanelVectors * Simd<R>::lanes;
 template <class E>
 using LeftOf = typename Operand<E>::Left;
 
-// What is kept of a row of A until it is multiplied: its values, where it is quantised only then.
+// What is kept of a row of A until it is multiplied: its values, if it is quantised only then.
 template <class E, bool Quantised = (Operand<E>::kTail > 0)>
 struct Held {
   using Type = LeftOf<E>;
@@ -86,7 +86,7 @@ void tile_product(i64 K, const LeftOf<E>* a, i64 lda, const E* b, i64 ldb, R* c,
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) sum[q][r][v] = Sum{};
-  // The sums are added to c at the end, which may not be in a cache: prefetch it.
+  // The sums are added to c at the end, and c may not be in a cache: prefetch it.
   if (accumulate)
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r)

@@ -25,7 +25,7 @@ KnownCalls& known_calls() {
   return *calls;
 }
 
-// False for what is surely not a known call.
+// False if this cannot be a known call.
 bool hash_call(nb::handle operation, nb::handle values, nb::handle descriptor, std::size_t& hash) {
   if (!PyTuple_CheckExact(values.ptr()) || tuple_size(values.ptr()) == 0) return false;
   PyObject* source = tuple_item(values.ptr(), 0);

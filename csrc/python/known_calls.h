@@ -1,4 +1,4 @@
-// Plans by what a call looks like, so that a repeated call goes from Python to the engine in one step.
+// Cached plans by call signature, so that a repeated call goes from Python to the engine in one step.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,7 +9,7 @@ namespace nb = nanobind;
 
 // The result of the plan that is remembered for such a call, or None if there is none.
 nb::object repeat(nb::handle operation, nb::handle values, nb::handle descriptor);
-// Lets calls that look like this one go to this plan.
+// Caches this plan for calls like this one.
 void remember(nb::handle operation, nb::handle values, nb::handle descriptor, nb::object plan);
 
 }  // namespace zstate

@@ -179,7 +179,7 @@ nb::dict limits() {
 namespace zstate {
 namespace {
 
-// Whether a signal's handler raised: the error is set then.
+// Whether a signal's handler raised; the error is then set.
 bool signal_raised() {
   bool raised = false;
   WithoutGil::with_gil([&] { raised = PyErr_CheckSignals() != 0; });
@@ -199,7 +199,7 @@ NB_MODULE(_native, m) {
     } catch (const zstate::Interrupted&) {  // by signal_raised(), which has left Python's error
     }
   });
-  // Plans live in a cache until the process ends: that is not a leak to tell a user of.
+  // Plans live in a cache until the process ends, which is not a leak to report.
   nb::set_leak_warnings(false);
   m.doc() = "The native CPU engine: whole recurrent operations in C++.";
   nb::class_<Plan>(m, "Plan")

@@ -97,7 +97,7 @@ struct Layer {
   int states() const { return problem.cell->states; }
 };
 
-// Where a call's values lie. What is not there has no data.
+// Where a call's values are stored. A missing value has no data.
 struct CallPlaces {
   Array source;
   std::vector<Array> initial, last, mask;  // of every state of every layer; of every layer
@@ -460,7 +460,7 @@ class Stack {
   std::unordered_map<std::string, i64> sizes_of_;  // while a layer is added
 };
 
-// Refuses a second thread: the states are of one step at a time.
+// Rejects a second thread, because the states belong to one step at a time.
 class Alone {
  public:
   explicit Alone(std::atomic<bool>& busy) : busy_(busy) {

@@ -1,5 +1,5 @@
-// NumPy's way to bring one's own memory (NEP 49): a handler, set while an array is made, that the array
-// remembers until it is freed.
+// NumPy's interface for custom memory (NEP 49): a handler, set while an array is made, that the array keeps
+// until it is freed.
 #include "python/results.h"
 
 #define ZS_IMPORTS_NUMPY
@@ -14,7 +14,7 @@
 namespace zstate {
 namespace {
 
-// Smaller ones the C library serves well from its heap.
+// For smaller ones the C library's heap is fine.
 constexpr std::size_t kLarge = std::size_t{1} << 20;
 
 void* take(void*, std::size_t bytes) {

@@ -38,7 +38,7 @@ void use_torch(nb::tuple types, nb::object to_dlpack, nb::object from_numpy) {
   torch() = {std::move(types), std::move(to_dlpack), std::move(from_numpy)};
 }
 
-// Nothing but a plain tensor, whose values are what lies in its memory. A subclass may be anything.
+// Only a plain tensor, whose values are those in its memory. A subclass may be anything.
 bool is_plain(PyObject* value) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   bool known = false;
@@ -109,7 +109,8 @@ nb::object views(nb::handle tensors) {
   return made;
 }
 
-// The same named tuple with tensors in place of arrays. It has just been made: nobody else sees it change.
+// The same named tuple with tensors in place of arrays. It has just been made, so nothing else sees it
+// change.
 void to_tensors(nb::handle result) {
   for (Py_ssize_t i = 0; i < tuple_size(result.ptr()); ++i) {
     PyObject* array = tuple_item(result.ptr(), i);

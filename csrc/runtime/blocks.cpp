@@ -43,7 +43,7 @@ constexpr std::size_t kShift = 4096 + 128;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHuge = std::size_t{2} << 20;
 #if defined(__SANITIZE_ADDRESS__)
-// No byte to spare: the sanitizer is to see the first one beyond.
+// No spare byte, so that the sanitizer sees the first one beyond.
 constexpr std::size_t kLeast = 0, kShifts = 1, kUnit = kHeader;
 #else
 // Small calls of different sizes share one block: pages that are never written cost nothing.
@@ -75,7 +75,7 @@ void lock() {
 }
 void unlock() { g_kept.locked.clear(std::memory_order_release); }
 #if !defined(_WIN32)
-// A child of fork() must not get the list in the middle of a change by a thread that it has not.
+// A child of fork() must not inherit the list in the middle of a change by a thread that it does not have.
 [[maybe_unused]] const int g_registered = pthread_atfork(lock, unlock, unlock);
 #endif
 
@@ -110,7 +110,7 @@ std::size_t size_for(std::size_t bytes) {
   return (wanted + unit - 1) / unit * unit;
 }
 
-// The smallest that is large enough, but not so large that much of it would lie idle in a result.
+// The smallest that is large enough, unless much of it would lie idle in a result.
 char* find_kept(std::size_t bytes) {
   const std::size_t most = size_for(bytes) / 4 * 5;
   const Lock lock;

@@ -11,14 +11,14 @@
 
 namespace zstate {
 
-// At least this many bytes, aligned to a cache line, with any contents; throws std::bad_alloc.
+// At least this many bytes, aligned to a cache line and uninitialised; throws std::bad_alloc.
 void* take_block(std::size_t bytes);
-// Keeps the block for a later call, or frees it where enough is kept.
+// Keeps the block for a later call, or frees it if enough is kept.
 void give_block(void* block) noexcept;
 // How many bytes of a block may be used.
 std::size_t block_size(const void* block);
 
-// Gives all that is kept back to the system.
+// Returns all kept memory to the system.
 void free_kept();
 
 // How many bytes may be kept, and how many are. A lower limit frees what is over it.

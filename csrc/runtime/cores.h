@@ -21,13 +21,13 @@ struct Moved {
   CoreSet before, now;
 };
 
-// The core and the system's number of the thread that asks; -1 where the system does not say.
+// The core and the system's number of the calling thread; -1 if the system does not say.
 int current_core();
 int current_thread();
-// Lets another thread run on every core that it may use but this one. False where nothing was changed: it has
-// no other core, or the system has no such call.
+// Lets another thread run on every core that it may use except this one. False if nothing changed: it has no
+// other core, or the system has no such call.
 bool keep_off_core(int thread, int core, Moved& moved);
-// Lets the thread that asks run where it might before, unless somebody else has moved it since.
+// Lets the calling thread run where it could before, unless something else has moved it since.
 void move_back(const Moved& moved);
 
 }  // namespace zstate

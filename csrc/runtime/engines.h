@@ -8,8 +8,8 @@
 
 namespace zstate {
 
-// The one that calls use: ZSTATE_ISA's, or the widest that this machine runs. Throws std::runtime_error where
-// ZSTATE_ISA names another.
+// The engine that calls use: ZSTATE_ISA's, or the widest that this machine runs. Throws std::runtime_error if
+// ZSTATE_ISA names one that this machine cannot run.
 const Engine& engine();
 
 // For tests: the engine that calls use from now on.

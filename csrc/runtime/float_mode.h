@@ -1,5 +1,5 @@
-// How a thread rounds, and whether it takes subnormal numbers as zero: a property of the thread, which the
-// members of a team take over from their caller, so that no result depends on how many they are.
+// How a thread rounds, and whether it treats subnormal numbers as zero. The members of a team take this over
+// from their caller, so that no result depends on how many there are.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// The ways that a call can take through the engine, chosen by shape, type, lengths, threads or repetition.
+// The paths that a call can take through the engine, chosen by shape, type, lengths, threads or repetition.
 //
-// Each choice marks the way it took. Tests clear the marks, make a random call that is checked against the
-// reference, and read them: a way that no checked call takes fails the tests. In every build, since a mark
-// that is set already costs one load.
+// Each choice marks the path it took. Tests clear the marks, make random calls that are checked against the
+// reference, and read the marks: a path that no checked call takes fails the tests. Marks are in every build,
+// because one that is already set costs a single load.
 #pragma once
 
 #include <atomic>

@@ -93,8 +93,8 @@ void Pool::wait_for_job(Worker& self, std::uint32_t seen) {
   note_core();
 }
 
-// Some systems wake a thread on the core of the one that wakes it, though others are idle, and it runs when
-// that one's time slice is over: milliseconds later.
+// Some systems wake a thread on the waker's core even if others are idle, and it runs only when the waker's
+// time slice is over, milliseconds later.
 void Pool::note_core() {
   const int own = current_core();
   if (own >= 0 && own == core_.load(std::memory_order_relaxed))

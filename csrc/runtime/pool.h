@@ -13,10 +13,10 @@ namespace zstate {
 
 constexpr int kMaxThreads = 256;
 
-// For one caller at a time. Never destroyed: the workers sleep in it until the process ends.
+// For one caller at a time. Never destroyed, because the workers sleep in it until the process ends.
 class Pool {
  public:
-  // Whether all workers of such a team run at this moment, each on a core: a job that is over in microseconds
+  // Whether all workers of such a team are running now, each on its own core: a job of a few microseconds
   // cannot wait for one that sleeps, or that shares the caller's core.
   bool ready(int threads) const;
   // Starts and wakes the workers of such a team; the caller goes on by itself.

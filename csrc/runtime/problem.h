@@ -1,4 +1,4 @@
-// What every way into the engine checks of a problem before it is computed.
+// What every entry into the engine checks about a problem before computing it.
 #pragma once
 
 #include "engine/engine.h"
@@ -8,10 +8,10 @@ namespace zstate {
 // Grows with every change of what Python passes to the module or to the XLA handlers.
 inline constexpr int kInterface = 15;
 
-// Of the sources that a library was built from: two libraries of one build have the same.
+// Identifies the sources that a library was built from: two libraries of one build have the same.
 extern const char* const kStamp;
 
-// Throw std::invalid_argument in words, or std::bad_alloc for sizes that no memory could hold.
+// Throw std::invalid_argument with a message, or std::bad_alloc for sizes that no memory could hold.
 void check(const Problem& problem);
 
 }  // namespace zstate

@@ -22,8 +22,8 @@ inline void relax() {
 #endif
 }
 
-// Some microseconds: longer than members differ when each has a core, shorter than losing a time slice to a
-// stranger.
+// Some microseconds: longer than members drift apart when each has a core, shorter than a time slice lost to
+// another process.
 constexpr int kPauses = 200;
 
 // Spins while `waiting()` holds; after a while it offers the core to others, so that more threads than cores

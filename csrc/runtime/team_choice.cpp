@@ -1,9 +1,8 @@
 // How many threads a job gets.
 //
-// A short job can lose by sharing: its threads may sleep, may have been put on one core, or may be far from
-// each other (on one machine a line of memory went from core to core and back in 57, 155 or 590 ns, from one
-// second to the next). So it never waits for a thread that is not running, and tries both ways from time to
-// time.
+// Sharing can slow down a short job: its threads may be asleep, on one core, or far from each other (on one
+// machine a cache line took 57, 155 or 590 ns from core to core and back, changing from one second to the
+// next). So a job never waits for a thread that is not running, and tries both ways from time to time.
 #include "runtime/team_choice.h"
 
 #include <algorithm>
@@ -17,8 +16,8 @@
 
 namespace zstate {
 
-// Jobs of one kind are of the same work. Kinds whose places coincide confuse each other's times, which costs
-// time and nothing else.
+// Jobs of one kind do the same work. Kinds that share a slot mix up each other's times, which costs only
+// time.
 struct Kind {
   std::atomic<std::uint32_t> jobs{0};
   std::atomic<int> trials{0};                // left of the way that seems slower
@@ -36,8 +35,8 @@ constexpr double kWorthWaking = 5e6;  // what is worth waiting for threads that 
 constexpr std::uint32_t kWaits = 150'000;
 constexpr std::int64_t kSoon = 200'000, kRest = 1'000'000;
 
-// The way that seems slower is tried a few times, at first and then once in so many jobs that it hardly
-// counts. A trial waits for its threads during some jobs, then it is given up.
+// The way that seems slower is tried a few times, at first and then so rarely that it hardly counts. A trial
+// waits for its threads during a few jobs, then gives up.
 constexpr int kTrials = 3;
 constexpr std::uint32_t kBetween = 512, kPatience = 32;
 
@@ -49,8 +48,8 @@ Kind& kind_of(double work, double shared) {
   return g_kinds[(bits * 0x9E3779B97F4A7C15ull) >> 55];
 }
 
-// Follows faster times quickly and slower ones slowly: a job can be disturbed, it cannot be hurried. One that
-// lost its core for milliseconds counts as one that took twice its time.
+// Follows faster times quickly and slower ones slowly, because a job can be disturbed but not sped up. A job
+// that lost its core for milliseconds counts as taking twice its time.
 void note(std::atomic<std::uint32_t>& taken, std::int64_t time) {
   const std::int64_t before = taken.load(std::memory_order_relaxed), change = std::min(time - before, before);
   const std::int64_t after = before == 0 ? time : before + (change < 0 ? change / 2 : change / 16);
@@ -58,8 +57,8 @@ void note(std::atomic<std::uint32_t>& taken, std::int64_t time) {
               std::memory_order_relaxed);
 }
 
-// Whether jobs come so fast that threads woken now will still be awake for the next one, and the last try is
-// some time ago.
+// Whether jobs come so fast that threads woken now will still be awake for the next one, and the last trial
+// was some time ago.
 bool worth_a_call() {
   const std::int64_t now = nanoseconds();
   if (now - g_last_end.load(std::memory_order_relaxed) > kSoon) return false;

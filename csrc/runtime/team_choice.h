@@ -1,5 +1,5 @@
-// How many threads a job gets: by its work, by whether they are awake and, where both ways are close, by what
-// the last jobs of its kind took.
+// How many threads a job gets: by its work, by whether they are awake and, if both ways are close, by how
+// long the last jobs of its kind took.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // One persistent pool of threads for the whole process, with a barrier that spins; or the threads of an
-// OpenMP runtime that is there already.
+// OpenMP runtime that is already loaded.
 //
 // A call runs one function on all members of a team (the caller is member 0). Nothing here knows about
 // recurrent layers, and no result may depend on how many members a team has.
@@ -14,8 +14,8 @@
 
 namespace zstate {
 
-// Ends a long job before its time. The caller looks for a reason every so often; once there is one, barriers
-// hold nobody any more, and the members leave at their next look. What they have computed is worthless then.
+// Stops a long job early. The caller checks for a reason every so often; once there is one, barriers no
+// longer hold anyone, and the members leave at their next check. Their results are then worthless.
 class Watch {
  public:
   ZS_INLINE bool stopped(int rank) {
@@ -49,8 +49,8 @@ struct Team {
   ZS_INLINE void barrier() const {
     if (size > 1) meeting->wait(size, rank, watch);
   }
-  // Whether to leave. Looked at in every loop that may take long, and after a barrier before anything that
-  // another member must have set up.
+  // Whether to leave. Checked in every loop that may take long, and after a barrier before using anything
+  // that another member must have set up.
   ZS_INLINE bool stopped() const { return watch && watch->stopped(rank); }
 };
 
@@ -64,15 +64,15 @@ ZS_INLINE Range share(const Team& team, std::int64_t n) {
 
 using TeamFunction = void (*)(void* context, const Team& team);
 
-// Runs `function` on up to `threads` threads: fewer where the system has no more, one where another call
-// holds the pool. All compute in the caller's floating-point mode. `work`, in multiplications, tells whether
-// the job is so long that it can be stopped, in which case this throws Interrupted.
+// Runs `function` on up to `threads` threads: fewer if the system has no more, one if another call holds the
+// pool. All compute in the caller's floating-point mode. `work`, in multiplications, tells whether the job is
+// so long that it can be stopped, in which case this throws Interrupted.
 void run_team(int threads, TeamFunction function, void* context, double work = 0);
 
 struct Interrupted : std::exception {
   const char* what() const noexcept override { return "interrupted"; }
 };
-// What a long job asks about ten times per second, in the caller's thread: true stops it.
+// Called about ten times per second during a long job, in the caller's thread: true stops it.
 void set_stop_check(bool (*stop)());
 
 // Whether the threads of such a team are awake and would start at once.
@@ -86,8 +86,8 @@ struct OpenMp {
   int (*thread_number)();
   int (*team_size)();
 };
-// From now on teams are that runtime's. Two pools whose threads spin take the cores from each other: a
-// library that computes with OpenMP between our calls is then several times slower, and so are we.
+// From now on teams use that runtime's threads. Two pools of spinning threads would fight over the cores: a
+// library that computes with OpenMP between our calls would be several times slower, and so would we.
 void use_openmp(const OpenMp& runtime);
 
 void set_num_threads(int threads);

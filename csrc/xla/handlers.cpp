@@ -44,8 +44,8 @@ bool read_type(ffi::DataType type, Type& to) {
   }
 }
 
-// What a call says of its problem: these numbers, in this order. Python names them too, with the number of
-// its interface, so that a program of another version, which may have been kept in a file, is refused.
+// What a call says about its problem: these numbers, in this order. Python names them too, with its interface
+// number, so that a program of another version, perhaps from a file, is rejected.
 constexpr std::string_view kFields = "T N I H D reverse has_input_weight";
 constexpr std::size_t kNumbers = 7;
 
@@ -179,7 +179,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(zstate_gradient, zstate::run_gradient,
 // What src/zstate/jax/ffi.py compares with its own and with the Python module's.
 extern "C" int zstate_interface() { return zstate::kInterface; }
 extern "C" const char* zstate_stamp() { return zstate::kStamp; }
-// This copy of the engine has threads and memory of its own: the settings of zstate.set_num_threads and
+// This copy of the engine has its own threads and memory: the settings of zstate.set_num_threads and
 // zstate.set_kept_memory.
 extern "C" void zstate_set_num_threads(int threads) { zstate::set_num_threads(threads); }
 extern "C" int zstate_get_num_threads() { return zstate::get_num_threads(); }

@@ -65,7 +65,7 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-// The driver of this process, or null where there is none that is new enough.
+// The driver of this process, or null if there is none new enough.
 const Driver* driver() {
   static const Driver* const found = []() -> const Driver* {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -171,7 +171,7 @@ ffi::Error run(Stream stream, ffi::RemainingArgs operands, ffi::RemainingRets re
     launched[launched_count++].value = {static_cast<unsigned>(shape.cluster), 1, 1};
   }
   if (shape.cooperative) {
-    // The driver refuses a launch whose blocks cannot all be resident: no wait is endless.
+    // The driver rejects a launch whose blocks cannot all be resident, so no wait is endless.
     launched[launched_count].id = Attribute::kCooperative;
     launched[launched_count++].value = {1};
   }

@@ -1,6 +1,6 @@
 """zstate: every recurrent operation of Apple's MPSGraph, with its gradients, on any machine.
 
-Importing it imports NumPy and nothing heavier; frameworks are found when they are used.
+Importing it imports nothing heavier than NumPy; frameworks are found when they are used.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Describes this installation: versions, backends and why one is unavailable, the engine."""
+"""Describes this installation: versions, backends (and why one is unavailable), the engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     Version, Python, NumPy and system; the backends, and why one is unavailable; the native
     engine's instruction set, threads and build (wheel, compiler, flags, instruction sets and
     options); torch and the CUDA devices it sees; jax, and whether its programs can call the engine.
-    Imports torch and jax, if they are installed.
+    Imports torch and jax if they are installed.
 
     Example:
         >>> show_config(mode="dicts")["backends"]["reference"]["available"]
@@ -42,7 +42,7 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
 
 
 def as_text(config: dict[str, Any]) -> str:
-    """One line per fact, the names in front."""
+    """One line per fact, starting with its name."""
     lines = []
     for name, value in config.items():
         if not isinstance(value, dict):

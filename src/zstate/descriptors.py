@@ -1,8 +1,8 @@
 """What a user can choose: the five activations and the three descriptors.
 
 A descriptor is a frozen dataclass: comparable, hashable, safe to share. It rejects a wrong type or
-an unknown field when it is made, so that nothing behind it has to check again. An activation may be
-given by its name: ``LSTMDescriptor(activation="relu")``.
+an unknown field on creation, so that later code need not check again. You can pass an activation by
+name: ``LSTMDescriptor(activation="relu")``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _D = TypeVar("_D", bound="Descriptor")
 if TYPE_CHECKING:
 
     class _ActivationField:
-        """To a type checker: takes an Activation or its name, and gives an Activation."""
+        """For type checkers: takes an Activation or its name, and returns an Activation."""
 
         def __get__(self, instance: object, owner: object) -> Activation: ...
         def __set__(self, instance: object, value: Activation | str) -> None: ...
@@ -126,7 +126,7 @@ class Descriptor:
 class SingleGateRNNDescriptor(Descriptor):
     """Options of the single-gate RNN, ``h[t] = activation(x[t]W^T + (h[t-1]·m[t])R^T + b)``.
 
-    With ``heads``, which MPSGraph does not have, here and below, R is one block per head.
+    With ``heads``, here and below, R has one block per head. MPSGraph has no heads.
 
     >>> SingleGateRNNDescriptor(activation=Activation.TANH).activations
     (Activation.TANH,)
@@ -146,8 +146,8 @@ class SingleGateRNNDescriptor(Descriptor):
 class LSTMDescriptor(Descriptor):
     """Options of the LSTM; ``activation`` is the one on c[t].
 
-    With ``peephole_on_new_cell``, which MPSGraph does not have, the peephole of the output gate
-    looks at c[t] as in ONNX and TensorFlow; the others look at c[t-1] in any case.
+    With ``peephole_on_new_cell``, which MPSGraph does not have, the output gate's peephole sees
+    c[t], as in ONNX and TensorFlow. The other gates always see c[t-1].
 
     >>> LSTMDescriptor(forget_gate_last=True).forget_gate_last
     True

@@ -1,7 +1,7 @@
 """The exceptions of zstate and their one message format.
 
-Every refusal reads ``[operation] tensor: expected <what>, got <what>``, so that a user sees in
-one line which call, which argument, what was wanted and what came.
+Every message reads ``[operation] tensor: expected <what>, got <what>``, so that one line tells the
+user which call and which argument was wrong, what it should have been and what it was.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 class ZStateError(RuntimeError):
     """Base of every exception that zstate raises on purpose.
 
-    A RuntimeError, as torch's own refusals are: code written for torch.nn catches that.
+    A RuntimeError, like torch's own errors, because code written for torch.nn catches that.
     """
 
 
@@ -23,7 +23,7 @@ class ShapeError(ZStateError, ValueError):
 
 
 class DTypeError(ZStateError, TypeError):
-    """A tensor has the wrong element type, or is no tensor at all."""
+    """A tensor has the wrong element type, or is not a tensor at all."""
 
 
 class OptionError(ZStateError, ValueError):
@@ -31,15 +31,15 @@ class OptionError(ZStateError, ValueError):
 
 
 class DescriptorError(ZStateError, TypeError, ValueError):
-    """A descriptor was given a wrong type, an unknown field, or an activation outside the five."""
+    """A descriptor got a wrong type, an unknown field, or an activation outside the five."""
 
 
 class BackendError(ZStateError):
-    """A backend that was asked for by name cannot serve the call."""
+    """The backend that the caller named cannot serve the call."""
 
 
 class GraphError(ZStateError, ValueError):
-    """A graph was built or run with something that does not belong there."""
+    """A graph was built or run with something that does not belong in it."""
 
 
 class EquationError(ZStateError, ValueError):
@@ -47,13 +47,13 @@ class EquationError(ZStateError, ValueError):
 
 
 def visible(text: str) -> str:
-    """Text with an escape for each character that does not print: so a name from a file cannot end
-    its line, move a terminal's cursor, or break the text that it is put into."""
+    """Text with unprintable characters escaped, so that a name from a file cannot end its line,
+    move the terminal's cursor, or break the text around it."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def close_name(name: str, known: Iterable[str]) -> str | None:
-    """The one of some names that this is a misspelling of, None if it is another word: "gelu" is
+    """The name that this one misspells, or None if it is another word: "gelu" is
     close to "relu" and not meant by it, so the first letters must agree, and so must digits."""
     word = name.lower()
     alike = [
@@ -69,7 +69,7 @@ def _digits(text: str) -> list[str]:
 
 
 def within(where: str, error: ZStateError) -> ZStateError:
-    """The same refusal with ``where`` in the place of its own label: a message has one of them."""
+    """The same error with ``where`` in place of its own label: a message has only one label."""
     inner = re.sub(r"^\[[^]]*\] ", "", str(error))
     return type(error)(f"{where}: {inner}")
 

@@ -1,7 +1,7 @@
-"""What every operation takes beyond MPSGraph's lists: resets inside a sequence, and heads.
+"""What every operation takes beyond MPSGraph's arguments: resets within a sequence, and heads.
 
-Both are settled where a call comes in. Behind it, resets are numbers in the type of the source, one
-per step, row and direction; heads are an option of the descriptor.
+Both are resolved when a call comes in. After that, resets are numbers in the source's type, one per
+step, row and direction, and heads are an option of the descriptor.
 T time, N batch, D directions.
 """
 
@@ -40,7 +40,7 @@ def extended(
 def with_heads(
     operation: Operation, descriptor: AnyDescriptor | None, heads: object, label: str | None = None
 ) -> AnyDescriptor:
-    """The descriptor with so many heads; 1 leaves its own."""
+    """The descriptor with this many heads; 1 keeps its own."""
     found = check_descriptor(operation, descriptor, label)
     if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
         expected = "a number of heads, at least 1"
@@ -54,7 +54,7 @@ def with_heads(
     return _with_heads(found, heads)
 
 
-# The same object each time, so that calls are known; a table, which torch.compile can look into.
+# The same object each time, so that calls are recognised; torch.compile can look into a table.
 _WITH_HEADS: dict[tuple[AnyDescriptor, int], AnyDescriptor] = {}
 
 
@@ -66,7 +66,9 @@ def _with_heads(descriptor: AnyDescriptor, heads: int) -> AnyDescriptor:
 
 
 def has_head_axis(operation: Operation, weight: Any, descriptor: AnyDescriptor | None) -> bool:
-    """Whether a recurrent weight is in blocks though there is one head: [1,G·H,H], [2,1,G·H,H]."""
+    """Whether a recurrent weight has a head axis although there is one head: [1,G·H,H],
+    [2,1,G·H,H].
+    """
     if getattr(weight, "is_nested", False):
         return False  # which has no shape, and is refused where tensors are checked
     shape: PartialShape = getattr(weight, "shape", ())
@@ -95,8 +97,8 @@ def without_head_axis(
 def _by_direction(operation: Operation, resets: Any, source: Any, descriptor: AnyDescriptor) -> Any:
     """Resets [T,N] as numbers [T,N,D].
 
-    In the reverse direction a sequence that begins with step t ends there: what is read next, step
-    t-1, begins anew.
+    In the reverse direction a sequence that begins with step t ends there: the step read next, t-1,
+    starts a new one.
     """
     if not any(is_kind(resets) for is_kind in (is_torch_tensor, is_jax_array, is_plain_array)):
         raise DTypeError(
@@ -122,6 +124,6 @@ def _check_resets(label: str, shape: PartialShape, source: PartialShape) -> None
 def resets_info(
     label: str, resets: TensorInfo, source: TensorInfo, descriptor: AnyDescriptor
 ) -> TensorInfo:
-    """What resets of a graph will be behind the door."""
+    """The shape and type that a graph's resets get in a call."""
     _check_resets(label, resets.shape, source.shape)
     return TensorInfo((*resets.shape, 2 if descriptor.bidirectional else 1), source.dtype)

@@ -1,8 +1,8 @@
 """The operations on arrays: arrays in, a named tuple out; torch tensors give torch tensors.
 
 T time, N batch, I input features, H hidden units, D directions (2 when bidirectional), G gates.
-Shapes are those of docs/layouts.md, equations those of docs/equations.md. A member of a result
-that was not produced, or whose input was not passed, is None. No input is ever written to.
+docs/layouts.md lists the shapes, docs/equations.md the equations. A member of a result that was not
+produced, or whose input was not passed, is None. Inputs are never written to.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def run(
     backend: str | None,
     heads: int = 1,
 ) -> ops.AnyResult:
-    """A call by its prepared run, which is made at the first of its kind.
+    """Run a call by its prepared plan, which the first call of its kind makes.
 
-    The last of the tensors are the resets, [T,N].
+    The last of the tensors is the resets, [T,N].
     """
     weight = tensors[1]
     if (
@@ -97,13 +97,13 @@ def single_gate_rnn(
         input_weight: W [D·H,I].
         bias: b [D·H].
         init_state: h[-1] [N,D·H].
-        mask: m, anything that broadcasts to [T,N,D·H]; it multiplies h[t-1] in front of R, as
-            recurrent dropout does, and is not for padding.
-        resets: [T,N], true where step t begins a new sequence, from states of 0. MPSGraph has
+        mask: m, anything that broadcasts to [T,N,D·H]. It multiplies h[t-1] before R, like
+            recurrent dropout; it is not for padding.
+        resets: [T,N], true where step t starts a new sequence, with states of 0. MPSGraph has
             neither resets nor heads.
-        heads: with several, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
+        heads: if more than 1, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
         descriptor: the options; None means the defaults.
-        backend: None for the fastest, or a backend's name.
+        backend: a backend's name; None means the fastest.
 
     Returns:
         state h [T,N,D·H]; training_state z [T,N,D·H] with descriptor.training.
@@ -138,14 +138,14 @@ def single_gate_rnn_gradients(
 
     Args:
         source, recurrent_weight, input_weight, bias, init_state, mask, resets, heads, descriptor:
-            as forward.
+            as in the forward operation.
         source_gradient: the gradient of h [T,N,D·H].
         z_state: training_state of the forward operation [T,N,D·H].
         state_gradient: the gradient of the last state [N,D·H] or [1,N,D·H].
-        backend: None for the fastest, or a backend's name.
+        backend: a backend's name; None means the fastest.
 
     Returns:
-        A gradient of exactly the shape of each input: source, recurrent_weight, input_weight,
+        One gradient per input, with exactly its shape: source, recurrent_weight, input_weight,
         bias, init_state.
 
     Example:
@@ -187,14 +187,14 @@ def lstm(
         bias: b [D·4H].
         init_state: h[-1] [N,D·H].
         init_cell: c[-1] [N,D·H].
-        mask: m, anything that broadcasts to [T,N,D·H]; it multiplies h[t-1] in front of R, as
-            recurrent dropout does, and is not for padding.
+        mask: m, anything that broadcasts to [T,N,D·H]. It multiplies h[t-1] before R, like
+            recurrent dropout; it is not for padding.
         peephole: p [4H], bidirectional [2,4H] or [8H]; with peephole_on_new_cell o sees c[t].
-        resets: [T,N], true where step t begins a new sequence, from states of 0. MPSGraph has
+        resets: [T,N], true where step t starts a new sequence, with states of 0. MPSGraph has
             neither resets nor heads.
-        heads: with several, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
+        heads: if more than 1, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
         descriptor: the options; None means the defaults.
-        backend: None for the fastest, or a backend's name.
+        backend: a backend's name; None means the fastest.
 
     Returns:
         state h [T,N,D·H]; cell c [T,N,D·H] with produce_cell or training; training_state, the
@@ -238,16 +238,16 @@ def lstm_gradients(
 
     Args:
         source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole,
-            resets, heads, descriptor: as forward.
+            resets, heads, descriptor: as in the forward operation.
         source_gradient: the gradient of h [T,N,D·H].
         z_state: training_state of the forward operation [T,N,D·4H].
         cell_output_fwd: cell of the forward operation [T,N,D·H].
         state_gradient: the gradient of the last state [N,D·H] or [1,N,D·H].
-        cell_gradient: that of the last cell, likewise, or of every cell [T,N,D·H].
-        backend: None for the fastest, or a backend's name.
+        cell_gradient: that of the last cell, in the same shapes, or of every cell [T,N,D·H].
+        backend: a backend's name; None means the fastest.
 
     Returns:
-        A gradient of exactly the shape of each input: source, recurrent_weight, input_weight,
+        One gradient per input, with exactly its shape: source, recurrent_weight, input_weight,
         bias, peephole, init_state, init_cell.
 
     Example:
@@ -289,14 +289,14 @@ def gru(
         input_weight: W [D·3H,I].
         bias: b [D·3H].
         init_state: h[-1] [N,D·H].
-        mask: m, anything that broadcasts to [T,N,D·H]; it multiplies h[t-1] in front of R, as
-            recurrent dropout does, and is not for padding.
+        mask: m, anything that broadcasts to [T,N,D·H]. It multiplies h[t-1] before R, like
+            recurrent dropout; it is not for padding.
         secondary_bias: b2 [D·H], only with reset_after.
-        resets: [T,N], true where step t begins a new sequence, from states of 0. MPSGraph has
+        resets: [T,N], true where step t starts a new sequence, with states of 0. MPSGraph has
             neither resets nor heads.
-        heads: with several, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
+        heads: if more than 1, R is [heads,G·d,d], bidirectional [2,heads,G·d,d]; H = heads·d.
         descriptor: the options; None means the defaults.
-        backend: None for the fastest, or a backend's name.
+        backend: a backend's name; None means the fastest.
 
     Returns:
         state h [T,N,D·H]; training_state, the activated gates [T,N,D·3H], with training.
@@ -336,15 +336,15 @@ def gru_gradients(
 
     Args:
         source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias,
-            resets, heads, descriptor: as forward.
+            resets, heads, descriptor: as in the forward operation.
         source_gradient: the gradient of h [T,N,D·H].
         z_state: training_state of the forward operation [T,N,D·3H].
         output_fwd: state of the forward operation [T,N,D·H].
         state_gradient: the gradient of the last state [N,D·H] or [1,N,D·H].
-        backend: None for the fastest, or a backend's name.
+        backend: a backend's name; None means the fastest.
 
     Returns:
-        A gradient of exactly the shape of each input: source, recurrent_weight, input_weight,
+        One gradient per input, with exactly its shape: source, recurrent_weight, input_weight,
         bias, init_state, secondary_bias.
 
     Example:
@@ -364,7 +364,7 @@ def gru_gradients(
 def function_of(
     operation: Operation, call: Callable[..., Any] = run, further: tuple[str, ...] = ()
 ) -> Callable[..., Any]:
-    """The function of an operation that is not written out above: a further cell's.
+    """The function for an operation that is not written out above: another cell's.
 
     ``call`` takes the operation, its tensors, the descriptor, the backend, and the rest by name.
     """

@@ -1,8 +1,8 @@
 """The one place that knows shapes: letters, the shape table, checks, gate orders, directions.
 
 T time, N batch, I input features, H hidden units, G gates of the cell, D directions. ``bind``
-checks a call against the table once, so that nothing behind it has to. The graph uses the same
-rules at build time, where a dimension may still be unknown (None).
+checks a call against the table once, so that later code need not. The graph uses the same rules at
+build time, when a dimension may still be unknown (None).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _COMMON = {
 
 @lru_cache(maxsize=256)
 def tensor_forms(cell: Cell) -> dict[str, tuple[str, ...]]:
-    """The table for one cell, with its states and parameters: all forms that mean a tensor.
+    """The table for one cell, with its states and parameters: every accepted form of a tensor.
 
-    The first is the table's own; of several, the one that fits by rank counts.
+    The first is the table's own; if there are several, the one whose rank fits counts.
     """
     forms: dict[str, tuple[str, ...]] = {name: (form,) for name, form in _COMMON.items()}
     for state in cell.states:
@@ -60,7 +60,7 @@ _CELLS: dict[str, Cell] = {each.cell.name: each.cell for each in OPERATIONS.valu
 
 @lru_cache(maxsize=256)
 def batch_axes(operation: Operation) -> dict[str, int]:
-    """Where the batch lies in the inputs of a forward operation that have one."""
+    """Where the batch axis is, for the inputs of a forward operation that have one."""
     forms = {name: tensor_forms(operation.cell)[name][0].split() for name in operation.inputs}
     return {name: form.index("N") for name, form in forms.items() if "N" in form}
 
@@ -79,7 +79,7 @@ def cell_of(descriptor: AnyDescriptor) -> Cell:
 
 
 def gate_order(descriptor: AnyDescriptor) -> tuple[str, ...]:
-    """The gates' names in the order in which they lie along the G axis."""
+    """The gates' names in their order along the G axis."""
     return cell_of(descriptor).gate_order(descriptor)
 
 
@@ -96,7 +96,7 @@ class Dim(NamedTuple):
 
 
 def _dims(form: str, gates: int, directions: int) -> tuple[Dim, ...]:
-    """The axes of one table entry for a cell of so many gates."""
+    """The axes of one table entry, for a cell with this many gates."""
     dims = []
     for token in form.split():
         if token == "D" and directions == 1:
@@ -110,7 +110,7 @@ def _dims(form: str, gates: int, directions: int) -> tuple[Dim, ...]:
 def accepted_forms(
     cell: Cell, name: str, has_weight: bool, directions: int, heads: int = 1
 ) -> list[tuple[Dim, ...]]:
-    """The axes of a tensor, in every form that is accepted; the table's own form first."""
+    """The axes of a tensor in every accepted form, the table's own form first."""
     if name == "recurrent_weight" and heads > 1:  # one block per head of d units
         both = (Dim(2, ""),) if directions == 2 else ()
         return [(*both, Dim(heads, ""), Dim(len(cell.gates), "d"), Dim(1, "d"))]
@@ -128,12 +128,12 @@ def direction_part(cell: Cell, name: str, hidden: int) -> tuple[int | None, Shap
 
 
 def brackets(items: Iterable[object]) -> str:
-    """A shape as messages show it: [2,4H,H], with ? for what is not known."""
+    """A shape as messages show it: [2,4H,H], with ? for unknown sizes."""
     return "[" + ",".join("?" if item is None else str(item) for item in items) + "]"
 
 
 class TensorInfo(NamedTuple):
-    """What a check needs to know of a tensor: its shape (None: unknown) and its type's name."""
+    """What a check needs to know about a tensor: its shape (None: unknown) and its type's name."""
 
     shape: PartialShape
     dtype: str
@@ -141,7 +141,7 @@ class TensorInfo(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A checked call without its data: letters, float type, descriptor, which inputs are there."""
+    """A checked call without its data: letters, float type, descriptor, and which inputs it has."""
 
     operation: Operation
     descriptor: AnyDescriptor
@@ -166,7 +166,7 @@ class Layout:
 
     @property
     def peephole_on_new_cell(self) -> bool:
-        """Whether the output gate of this call has a peephole that looks at c[t]."""
+        """Whether the output gate of this call has a peephole that sees c[t]."""
         return "peephole" in self.present and getattr(
             self.descriptor, "peephole_on_new_cell", False
         )
@@ -178,7 +178,7 @@ class Layout:
         return known["T"], known["N"], known["I"], known["H"]
 
     def forms(self, name: str) -> list[tuple[Dim, ...]]:
-        """The axes of a tensor of this call, in every form that is accepted."""
+        """The axes of a tensor of this call, in every accepted form."""
         has_weight = "input_weight" in self.present
         heads = self.descriptor.heads
         return accepted_forms(self.cell_kind, name, has_weight, self.directions, heads)
@@ -223,7 +223,9 @@ class Layout:
         return None if tokens[0] == "D" else places[0]
 
     def is_backwards(self, name: str, index: int) -> bool:
-        """Whether the steps of a tensor lie against the order in which a direction reads them."""
+        """Whether a tensor's steps are in the opposite order to that in which a direction reads
+        them.
+        """
         if self.directions == 2:
             return index == 1
         return self.descriptor.reverse and name in _INPUT_ORDER
@@ -237,7 +239,7 @@ class Layout:
 
 
 class _Checker:
-    """Checks one call, tensor by tensor, learning the letters on the way."""
+    """Checks one call, tensor by tensor, and learns the letters along the way."""
 
     def __init__(
         self, operation: Operation, descriptor: AnyDescriptor, label: str, device: str
@@ -323,7 +325,7 @@ class _Checker:
         return False
 
     def _learn_units(self, units: int | None) -> None:
-        """From the last axis of R: the units of a head."""
+        """From the last axis of R: the units per head."""
         self.letters["d"] = units
         self.letters["H"] = None if units is None else units * self.descriptor.heads
 
@@ -375,7 +377,7 @@ def check(
 
 
 def check_type(label: str, name: str, dtype: str) -> None:
-    """Refuse a tensor that is not of one of the four float types."""
+    """Reject a tensor that does not have one of the four float types."""
     if dtype not in FLOAT_NAMES:
         one_of = "one of " + ", ".join(FLOAT_NAMES)
         raise DTypeError(refusal(label, name, one_of, dtype))
@@ -384,14 +386,14 @@ def check_type(label: str, name: str, dtype: str) -> None:
 def check_descriptor(
     operation: Operation, descriptor: AnyDescriptor | None, label: str | None = None
 ) -> AnyDescriptor:
-    """The descriptor, or the default one of the operation; another cell's is refused."""
+    """The descriptor, or the operation's default; rejects another cell's."""
     kind = cast(type[AnyDescriptor], operation.cell.descriptor)
     if descriptor is None:
         return cast(AnyDescriptor, operation.cell.usual)
     if type(descriptor) is not kind:
         got = type(descriptor).__name__
         if isinstance(descriptor, type):
-            got = f"the class {descriptor.__name__}, not one of its objects"
+            got = f"the class {descriptor.__name__}, not an instance of it"
         raise DTypeError(refusal(label or operation.name, "descriptor", kind.__name__, got))
     return descriptor
 
@@ -416,7 +418,7 @@ def bind(
 
 
 def by_name(operation: Operation, tensors: tuple[Any, ...]) -> dict[str, Any]:
-    """A call's tensors without those left out; None for a required one stays, to be refused."""
+    """A call's tensors without those left out; a required one stays None, to be rejected."""
     given = {}
     for name, tensor in zip(operation.inputs, tensors, strict=True):
         check_saved(operation, name, tensor)
@@ -445,7 +447,7 @@ def _torch_info(operation: str, name: str, tensor: Any, source: Any) -> TensorIn
 
 
 def is_torch_tensor(value: object) -> bool:
-    """Whether it is a torch tensor: torch is looked for among what is imported, never imported."""
+    """Whether it is a torch tensor: looks for torch among imported modules, never imports it."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -457,18 +459,18 @@ def is_jax_array(value: object) -> bool:
 
 
 def is_plain_array(value: object) -> bool:
-    """Whether NumPy's arithmetic on it is what it says: not a masked array, not a matrix."""
+    """Whether NumPy's arithmetic on it behaves as usual: not a masked array, not a matrix."""
     return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix)
 
 
 @lru_cache(maxsize=64)  # NumPy makes the name anew each time, which costs a microsecond
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The type's name; a type in foreign byte order keeps its mark, so that it is refused."""
+    """The type's name; a type in foreign byte order keeps its mark, so that it is rejected."""
     return dtype.name if dtype.isnative else dtype.str
 
 
 def describe(value: object) -> str:
-    """What a value that is no array is, for a message."""
+    """What a value is that is not an array, for a message."""
     if value is None:
         return "None"
     kind = type(value)

@@ -1,9 +1,9 @@
-"""The table of the operations: which tensors each takes and gives, in the published order.
+"""The table of operations: which tensors each takes and returns, in the published order.
 
 The functional interface, the graph, the PyObjC facade and the command line all read this table.
 
-No member of a result is typed as optional: a type checker cannot see from the descriptor and the
-arguments which are there. One that was not produced, or whose input was not passed, is None.
+No member of a result is typed as optional: a type checker cannot tell from the descriptor and the
+arguments which members exist. One that was not produced, or whose input was not passed, is None.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _operations(cell: Cell) -> tuple[Operation, Operation]:
 
 
 def _results(cell: Cell) -> tuple[type[Any], type[Any]]:
-    """The types of the results: those above, or made from the cell."""
+    """The result types: those above, or types made from the cell."""
     if cell.key in _PUBLISHED:
         return _PUBLISHED[cell.key]
     title = cell.name.title().replace("_", "")
@@ -158,7 +158,7 @@ def _results(cell: Cell) -> tuple[type[Any], type[Any]]:
 
 @lru_cache(maxsize=1024)
 def _made(name: str, fields: tuple[str, ...]) -> Any:
-    """The same type each time, so that pickle and jax.export can tell of it by these two."""
+    """The same type each time, so that pickle and jax.export can identify it by these two."""
     made = cast(Any, namedtuple(name, fields))
     made.__getitem__ = _by_place
     made.__reduce__ = lambda result: (_remade, (name, fields, tuple(result)))
@@ -186,7 +186,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def check_saved(operation: Operation, name: str, tensor: object, label: str | None = None) -> None:
-    """Refuse None in the place of what the forward operation saves, and say how it is made."""
+    """Reject None in place of what the forward operation saves, and say how to get it."""
     if tensor is None and operation.is_gradient and name in operation.cell.fed_back:
         expected = f"the {operation.cell.fed_back[name]} of the forward operation"
         advice = "; run the forward operation with training=True in its descriptor"

@@ -160,7 +160,7 @@ REFUSED = {
     "cell: a\ngates: z z\nstates: h\nh' = x.z": "different names",
     "cell: a\ngates: z\nstates: mask\nmask' = x.z": "already means another tensor",
     "cell: a\ngates: z\nstates: h h\nh' = x.z": "different names",
-    "cell: a\ngates: z\nstates: h\nparameters: h\nh' = x.z": "other names than the states",
+    "cell: a\ngates: z\nstates: h\nparameters: h\nh' = x.z": "names differ from the states",
     "cell: a\ngates: z\nstates: 1\nh' = x.z": "letters, digits",
     "cell: a\ngates: z\nstates: h\ninitial: m = 1\nh' = x.z": "names of h",
     "cell: a\ngates: z\nstates: h\ninitial: h = one\nh' = x.z": "state = number",
@@ -180,7 +180,7 @@ REFUSED = {
     HEAD + "h' = x.z end": "line 4: expected the end of the line, got 'end'",
     HEAD + "h' = x.z +": "line 4: expected a name, got 'the end of the line'",
     HEAD + "h' = (x.z, h)": "one value",
-    HEAD + "h' = tanh(x.z, h)": "1 arguments of tanh, got '2'",
+    HEAD + "h' = tanh(x.z, h)": "1 argument for tanh, got '2'",
     HEAD + "h' = tanh()": "expected a name",
     HEAD + "h' = eval(x.z)": "got 'eval(…)'",
     HEAD + "h' = __import__(x.z)": "got '__import__(…)'",
@@ -190,7 +190,7 @@ REFUSED = {
     HEAD + "h' = x.z if h else h": "the end of the line, got 'if'",
     HEAD + 'h\' = "x.z"': "names, numbers and signs, got",
     HEAD + "h' = x.z; h": "names, numbers and signs, got ';'",
-    HEAD + "h' = 2 + 3": "beside +, got 'two numbers'",
+    HEAD + "h' = 2 + 3": "next to +, got 'two numbers'",
     HEAD + "h' = 2": "got 'a number'",
     HEAD + "h' = x.z > h": "state h: expected a value of the step, got a comparison",
     HEAD + "h' = x.z > h > h": "end of the line",
@@ -198,10 +198,10 @@ REFUSED = {
     HEAD + "h' = where(h, h, x.z)": "a comparison of values first",
     HEAD + "h' = tanh(h)": "gate z",
     HEAD + "h' = R.z @ (R.z @ (R.z @ h)) + x.z": "at most 2 deep",
-    HEAD + "h' = " + "(" * 60 + "x.z" + ")" * 60: "at most 50 operations",
-    HEAD + "h' = " + "tanh(" * 9000 + "x.z": "at most 50 operations",
-    HEAD + "h' = " + "-" * 60000 + "x.z": "at most 50 operations",
-    HEAD + "h' = " + "R.z @ " * 9000 + "h": "at most 50 operations",
+    HEAD + "h' = " + "(" * 60 + "x.z" + ")" * 60: "at most 50 nested operations",
+    HEAD + "h' = " + "tanh(" * 9000 + "x.z": "at most 50 nested operations",
+    HEAD + "h' = " + "-" * 60000 + "x.z": "at most 50 nested operations",
+    HEAD + "h' = " + "R.z @ " * 9000 + "h": "at most 50 nested operations",
     HEAD + "v0 = x.z\n" + "".join(f"v{k + 1} = tanh(v{k})\n" for k in range(2500)): "got none",
     HEAD + "a = x.z\n" * 9000: f"at most {LONGEST} characters",
     HEAD + "h' = x.z\n\x1b[2J": r"line 5: .*got '\\x1b'",
@@ -279,7 +279,7 @@ def test_names_of_any_script():
 
     cell = cells.cell(gates="z", states="größe")(größer)
     assert read_cell(write_cell(cell)).definition.key == cell.definition.key
-    with pytest.raises(EquationError, match="states: expected names of letters, digits and _"):
+    with pytest.raises(EquationError, match="states: expected names made of letters, digits and _"):
         cells.cell(gates="z", states="a-b")(lambda x, R, h: x.z)
     for name in ("self", "out", "name", "descriptor", "inf"):
         with pytest.raises(EquationError, match="already means another tensor"):

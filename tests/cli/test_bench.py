@@ -392,7 +392,9 @@ def test_without_a_peer_it_says_how_to_get_one(
     quick = ["--block", "0.001", "--rounds", "1", "--no-growth", "--mode", "inference"]
     assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
     printed = capsys.readouterr().out
-    assert "no peer is installed, so there are no ratios; to get one: pip install torch" in printed
+    assert (
+        "no peer is installed, so there are no ratios; to install one: pip install torch" in printed
+    )
 
 
 @pytest.mark.parametrize("width", [30, 50, 60, 80, 100, 160])
@@ -429,7 +431,7 @@ def test_only_prints_the_rows_asked_for(capsys: pytest.CaptureFixture[str]) -> N
     assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
     printed = capsys.readouterr().out
     assert len(re.findall(r"\d+×\d+×\d+", printed)) == 1 and "growth" not in printed
-    assert "sgemm is NumPy's product" in printed and "can exceed 100%" in printed
+    assert "sgemm is NumPy's 2048×2048 product" in printed and "can exceed 100%" in printed
 
 
 def test_a_part_of_a_title_has_whole_numbers() -> None:

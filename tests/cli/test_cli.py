@@ -234,7 +234,7 @@ def test_check_through_jax(
     assert cli.main(["check", "--through", "jax", "--seed", "4"]) == 1
     assert "3 passed, 2 failed" in capsys.readouterr().out  # 16-bit types have wider bounds
     assert cli.main(["check", "--through", "jax", "--backend", "native"]) == 2
-    assert "expected jax, and no backend, got --backend native" in capsys.readouterr().err
+    assert "expected jax without --backend, got --backend native" in capsys.readouterr().err
 
 
 def test_check_names_the_instruction_set(capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,7 @@ class TestGraph:
         ElementTree.parse("run.svg")
         assert cli.main(["graph", "run", "--swift=run.swift"]) == 2
         told = capsys.readouterr().err
-        assert "got float64; the run's model alone: zstate export run --to swift" in told
+        assert "got float64; to export only the run's model: zstate export run --to swift" in told
 
     def test_onnx(self, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("onnx")

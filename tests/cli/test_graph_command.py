@@ -237,7 +237,7 @@ def test_what_is_missing_is_named(
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"batch": 2**45}, "memory"), ({"hidden": 9}, "settings that are not those of checkpoint")],
+    [({"batch": 2**45}, "memory"), ({"hidden": 9}, "settings that do not match checkpoint")],
 )
 def test_a_run_of_a_stranger(
     change: dict[str, int], message: str, run: Path, capsys: pytest.CaptureFixture[str]

@@ -121,10 +121,10 @@ def test_checkpoints(run: Path, pytestconfig: pytest.Config) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"projection": None}, "settings that are not those of checkpoint.safetensors: projection"),
+        ({"projection": None}, "settings that do not match checkpoint.safetensors: projection"),
         ({"embedding": np.zeros((99, 2), np.float32)}, "checkpoint.safetensors: embedding"),
         ({"layer0.input_weight": None}, "checkpoint.safetensors without layer0.input_weight"),
-        ({"layer1.bias": np.zeros(12, np.float32)}, "not those of checkpoint.safetensors: layer1"),
+        ({"layer1.bias": np.zeros(12, np.float32)}, "do not match checkpoint.safetensors: layer1"),
         ({"projection_bias": np.zeros(3, np.float32)}, "projection_bias: expected float32["),
     ],
 )

@@ -92,7 +92,7 @@ class TestResuming:
         assert "continues at step 4" in capsys.readouterr().out
         assert steps("runs/lstm") == 7
         assert cli.main(["train", "--resume", "--steps=6"]) == 2
-        assert "--steps: expected at least the 7 that are done" in capsys.readouterr().err
+        assert "--steps: expected at least 7, the steps already done" in capsys.readouterr().err
 
     def test_from_any_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

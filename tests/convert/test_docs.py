@@ -69,7 +69,7 @@ def test_names(name: str) -> None:
                 assert all(f"`{each}" in told[1] for each in names), (cell, role)
     facts = {fact for cell in CELLS for fact in known_facts(row, cell)}
     assert {word.strip("`") for word in told[3].split(", ")} == facts
-    reverse = f"`{row.reverse}`" if row.reverse else "refused"
+    reverse = f"`{row.reverse}`" if row.reverse else "not supported"
     assert told[2].endswith(reverse)
 
 

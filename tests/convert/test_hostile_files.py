@@ -80,7 +80,7 @@ def _group_link(file: Any, path: str, shape: tuple[int, ...]) -> None:
 _REACHING: dict[str, tuple[Callable[[Any, str, tuple[int, ...]], None], str]] = {
     "external storage": (_external_storage, "another file (external storage)"),
     "external link": (_external_link, "an external link, which zstate does not follow"),
-    "virtual": (_virtual, "made of other datasets (virtual)"),
+    "virtual": (_virtual, "a virtual dataset, made of others"),
     "soft link": (_soft_link, ""),  # refused as such, or for where it leads
     "group": (_group_link, "an external link, which zstate does not follow"),
 }

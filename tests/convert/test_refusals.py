@@ -170,13 +170,13 @@ _KERNELS = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
         ({**_KERNELS, "bias_ih_l0": np.ones(8)}, {}, "bias_hh: expected an array"),
         ({**_KERNELS, "bias_hh_l0": np.ones(8)}, {}, "bias_ih: expected an array"),
         ({**_KERNELS, "weight_hh_l0_reverse": np.ones((8, 2))}, {}, "same arrays in both"),
-        ({"weight_ih_l0": np.ones((8, 3))}, {}, "cell: expected what the layer is"),
+        ({"weight_ih_l0": np.ones((8, 3))}, {}, "cell: expected the cell of the layer"),
         ({"weight_ih_l0": np.ones((7, 3)), "weight_hh_l0": np.ones((8, 2))}, {}, "4 blocks of H"),
         ({}, {}, "weights: expected arrays of PyTorch"),
         ({"weight_ih_l0": np.ones((8, 3), int), "weight_hh_l0": np.ones((8, 2))}, {}, "int64"),
         ({"weight_ih_l0": "x", "weight_hh_l0": np.ones((8, 2))}, {}, "weight_ih_l0: expected"),
         (3, {}, "weights: expected a mapping of names to arrays.*got int"),
-        ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: expected what"),
+        ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: expected the cell of"),
         (
             {**_KERNELS, "weight_ih_l0_reverse": np.ones((8, 4)), "weight_hh_l0_reverse": _KERNEL},
             {},
@@ -294,13 +294,13 @@ def test_a_path_says_what_reads_files(path: Any) -> None:
 
 def test_modules_that_are_not_recurrent_are_refused() -> None:
     model = torch.nn.Sequential(torch.nn.LSTM(2, 3), torch.nn.Linear(3, 1))
-    with pytest.raises(zs.OptionError, match=r"recurrent modules .* only, got 1 \(Linear\)"):
+    with pytest.raises(zs.OptionError, match=r"only recurrent modules .*, got 1 \(Linear\)"):
         zc.load(model, source="torch")
 
     class LSTM(torch.nn.LSTM):
         """May compute anything."""
 
-    with pytest.raises(zs.OptionError, match=r"only, got the model \(LSTM\)"):
+    with pytest.raises(zs.OptionError, match=r"zstate.torch, got the model \(LSTM\)"):
         zc.load(LSTM(2, 3), source="torch")
     with pytest.raises(zs.OptionError, match="projection"):
         zc.load(torch.nn.LSTM(2, 3, proj_size=1), source="torch")

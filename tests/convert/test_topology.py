@@ -616,7 +616,7 @@ def test_checkpoints_and_modules(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     torch.save(module, "module.pt")
     assert _convert("module.pt", "out.npz", *to) == 2
-    assert "loads no pickled modules, since these can run any code" in capsys.readouterr().err
+    assert "does not load pickled modules, because they can run any code" in capsys.readouterr().err
     torch.save([1, 2], "list.pt")
     assert _convert("list.pt", "out.npz", *to) == 2
     assert "expected a state dict, got list" in capsys.readouterr().err

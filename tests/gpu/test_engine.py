@@ -174,7 +174,7 @@ def test_what_the_driver_refuses_goes_another_way(monkeypatch: pytest.MonkeyPatc
 
 def test_where_the_driver_refuses_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch.Kernel, "fits", lambda kernel: False)
-    with pytest.raises(BackendError, match="refused by the driver"):
+    with pytest.raises(BackendError, match="rejected by the driver"):
         check(harness.a_case("gru", (3, 4, 5, 88)), "bfloat16")
 
 

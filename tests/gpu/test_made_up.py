@@ -99,7 +99,7 @@ def by_engine(operation: Operation, given: Tensors, descriptor: Any, mode: int |
     try:
         return checked.by_name(call, cuda.prepare(call.layout)(call.values))
     except BackendError as error:
-        if "refused by the driver" not in str(error):
+        if "rejected by the driver" not in str(error):
             raise
         launch.ACCEPTS = None
         return checked.by_name(call, cuda.prepare(call.layout)(call.values))

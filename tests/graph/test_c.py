@@ -376,7 +376,10 @@ def _plain(g: zs.Graph, x: Tensor, **options: Any) -> Tensor:
             lambda g, x: _plain(g, x, resets=g.constant(np.zeros((2, 1), "?"))),
             "resets: expected n",
         ),
-        (lambda g, x: g.soft_max(x, axis=0), "axis: expected the last one, of float32, got axis 0"),
+        (
+            lambda g, x: g.soft_max(x, axis=0),
+            "axis: expected the last axis, in float32, got axis 0",
+        ),
         (lambda g, x: g.cast(x, "float64"), "float64"),
     ],
 )

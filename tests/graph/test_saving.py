@@ -48,10 +48,10 @@ LARGE = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}
     [
         ({}, "expected a file that zstate saved, got another safetensors file"),
         ({"format": "zstate", "version": "7"}, "expected format version 1, got version '7'"),
-        ({"format": "zstate", "version": "1"}, "does not hold together"),
+        ({"format": "zstate", "version": "1"}, "an inconsistent one"),
         (
             {"format": "zstate", "version": "1", "structure": '{"kind":"graph","nodes":[]}'},
-            r"does not hold together: array a is .*, its node says None",
+            r"an inconsistent one: array a is .*, its node says None",
         ),
     ],
 )

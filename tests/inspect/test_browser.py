@@ -136,7 +136,7 @@ def test_hovering_shows_what_the_model_expected(tab: Any, runs: Path) -> None:
     parts = [float(p) for p in re.findall(r"([\d.]+)%", text)]
     assert len(parts) == 5
     assert parts == sorted(parts, reverse=True)
-    assert "came c" in text  # "the cat": after the space comes a c
+    assert "actual next c" in text  # "the cat": after the space comes a c
     numbers, _ = _lstm(runs)
     assert _value(tab, "f") == pytest.approx(numbers["f"][3, _unit(tab)], abs=2e-4)
     tab.mouse.move(2, 2)

@@ -37,7 +37,7 @@ with warnings.catch_warnings(record=True) as found:
 assert [each.category for each in found] == [zs.SlowBackendWarning], found
 reason = zj.unavailable()
 assert "library of XLA handlers was built from other sources" in reason, reason
-assert "build the package again" in reason and reason in str(found[0].message)
+assert "rebuild the package" in reason and reason in str(found[0].message)
 assert zs.show_config(mode="dicts")["jax"]["XLA handlers"] == f"unavailable: {reason}"
 assert zs.show_config(mode="dicts")["backends"]["native"]["available"]
 x, R = np.full((2, 1, 12), 0.3, "f4"), np.full((12, 3), 0.2, "f4")

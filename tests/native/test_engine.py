@@ -273,5 +273,5 @@ def test_without_the_module_the_reference_serves(monkeypatch: pytest.MonkeyPatch
 
 def test_a_module_of_another_interface_is_not_used() -> None:
     assert native._stale(native._native) is None
-    expected = f"interface None, not {native._native.interface}: build the package again"
+    expected = f"interface None, not {native._native.interface}: rebuild the package"
     assert expected in str(native._stale(object()))

@@ -147,7 +147,7 @@ def test_layer_norms_are_computed_by_the_engine(cell: MadeCell) -> None:
     assert native.refuses(library_layout(cell, 3, 2, 6)) is None
     assert native.refuses(library_layout(cell, 3, 2, 6, heads=6)) is None
     said = native.refuses(library_layout(cell, 3, 2, 6, heads=2))
-    assert said == "it computes heads one by one, and the equations have a mean over all of them"
+    assert said == "it computes heads one by one, but the equations take a mean over all of them"
 
 
 def test_a_mean_in_what_r_multiplies() -> None:
@@ -164,7 +164,7 @@ def test_a_mean_in_what_r_multiplies() -> None:
         np.testing.assert_allclose(value, wanted, rtol=1e-12)
     want = x[0] + (_normed(h) @ R.T)
     np.testing.assert_allclose(found.h[0], np.tanh(want), rtol=1e-12)
-    with pytest.raises(BackendError, match="a mean in what R multiplies"):
+    with pytest.raises(BackendError, match="a mean in a value that R multiplies"):
         normed.gradients(x, R, found, {"h": x}, init_h=h, backend="native")
     gradients = normed.gradients(x, R, found, {"h": x}, init_h=h)
     step = 1e-6 * np.eye(1, 15, 7).reshape(3, 5)

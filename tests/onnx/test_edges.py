@@ -108,7 +108,7 @@ def test_a_kernel_without_elements() -> None:
 
 def test_pads_for_another_rank() -> None:
     message = refusal_of(*node("Pad", floats([1, 2]), np.array([1] * 6), fed=1))
-    assert "two for every one of the axes [0, 1]" in message
+    assert "two for each of the axes [0, 1]" in message
 
 
 def test_celu_in_bfloat16_is_rounded_once() -> None:

@@ -134,7 +134,7 @@ def test_a_cell_from_equations(tmp_path: Path) -> None:
 
 def test_what_cannot_be_prepared(tmp_path: Path) -> None:
     with pytest.raises(
-        zs.OptionError, match=r"\[prepare\] node .*: expected a use of its last step"
+        zs.OptionError, match=r"\[prepare\] node .*: expected a use of only its last step"
     ):
         saved_cell(tmp_path, "c").prepare()
     model, _ = layer_model(np.random.default_rng(4), "forward", (3, 1, 4, 5))

@@ -264,7 +264,7 @@ def test_a_bad_buffer_is_refused(buffer: object, message: str) -> None:
 
 def test_other_refusals() -> None:
     graph, array = _graph_and_array()
-    with pytest.raises(zs.ShapeError, match="strideBytes: expected None, or 2 distances in bytes"):
+    with pytest.raises(zs.ShapeError, match="strideBytes: expected None, or 2 strides in bytes"):
         array.readBytes_strideBytes_(bytearray(16), [4])
     with pytest.raises(zs.DTypeError, match="dataType: expected an MPSDataType constant, got 7"):
         graph.placeholderWithShape_dataType_name_([1], 7, None)

@@ -598,13 +598,13 @@ Y = torch.randn(1, N, H)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a function": (
         lambda: zt.Recurrent(gru_step, I, H),
-        "[Recurrent] cell: expected a cell that @zstate.cells.cell made, got function",
+        "[Recurrent] cell: expected a cell made by @zstate.cells.cell, got function",
     ),
-    "a name": (lambda: zt.Recurrent("lstm", I, H), "[Recurrent] cell: expected a cell that"),
-    "a module": (lambda: zt.Recurrent(zt.LSTM, I, H), "[Recurrent] cell: expected a cell that"),
+    "a name": (lambda: zt.Recurrent("lstm", I, H), "[Recurrent] cell: expected a cell made"),
+    "a module": (lambda: zt.Recurrent(zt.LSTM, I, H), "[Recurrent] cell: expected a cell made"),
     "a parameter of a weight's name": (
         lambda: zt.Recurrent(named_as_a_weight(), I, H),
-        "[Recurrent] cell: expected a cell whose parameters have other names than the layer's own",
+        "[Recurrent] cell: expected a cell whose parameter names differ from the layer's own",
     ),
     "no units": (lambda: zt.Recurrent(gru, I, 0), "hidden_size: expected at least 1, got 0"),
     "half a unit": (lambda: zt.Recurrent(gru, I, 1.5), "hidden_size: expected an integer"),

@@ -693,7 +693,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "two bounds for one value": (
         lambda: zt.Recurrent(twice, I, H, clip={"h": 1.0, "g": 2.0}),
-        "[twice] clip: expected one bound for the states that have the value of g, got two",
+        "[twice] clip: expected one bound for the states that share the value of g, got two",
     ),
 }
 

@@ -1,11 +1,11 @@
 """The backends, the choice between them, and the one table of prepared calls.
 
-A backend is a module with a name, the device that it serves, ``prepare(layout)``, which gives what
-runs calls of one layout, and two statements: ``unavailable()`` says why this machine cannot run it,
-``refuses(layout)`` why it cannot serve a call; None means it can. Backends of the device "cpu" get
-and give NumPy arrays whatever the caller has; those of another device get and give torch tensors.
-A module with ``takes_bits = True`` gets and gives bfloat16 tensors as their bits (uint16); others
-get and give arrays of ml_dtypes' type.
+A backend is a module with a name, the device that it serves, and three functions:
+``prepare(layout)`` returns a function that runs calls of one layout, ``unavailable()`` says why
+this machine cannot run it, and ``refuses(layout)`` says why it cannot serve a call; None means it
+can. Backends for the device "cpu" take and return NumPy arrays, whatever the caller has; those for
+another device take and return torch tensors. A module with ``takes_bits = True`` takes and returns
+bfloat16 tensors as their bits (uint16); others use arrays of ml_dtypes' type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "use_torch",
 ]
 
-# Inputs in the operation's order to results in the published order, None for what is not there.
+# Inputs in the operation's order to results in the published order, None for missing ones.
 Run: TypeAlias = Callable[[Any], Any]
 
 
@@ -51,7 +51,7 @@ class Backend(Protocol):
 
 
 class Prepared(NamedTuple):
-    """Calls of one signature: checked, and given to a backend."""
+    """Calls of one signature, checked and given to a backend."""
 
     layout: Layout
     backend: Backend
@@ -61,10 +61,10 @@ class Prepared(NamedTuple):
 # Fastest first: without a name, the first one that can serve the call does.
 BACKENDS: dict[str, Backend] = {"cuda": cuda, "native": native, "reference": reference}
 
-# By signature, whatever the arrays are. In front of it the native engine has a table of its own,
-# in C++, for calls without a backend's name: run_known, run_known_tensors, remember_call.
+# By signature, whatever the arrays are. The native engine has its own table in front of it, in C++,
+# for calls that name no backend: run_known, run_known_tensors, remember_call.
 PREPARED: dict[tuple[object, ...], Prepared] = {}
-_MOST_PREPARED = 4096  # then start anew: a bound, not a policy
+_MOST_PREPARED = 4096  # then start over: a bound, not a policy
 
 
 def available() -> list[Backend]:
@@ -78,7 +78,7 @@ def prepare(
     descriptor: AnyDescriptor | None,
     backend: str | None,
 ) -> Prepared:
-    """What makes such a call: from the table, or checked now and given to a backend.
+    """What runs such a call: from the table, or checked now and given to a backend.
 
     ``tensors``, in the order of the operation's inputs, are NumPy arrays or torch tensors.
     """
@@ -89,7 +89,7 @@ def prepare(
         known = key = None
     if known is not None:
         return known
-    # Outside of the handler: a refusal has no other exception behind it.
+    # Outside the handler, so that the error has no other exception behind it.
     layout = bind(operation, tensors, descriptor)
     chosen = choose(layout, backend)
     prepared = Prepared(layout, chosen, chosen.prepare(layout))
@@ -106,7 +106,7 @@ def signature(
     descriptor: AnyDescriptor | None,
     backend: str | None,
 ) -> tuple[object, ...] | None:
-    """What a call is known by; None where something that is no plain array makes it unknowable."""
+    """The key of a call; None if something that is not a plain array prevents one."""
     key: list[object] = [operation, descriptor, backend]
     for tensor in tensors:
         if tensor is None:
@@ -121,7 +121,7 @@ def signature(
 
 
 def choose(layout: Layout, name: str | None) -> Backend:
-    """The backend that was asked for, or the fastest that can serve the call."""
+    """The backend the caller named, or the fastest that can serve the call."""
     operation = layout.operation.name
     if name is None:
         return _fastest(layout)
@@ -133,7 +133,7 @@ def choose(layout: Layout, name: str | None) -> Backend:
 
 
 def check_name(operation: str, name: object) -> None:
-    """Refuse what is not the name of a backend."""
+    """Reject a name that is not a backend's."""
     if not isinstance(name, str) or name not in BACKENDS:
         known = ", ".join(map(repr, BACKENDS))
         raise BackendError(f"[{operation}] backend: expected None or one of {known}, got {name!r}")

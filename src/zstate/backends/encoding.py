@@ -151,7 +151,7 @@ class _Cell:
     def _check(self, what: str, count: int) -> None:
         most = self.tables.limits[what]
         if count > most:
-            raise UnsupportedError(f"it has room for {most} {what}, not for {count}")
+            raise UnsupportedError(f"it has room for {most} {what}, not {count}")
 
     def place(self, kind: str, index: int = 0) -> Expression:
         return self.book.make("leaf", (), (kind, index))
@@ -694,7 +694,7 @@ class _Text:
         count = len(places) + len(numbers) + temporary
         if count > self._tables.limits["values"]:
             most = self._tables.limits["values"]
-            raise UnsupportedError(f"it has room for {most} values in a program, not for {count}")
+            raise UnsupportedError(f"it has room for {most} values in a program, not {count}")
         words = [len(places)]
         for place in places:
             words += [self._tables.places[place[0]], place[1], int(place in read)]
@@ -707,7 +707,9 @@ class _Text:
         ]
         for op, result, args in self._steps:
             if op == "mean":
-                raise UnsupportedError("its gradient cannot have a mean in what R multiplies")
+                raise UnsupportedError(
+                    "its gradient cannot contain a mean in a value that R multiplies"
+                )
             if op not in self._tables.opcodes:
                 raise UnsupportedError(f"it has no function {op!r}")
             words += [self._tables.opcodes[op], at[result], *(at[arg] for arg in args)]

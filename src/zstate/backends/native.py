@@ -35,7 +35,7 @@ def wrong_interface(library: str, found: int | None) -> str | None:
     """Why a library of this interface cannot be called by these sources, or None."""
     if found == INTERFACE:
         return None
-    return f"its {library} has interface {found}, not {INTERFACE}: build the package again"
+    return f"its {library} has interface {found}, not {INTERFACE}: rebuild the package"
 
 
 def stamp() -> str | None:
@@ -71,7 +71,7 @@ def refuses(layout: Layout) -> str | None:
     except UnsupportedError as reason:
         return str(reason)
     if 1 < heads < layout.size[3] and form_of(layout, None, False).trace.has_means:
-        return "it computes heads one by one, and the equations have a mean over all of them"
+        return "it computes heads one by one, but the equations take a mean over all of them"
     return None
 
 
@@ -294,25 +294,25 @@ def use_openmp(parallel: int, thread_number: int, team_size: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads the native engine uses; 1 where it is not there."""
+    """How many threads the native engine uses; 1 without the native engine."""
     return 1 if _REASON else int(_native.get_num_threads())
 
 
 def set_num_threads(count: int) -> None:
-    """Let the native engine use so many threads. Results do not depend on it, to the bit.
+    """Set how many threads the native engine uses. Results are the same bits for any number.
 
-    The default is OMP_NUM_THREADS, or the cores that the process may use. Without the native
-    engine there is nothing to set.
+    The default is OMP_NUM_THREADS, or the number of cores that the process may use. Without the
+    native engine this does nothing.
     """
     _set("set_num_threads", _whole_number("set_num_threads", count, 1, 2**31 - 1))
 
 
 def set_kept_memory(size: int) -> None:
-    """Let the native engine keep at most so many bytes of memory between calls.
+    """Limit the memory that the native engine keeps between calls, in bytes.
 
-    It keeps the blocks of large results that nobody holds any more, and its scratch memory, for the
-    next call: new memory has to be cleared by the system first. The default is 512 MB, or an eighth
-    of the machine's memory if that is less; 0 keeps nothing, and gives back what is kept now.
+    For the next call it keeps its scratch memory, and the blocks of large results that are no
+    longer in use, because the system has to clear new memory first. The default is 512 MB, or an
+    eighth of the machine's memory if that is less. 0 keeps nothing, and frees what is kept now.
     """
     _set("set_kept_memory", min(_whole_number("set_kept_memory", size, 0), sys.maxsize))
 

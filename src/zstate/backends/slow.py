@@ -18,7 +18,9 @@ class SlowBackendWarning(RuntimeWarning):
 
 
 def warn_once(layout: Layout, reason: str | None) -> None:
-    """Warn on the first call of some size why it is slow and what to do; no reason, no warning."""
+    """On the first call of some size, warn why it is slow and what to do; without a reason, do
+    nothing.
+    """
     global _warned
     steps, batch, inputs, hidden = layout.size
     width = layout.directions * len(layout.slots) * hidden

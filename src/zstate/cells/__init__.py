@@ -1,6 +1,6 @@
 """The cells: one text each, from which their derivatives, kernels and exports follow.
 
-``@cells.cell`` makes one of equations; the functions that these may use are here too.
+``@cells.cell`` makes a cell from equations; the functions that equations may use are here too.
 """
 
 from .decorator import CellDescriptor, MadeCell, cell

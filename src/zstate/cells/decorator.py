@@ -1,7 +1,7 @@
 """``@cells.cell``: a cell from its equations, at run time, on every engine.
 
-The function is read once, on symbols, when it is defined; what cannot be computed is refused then,
-with the line of its source. A call is an operation like the built-in ones.
+The function runs once, on symbols, when it is defined. If it cannot be computed, that raises an
+error with the line of its source. A call is an operation like the built-in ones.
 T time, N batch, I input features, H hidden units, G gates, D directions.
 """
 
@@ -40,7 +40,7 @@ _listeners: list[Callable[[Cell], object]] = []
 
 
 def tell_of_cells(listener: Callable[[Cell], object]) -> None:
-    """Tell ``listener`` of every cell that was and that will be defined."""
+    """Tell ``listener`` about every cell, already defined or defined later."""
     _listeners.append(listener)
     for each in defined_cells():
         listener(each)
@@ -54,7 +54,7 @@ def announce(cell: Cell) -> None:
 
 
 def defined_cells() -> list[Cell]:
-    """The cells from equations that there are."""
+    """The cells from equations that have been defined."""
     return list(_defined)
 
 
@@ -71,7 +71,7 @@ class CellDescriptor(Descriptor):
     __hash__ = Descriptor.__hash__
 
 
-# The same object each time, so that calls are known; a table, which torch.compile can look into.
+# The same object each time, so that calls are recognised; torch.compile can look into a table.
 _DESCRIPTORS = {chosen: CellDescriptor(*chosen) for chosen in product((False, True), repeat=3)}
 
 
@@ -88,18 +88,18 @@ def cell(
     steps: str = "",
     initial: Mapping[str, float] | None = None,
 ) -> Callable[[Callable[..., Any]], MadeCell]:
-    """Make a cell of a function that computes one step.
+    """Make a cell from a function that computes one step.
 
     Args:
         gates: the names of the gates, in their order along the G axis.
-        states: the names of the states; the first is the one that the layer gives to the next.
+        states: the names of the states; the first is the one that a layer passes to the next.
         parameters: the names of the cell's own parameters, [H] each.
-        steps: the names of values that every step gets from the caller, [T,N,H] each or what
-            broadcasts to it.
-        initial: values of states before the first step, where they are not 0.
+        steps: the names of values that the caller passes for every step, [T,N,H] each or
+            anything that broadcasts to it.
+        initial: values of states before the first step, if not 0.
 
     The function takes x, R, every state before the step, every parameter and every value per step,
-    by these names, and returns the states after the step in their order.
+    with these names, and returns the states after the step in order.
 
     Example:
         >>> import numpy as np
@@ -124,7 +124,7 @@ def cell(
 
 
 class MadeCell:
-    """A cell from equations: call it for the forward operation, ``.gradients`` for the other."""
+    """A cell from equations: call it to run forward; ``.gradients`` runs backward."""
 
     def __init__(
         self,
@@ -172,11 +172,11 @@ class MadeCell:
                 [2,heads,G·d,d], H = heads·d.
             reverse, bidirectional, training, backend: as in :func:`zstate.lstm`'s descriptor.
             tensors: input_weight [D·G·H,I], bias [D·G·H], mask [T,N,D·H], init_<state> [N,D·H],
-                resets [T,N] (true where step t begins a new sequence: see docs/cells.md),
-                and the cell's own parameters by their names, [D·H] each.
+                resets [T,N] (true where step t starts a new sequence: see docs/cells.md),
+                and the cell's own parameters by name, [D·H] each.
 
         Returns:
-            Every state [T,N,D·H] by its name, then training_state (None without training).
+            Every state [T,N,D·H] by name, then training_state (None without training).
         """
         operation, _ = self._operations
         given = self._inputs({"source": source, "recurrent_weight": recurrent_weight} | tensors)
@@ -202,15 +202,15 @@ class MadeCell:
         heads: int = 1,
         **tensors: Any,
     ) -> Any:
-        """The gradients of a call, for every input that was passed but the mask.
+        """The gradients of a call, for every input that was passed except the mask.
 
         Args:
             source, recurrent_weight, reverse, bidirectional, backend, heads, tensors: as in the
                 call.
-            out: what the call gave, with training=True.
-            state_gradients: the gradient of each state [T,N,D·H] by its name; one that is missing
-                is zero.
-            training: taken so that the call's keywords can be given again; not read.
+            out: the result of the call, with training=True.
+            state_gradients: the gradient of each state [T,N,D·H] by name; a missing one counts as
+                zero.
+            training: accepted, so that you can repeat the call's keywords, but ignored.
         """
         _, operation = self._operations
         self._check_results(out, state_gradients)
@@ -295,7 +295,7 @@ class MadeCell:
     def _check_results(self, out: Any, gradients: Any) -> None:
         label, names = f"{self.__name__}.gradients", [each.name for each in self.definition.states]
         if not all(hasattr(out, name) for name in (*names, "training_state")):
-            expected = f"what {self.__name__}(…, training=True) gives"
+            expected = f"the result of {self.__name__}(…, training=True)"
             raise DTypeError(refusal(label, "out", expected, type(out).__name__))
         if not isinstance(gradients, Mapping):
             expected = "a mapping from states to their gradients"
@@ -405,21 +405,21 @@ def _defined_cell(
         draft.backward(draft.usual, frozenset(names), False)
     except EquationError as error:
         raise _with_line(label, str(error), error, function) from None
-    except Exception as error:  # whatever another library says of a symbol
+    except Exception as error:  # whatever another library says about a symbol
         expected = "expected numbers, values of the step and the functions of zstate.cells"
         refused = f"{expected}, got {type(error).__name__}: {error}"
         raise _with_line(label, refused, error, function) from error
     read = draft.forward(draft.usual, frozenset(names), False)
     said = (*listed.values(), sorted(initial.items()), program([*read.states, *read.saved]))
     digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
-    return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch takes no other
+    return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch accepts no other
 
 
 def _checked_label(name: str) -> str:
     if name == "<lambda>":
         return "cell"
     if not name.isidentifier():
-        expected = "expected a name of letters, digits and _"
+        expected = "expected a name made of letters, digits and _"
         raise EquationError(f"[cell] {expected}, got {visible(name[:60])!r}")
     return name
 
@@ -433,13 +433,13 @@ def _first_state(name: str, start: float) -> State:
 def _listed(label: str, what: str, text: object) -> tuple[str, ...]:
     """Names as ``"i f z o"`` has them."""
     if not isinstance(text, str):
-        raise EquationError(f"[{label}] {what}: expected names in one text, got {text!r:.60}")
+        raise EquationError(f"[{label}] {what}: expected names in one string, got {text!r:.60}")
     names = tuple(text.split())
     if not names and what in ("gates", "states"):
         raise EquationError(f"[{label}] {what}: expected at least one name, got none")
     for name in names:
         if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
-            expected = "expected names of letters, digits and _, no words of Python"
+            expected = "expected names made of letters, digits and _, not Python keywords"
             raise EquationError(f"[{label}] {what}: {expected}, got {visible(name[:60])!r}")
         taken = _RESERVED | _KEYWORDS if what == "parameters" else _RESERVED
         if what != "gates" and (name in taken or name.startswith("init_")):
@@ -453,7 +453,7 @@ def _check_arguments(label: str, function: Any, names: tuple[str, ...]) -> None:
     if not callable(function):
         raise EquationError(f"[{label}] expected a function, got {type(function).__name__}")
     if len(set(names)) < len(names):
-        raise EquationError(f"[{label}] expected parameters with other names than the states'")
+        raise EquationError(f"[{label}] expected parameters whose names differ from the states'")
     wanted = ("x", "R", *names)
     parameters = list(inspect.signature(function).parameters.values())
     found = tuple(each.name for each in parameters)
@@ -480,7 +480,7 @@ def _checked_initial(
 def _with_line(
     label: str, said: str, error: Exception, function: Callable[..., Any]
 ) -> EquationError:
-    """A refusal with the line of the source that it is about."""
+    """An error with the line of the source that it is about."""
     code = cast(CodeType, getattr(function, "__code__", None))
     if code is None:
         return EquationError(f"[{label}] {said}")

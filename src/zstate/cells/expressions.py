@@ -70,15 +70,15 @@ class Expression:
 
     def __bool__(self) -> NoReturn:
         raise EquationError(
-            "expected equations that are the same for every value, got an if, and, or, not or loop "
-            "on a value of the step; where(condition, a, b) chooses element by element"
+            "expected equations that are the same for every value, got an if, and, or, not or "
+            "loop on a value of the step; use where(condition, a, b) to choose element by element"
         )
 
     def __float__(self) -> NoReturn:
         raise EquationError("expected a function of this library, got a value used as a number")
 
     __int__ = __index__ = __iter__ = __float__
-    __array_ufunc__ = None  # NumPy then leaves the arithmetic with its scalars to us
+    __array_ufunc__ = None  # makes NumPy leave arithmetic with its scalars to us
 
     @property
     def is_condition(self) -> bool:
@@ -96,7 +96,7 @@ class Expression:
 
 Operand: TypeAlias = Expression | Number
 
-# Signs, in equations as people write them, and how tightly they bind.
+# Operators, as people write them in equations, and how tightly they bind.
 OPERATORS: Mapping[str, tuple[str, int]] = {
     "add": ("+", 1),
     "subtract": ("-", 1),
@@ -138,7 +138,7 @@ class Book:
         """A symbol of this text, or a number as one."""
         if isinstance(given, Expression):
             if given.book is not self:
-                raise EquationError("expected values of this step, got one of another cell")
+                raise EquationError("expected values of this step, got one from another cell")
             return given
         if isinstance(given, Real) and not isinstance(given, bool):  # NumPy's numbers too
             return self.number(given)
@@ -150,7 +150,7 @@ class Book:
         for arg in args[1:] if op == "where" else args:
             if arg.is_condition:
                 raise EquationError(
-                    f"[{op}] expected a value, got a comparison; where() takes those"
+                    f"[{op}] expected a value, got a comparison; only where() takes comparisons"
                 )
         neutral = {"add": 0, "multiply": 1}.get(op)
         for arg, other in zip(args, reversed(args), strict=True):

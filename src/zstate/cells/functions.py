@@ -57,7 +57,7 @@ def _sigmoid_slope(xp: Namespace, y: Value) -> Value:
 
 def _hard_sigmoid(xp: Namespace, x: Value) -> Value:
     y = x * 0.2 + 0.5
-    # Chosen, not clipped: a library that differentiates clip() may have a slope at its ends.
+    # where(), not clip(): a library's derivative of clip() may have a slope at the ends.
     return xp.where(y <= 0, 0.0, xp.where(y >= 1, 1.0, y))
 
 
@@ -66,7 +66,7 @@ def _hard_sigmoid_slope(xp: Namespace, y: Value) -> Value:
 
 
 def _softplus(xp: Namespace, x: Value) -> Value:
-    return xp.relu(x) + xp.log1p(xp.exp(-abs(x)))  # exp of what is never positive
+    return xp.relu(x) + xp.log1p(xp.exp(-abs(x)))  # the argument of exp is never positive
 
 
 def _softplus_slope(xp: Namespace, y: Value) -> Value:
@@ -82,7 +82,7 @@ def _log_sigmoid_slope(xp: Namespace, y: Value) -> Value:
 
 
 def _maximum(xp: Namespace, a: Value, b: Value) -> Value:
-    # Chosen, so that a library passes the gradient of equal values to the first; NaN stays NaN.
+    # where(), so that a library gives the gradient of equal values to the first; NaN stays NaN.
     return xp.where((b > a) | (b != b), b, a)
 
 

@@ -1,6 +1,6 @@
 """The functions that equations may use: ``cells.sigmoid(x.z + R.z @ h)``.
 
-Each is a row of functions.py, or made of such; here it takes and gives values of a step.
+Each is a row of functions.py, or made from such rows; here it takes and returns values of a step.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def abs(value: Operand) -> Expression:
 
 
 def maximum(a: Operand, b: Operand) -> Expression:
-    """The larger of two values; the gradient of equal values goes to the first."""
+    """The larger of two values; if they are equal, the first gets the gradient."""
     return _apply("maximum", a, b)
 
 
 def minimum(a: Operand, b: Operand) -> Expression:
-    """The smaller of two values; the gradient of equal values goes to the first."""
+    """The smaller of two values; if they are equal, the first gets the gradient."""
     return _apply("minimum", a, b)
 
 
@@ -100,10 +100,10 @@ def layer_norm(
     shift: Any = None,
     epsilon: float = 1e-5,
 ) -> Any:
-    """A value with mean 0 and variance 1 over the units of a row, times scale, plus shift.
+    """A value normalised to mean 0 and variance 1 over the units of a row, times scale, plus shift.
 
-    Several values are normalised together, over all their units, and so come back; ``scale`` and
-    ``shift`` are then as many parameters, or None.
+    Several values are normalised together, over all their units, and returned as a list; ``scale``
+    and ``shift`` are then lists of as many parameters, or None.
     """
     several = not isinstance(values, Expression)
     given = [values] if isinstance(values, Expression) else list(values)

@@ -1,4 +1,4 @@
-"""Cells from papers, each as its equations: they are what users would write themselves."""
+"""Cells from papers, each as its equations, just as users would write them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def layer_norm_gru(x: Any, R: Any, h: Expression, *own: Expression) -> Expressio
 @cell(gates="r o z", states="h", parameters=_norms("x", "roz"))
 def block_gru(x: Any, R: Any, h: Expression, *own: Expression) -> Expression:
     """DreamerV3's GRU: with heads, R is made of blocks; one layer norm over all gates; the update
-    gate begins nearly closed.
+    gate starts nearly closed.
 
     The parameters are those of the norm: scale_x_r and so on."""
     sums = [x[gate] + R[gate] @ h for gate in ("r", "o", "z")]

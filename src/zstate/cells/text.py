@@ -6,9 +6,10 @@
     f = sigmoid(x.f + R.f @ h)
     h' = (1 - f) * h + f * tanh(x.z + R.z @ (f * h))
 
-One line per equation; ``h'`` is the state h after the step. A text comes from anywhere, so it is
-never run as Python: a parser of this one language computes with symbols, as a function does that
-``@cells.cell`` reads. What was read has the key, and so the bits, of what was written.
+One line per equation; ``h'`` is the state h after the step. A text may come from anywhere, so it
+never runs as Python: a parser for this language computes with symbols, just as a function does
+under ``@cells.cell``. The cell that is read has the same key, and so the same bits, as the one
+written.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .printing import FILES, equations
 from .tracing import Step, Trace
 
 LONGEST = 1 << 16  # characters of a text
-_MOST_NESTED = 50  # parentheses, arguments and signs inside one another
+_MOST_NESTED = 50  # nested parentheses, arguments and signs
 _HEADS = ("cell", "gates", "states", "parameters", "steps", "initial")
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)|(?P<name>[^\W\d]\w*'?)"
@@ -46,7 +47,7 @@ _known: WeakValueDictionary[str, MadeCell] = WeakValueDictionary()  # by text: o
 
 
 def write_cell(cell: MadeCell) -> str:
-    """The cell as text, of which :func:`read_cell` makes the same cell."""
+    """The cell as text, which :func:`read_cell` turns back into the same cell."""
     known: str | None = cell.__dict__.get("_text")
     if known is not None:
         return known
@@ -67,7 +68,7 @@ def text_of(
     steps: Sequence[str] = (),
     initial: Mapping[str, float] | None = None,
 ) -> str:
-    """Equations as text, with the names of their parameters and of their values per step."""
+    """Equations as text, with the names of their parameters and values per step."""
     starts = (f"{name} = {value!r}" for name, value in (initial or {}).items())
     gates = [gate for gate in trace.gates if gate not in steps]
     heads = (label, *map(" ".join, (gates, trace.names, own, steps)), ", ".join(starts))
@@ -78,7 +79,7 @@ def text_of(
 
 
 def read_cell(text: str) -> MadeCell:
-    """The cell that a text describes; the same object while it lives. Refuses what is no cell."""
+    """The cell that a text describes; the same object while it lives. Rejects any other text."""
     if not isinstance(text, str) or len(text) > LONGEST:
         got = f"{len(text)}" if isinstance(text, str) else type(text).__name__
         raise EquationError(f"[cell] expected a text of at most {LONGEST} characters, got {got}")
@@ -139,7 +140,7 @@ class _Equations:
         try:
             listed = [inspect.Parameter(each, kind) for each in self._arguments]
             self.__signature__ = inspect.Signature(listed)
-        except ValueError:  # no names of Python, or one twice: the cell itself says which
+        except ValueError:  # Python's own names, or a name used twice: the cell itself reports them
             self.__signature__ = inspect.Signature()
 
     def __call__(self, *given: Any) -> Step:
@@ -182,7 +183,7 @@ class _Line:
         name = self._take("name")
         is_other = name.endswith("'") and name[:-1] not in self._states
         if is_other or name in self._values or name in ("inf", "nan"):
-            self._refuse("a new name, or a state with ' behind it", name)
+            self._refuse("a new name, or a state followed by '", name)
         self._take("=")
         value = self._comparison()
         self._take("end")
@@ -208,7 +209,7 @@ class _Line:
             sign = self._take()
             other = part()
             if not (isinstance(value, Expression) or isinstance(other, Expression)):
-                self._refuse(f"a value of the step beside {sign}", "two numbers")
+                self._refuse(f"a value of the step next to {sign}", "two numbers")
             value = signs[sign](value, other)
             if once:
                 break
@@ -218,7 +219,7 @@ class _Line:
         """All nesting comes through here."""
         self._depth += 1
         if self._depth > _MOST_NESTED:
-            self._refuse(f"at most {_MOST_NESTED} operations inside one another", "more")
+            self._refuse(f"at most {_MOST_NESTED} nested operations", "more")
         if self._peek()[1] == "-":
             self._take()
             value = -self._factor()
@@ -248,7 +249,7 @@ class _Line:
             return self._values[name]
         if name in ("inf", "nan"):
             return float(name)
-        return self._refuse("a value that an earlier line has, or a state or a parameter", name)
+        return self._refuse("a value from an earlier line, a state or a parameter", name)
 
     def _called(self, name: str) -> Any:
         if name not in _FUNCTIONS:
@@ -256,7 +257,8 @@ class _Line:
         arguments = self._in_parentheses()
         wanted = len(inspect.signature(_FUNCTIONS[name]).parameters)
         if len(arguments) != wanted:
-            self._refuse(f"{wanted} arguments of {name}", str(len(arguments)))
+            plural = "s" * (wanted != 1)
+            self._refuse(f"{wanted} argument{plural} for {name}", str(len(arguments)))
         return _FUNCTIONS[name](*arguments)
 
     def _in_parentheses(self) -> list[Operand]:

@@ -220,8 +220,8 @@ def _check_products(found: Trace) -> None:
     depth = max((found.phase[each] for each in found.products), default=0)
     if depth > MOST_PHASES:
         raise EquationError(
-            f"expected products with R at most {MOST_PHASES} deep, got {depth}: a product needs a "
-            "product that needs a product"
+            f"expected products with R at most {MOST_PHASES} deep, got {depth}: a product depends "
+            "on a product that depends on a product"
         )
     every = ordered([*found.states, *found.saved])
     used = {each.detail[1] for each in every if each.op == "leaf" and each.detail[0] == "x"}

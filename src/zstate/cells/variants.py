@@ -41,7 +41,7 @@ def variant(cell: Cell, changes: Changes, drawn: bool) -> Cell:
     name = variant_key(cell, changes, drawn)
     if name not in known:
         made = _variant(cell, changes, drawn, name)
-        made.backward(made.usual, made.needed, False)  # refuses before anybody knows of it
+        made.backward(made.usual, made.needed, False)  # raises before anything registers it
         announce(made)
         known[name] = made
     return variant_of_key(cell, name)
@@ -73,7 +73,7 @@ def _variant(cell: Cell, changes: Changes, drawn: bool, key: str) -> Cell:
         states = list(step.states)
         for place, symbol in enumerate(symbols):
             if symbol in values:
-                # Chosen, not multiplied: 0·s would be NaN where s is infinite.
+                # where(), not a product: 0·s would be NaN where s is infinite.
                 states[place] = where(at.x[values[symbol]] > 0, before[place], states[place])
             elif symbol in kept:
                 p = kept[symbol]
@@ -113,7 +113,7 @@ def _clipped(
     by_value: dict[Expression, float] = {}
     for symbol, value in zip(symbols, step.states, strict=True):
         if symbol in bounds and by_value.setdefault(value, bounds[symbol]) != bounds[symbol]:
-            expected = f"one bound for the states that have the value of {symbol}"
+            expected = f"one bound for the states that share the value of {symbol}"
             raise EquationError(f"[{cell.name}] clip: expected {expected}, got two")
     book = step.states[0].book
     raw: dict[Expression, Expression] = {}  # in front of its own bound: what a gradient needs

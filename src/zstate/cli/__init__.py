@@ -21,15 +21,15 @@ from .. import __version__
 from ..errors import ZStateError, visible
 
 _COMMANDS = {
-    "train": "train a character language model through the graph",
-    "sample": "write text with a trained model",
-    "inspect": "write a page that shows what a trained model does, step by step",
-    "export": "write a trained model as a generator: ONNX, Swift or Core ML",
-    "graph": "print or draw a graph (saved, ONNX or a run), or write it as Swift or for Core ML",
+    "train": "train a character language model",
+    "sample": "generate text with a trained model",
+    "inspect": "write an HTML page that shows what a trained model does, step by step",
+    "export": "export a trained model as a generator in ONNX, Swift or Core ML",
+    "graph": "print or draw a graph (saved, ONNX or a run), or export it as Swift, Core ML or C",
     "check": "check every backend on this machine against the oracle",
     "bench": "time zstate against PyTorch, ONNX Runtime and JAX, if installed",
     "convert": "convert weights between PyTorch, Keras, ONNX, Flax, MLX, Core ML and TensorFlow",
-    "shapes": "print the shape of every tensor of an operation, and the order of its gradients",
+    "shapes": "print the shape of every tensor in an operation, and the order of its gradients",
 }
 # What to print for characters that a terminal cannot show; "?" for all others.
 _PLAIN = {"×": "x", "·": "*", "µ": "u", "±": "+-", "–": "-", "…": "...", "│": "|", "─": "-"}
@@ -45,7 +45,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 2 for a refusal, 130 after Ctrl-C."""
+    """Run the command line; returns the exit status: 2 after an error, 130 after Ctrl-C."""
     try:
         _replace_what_cannot_be_shown()
         with _signals_stop():
@@ -79,7 +79,7 @@ def exit_status(stopped: KeyboardInterrupt) -> int:
 
 
 def at_least_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """The type of an argument that may not be negative."""
+    """The type of an argument that must not be negative."""
     return _at_least(kind, 0)
 
 
@@ -136,7 +136,7 @@ def _replace_what_cannot_be_shown() -> None:
 
 
 def _drop_output() -> None:
-    """Print nothing more: Python would report a closed or full output once more at its exit."""
+    """Stop printing, because Python would report a closed or full output again when it exits."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -1,10 +1,10 @@
-"""Time zstate against the installed peers, after checking that all of them compute the same.
+"""Time zstate against the installed peers, after checking that they all give the same results.
 
-On the CPU, each contender runs alone for a block after a short pause, over several rounds; the
-best median counts. Ratios carry over to other machines; single times do not. --device cuda times
-the CUDA engine against torch.nn, both called directly and replayed as CUDA graphs. --through jax
-times zstate.jax against a plain scan, flax and (on a GPU) cuDNN, all jitted. --weights times layers
-that zs.prepare packed, and --streaming single steps of them.
+On the CPU, each contender runs alone for a block after a short pause, over several rounds; the best
+median counts. Ratios carry over to other machines; times do not. --device cuda times the CUDA
+engine against torch.nn, both called directly and replayed as CUDA graphs. --through jax times
+zstate.jax against a plain scan, flax and (on a GPU) cuDNN, all jitted. --weights times layers
+packed by zs.prepare, and --streaming times their single steps.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="threads per contender (default: the number of cores)",
     )
     parser.add_argument(
-        "--peers", help="comma-separated, or none (default: all that are installed)"
+        "--peers", help="comma-separated names, or none (default: all that are installed)"
     )
     parser.add_argument(
         "--through",
@@ -99,32 +99,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights",
         choices=WEIGHTS,
-        help="time layers that zs.prepare packed with these weights, for inference, beside ONNX "
-        "Runtime: its dynamic int8 LSTM for int8, else its float32",
+        help="time inference with layers that zs.prepare packed with these weights, against ONNX "
+        "Runtime: its dynamic int8 LSTM for int8, otherwise float32",
     )
     parser.add_argument(
         "--streaming",
         action="store_true",
-        help="time streams of prepared layers instead: µs per step of single steps and of chunks "
-        "of 10, with every kind of weights or those of --weights",
+        help="time streams of prepared layers instead: µs per step, for single steps and chunks "
+        "of 10, with every kind of weights or the kind in --weights",
     )
     parser.add_argument(
         "--small-calls",
         action="store_true",
-        help="time small calls instead: how steady they are, by threads and pauses between them",
+        help="time small calls instead: how steady they are with different threads and pauses",
     )
     parser.add_argument(
         "--train",
         action="store_true",
-        help="time training steps of `zstate train`'s model beside torch.nn instead; --only takes "
-        "names such as 'GRU*', and --types also tf32",
+        help="time training steps of `zstate train`'s model against torch.nn instead; --only "
+        "takes names such as 'GRU*', and --types also takes tf32",
     )
     parser.add_argument(
         "--steps",
         type=at_least_one(int),
         default=200,
         metavar="N",
-        help="with --train: steps of each, whose last losses are compared (default: %(default)s)",
+        help="with --train: steps per model; the last losses are compared (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     parser.add_argument(
@@ -167,8 +167,8 @@ def run(options: argparse.Namespace) -> int:
     if not peers and options.peers is None:
         others = "" if options.weights else "pip install torch, pip install jax, or "
         console.print(
-            "no peer is installed, so there are no ratios; to get one: "
-            f"{others}pip install onnxruntime onnx",
+            f"no peer is installed, so there are no ratios; to install one: {others}pip install "
+            "onnxruntime onnx",
             soft_wrap=True,
         )
     makers = contenders.makers(options.through, [] if options.weights else peers)
@@ -181,8 +181,8 @@ def run(options: argparse.Namespace) -> int:
     backend = next(each.name for each in available() if each.device == "cpu")
     console.print(f"threads: {threads}, backend: {backend}, sgemm: {sgemm / 1e9:.0f} GFLOP/s")
     console.print(
-        "sgemm is NumPy's product of 2048×2048 on these threads; a row can exceed 100% of it, "
-        "since zstate has products of its own",
+        "sgemm is NumPy's 2048×2048 product on these threads; a row can exceed 100% of it, "
+        "because zstate has its own products",
         soft_wrap=True,
     )
     modes = [False] if options.weights else _MODES[options.mode]
@@ -210,7 +210,9 @@ def _console() -> Console:
 
 
 def _run_training(options: argparse.Namespace) -> int:
-    """A line per model, type and side: milliseconds per step, the ratio, bits at the end."""
+    """One line per model, type and side: milliseconds per step, the ratio, final bits per
+    character.
+    """
     if importlib.util.find_spec("torch") is None:
         raise ImportError("zstate bench --train needs torch: pip install 'zstate[torch]'")
     from ..bench import training
@@ -242,7 +244,7 @@ def _run_training(options: argparse.Namespace) -> int:
 
 
 def _check_prepared(options: argparse.Namespace) -> None:
-    """Refuse what prepared layers do not have."""
+    """Reject options that prepared layers do not have."""
     asked = "--streaming" if options.streaming else "--weights"
     others = {
         "--device cuda": options.device == "cuda",
@@ -333,7 +335,7 @@ def _small_call(
 
 
 def _check_files(options: argparse.Namespace, peers: list[str]) -> None:
-    """Refuse, before anything is measured, a file that could not be written afterwards."""
+    """Before measuring anything, reject a file that could not be written afterwards."""
     for option, path in (("--json", options.json), ("--chart", options.chart)):
         if path is None:
             continue
@@ -364,7 +366,10 @@ def _keep(
     if options.chart and any(row["ratio"] is not None for row in content["rows"]):
         report.write_chart(options.chart, content)
     elif options.chart:
-        print("zstate: --chart: nothing to draw: no peer gave a right result", file=sys.stderr)
+        print(
+            "zstate: --chart: nothing to draw, because no peer gave a correct result",
+            file=sys.stderr,
+        )
     wrong = [each for each in measured if "zstate" not in each.timings]
     return 1 if wrong else 0
 

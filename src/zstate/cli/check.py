@@ -1,9 +1,9 @@
 """Check every backend on this machine against the oracle, for all cells, options and float types.
 
-Prints the configuration first, then one line per backend, cell and type. The oracle is the
-reference backend in float64; central differences verify its gradients first (rows "differences").
---through jax checks the operations inside jitted JAX programs instead, on JAX's default device.
---cell MODULE:NAME checks a cell of yours, from zstate.cells.cell, instead of the built-in ones.
+Prints the configuration, then one line per backend, cell and type. The oracle is the reference
+backend in float64; central differences verify its gradients first (rows "differences"). --through
+jax checks the operations inside jitted JAX programs instead, on JAX's default device. --cell
+MODULE:NAME checks a cell of your own, made with zstate.cells.cell, instead of the built-in ones.
 Exits with status 1 if an error exceeds its bound.
 
 With --mpsgraph, check Apple's framework instead, on a Mac with PyObjC: the same cases, and one
@@ -54,7 +54,7 @@ class _Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which backends to check, and with which numbers."""
-    parser.add_argument("--backend", choices=list(BACKENDS), help="check this backend only")
+    parser.add_argument("--backend", choices=list(BACKENDS), help="check only this backend")
     parser.add_argument(
         "--through",
         choices=("numpy", "jax"),
@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cell",
         metavar="MODULE:NAME",
         action="append",
-        help="check this cell, from a module here or installed; may be given several times",
+        help="check this cell, from a module in the current folder or an installed one; may be "
+        "repeated",
     )
     parser.add_argument(
         "--seed",
@@ -87,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=at_least_one(int),
         metavar="SECONDS",
-        help="end a call that takes longer (default: 60)",
+        help="stop a call that takes longer (default: 60)",
     )
     mpsgraph.add_argument("--json", type=Path, metavar="FILE", help="write all findings")
     mpsgraph.add_argument(
@@ -116,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
             raise OptionError(f"[check] --{name} needs --mpsgraph")
     if options.through == "jax" and (options.backend or find_spec("jax") is None):
         got = f"--backend {options.backend}" if options.backend else "no jax: pip install jax"
-        raise OptionError(refusal("check", "--through jax", "jax, and no backend", got))
+        raise OptionError(refusal("check", "--through jax", "jax without --backend", got))
     cases: Mapping[str, list[Case]] = CASES
     if options.cell:
         cases = {spec: cases_of(_cell(spec)) for spec in options.cell}
@@ -143,7 +144,7 @@ def _cell(spec: str) -> MadeCell:
     label = f"--cell {spec}"
     where, _, name = spec.partition(":")
     if not where or not name:
-        raise OptionError(refusal("check", label, "MODULE:NAME", "one of the two"))
+        raise OptionError(refusal("check", label, "MODULE:NAME", "only one of the two"))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

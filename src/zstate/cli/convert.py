@@ -1,9 +1,9 @@
 """Convert the weights of recurrent layers from one framework's conventions to another's.
 
-Reads and writes .safetensors, .npz, .onnx, .keras and .h5, and reads .pt and .pth. IN is
-converted whole only if it is a stack of recurrent layers, each fed by the one before it; of any
-other model, --only takes layers by their names, and what is left out is printed. What the target
-cannot express is refused by name, and nothing is written.
+Reads and writes .safetensors, .npz, .onnx, .keras and .h5, and reads .pt and .pth. The
+whole of IN is converted only if it is a stack of recurrent layers, each fed by the one before it.
+From any other model, --only takes layers by name; the command prints what it left out. If the
+target cannot express an option, an error names it and nothing is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import at_least_one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The two files, the two frameworks, and what the arrays do not say."""
+    """The two files, the two frameworks, and the facts that the arrays do not hold."""
     parser.add_argument("input", metavar="IN", help="the file to read")
     parser.add_argument("output", metavar="OUT", help="the file to write")
     parser.add_argument(
@@ -41,34 +41,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="take this layer, or those whose names begin with this path; may be repeated. Layers "
-        "taken so keep their names and are not connected to each other",
+        help="take only this layer, or the layers whose names begin with this path; may be "
+        "repeated. The layers keep their names and are not connected to each other",
     )
     parser.add_argument(
         "--fact",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an option of IN's layers in its framework's words, such as nonlinearity=relu",
+        help="an option of IN's layers under its framework's name, such as nonlinearity=relu",
     )
     parser.add_argument(
         "--weights",
         choices=["float", "int8"],
         default="float",
-        help="int8: the matrices in 8 bits, each with its scales beside it as NAME.scale, in a "
-        ".safetensors file; such a file can be IN too (default: float, as in IN)",
+        help="int8 writes the matrices in 8 bits, each with its scales as NAME.scale, to a "
+        ".safetensors file; IN can be such a file too (default: float, as in IN)",
     )
     parser.add_argument(
         "--limit",
         metavar="MIB",
         type=at_least_one(int),
-        help="refuse a file whose arrays take more memory than this "
-        "(default: 256 MiB, or 16 times the size of IN if that is more)",
+        help="reject a file whose arrays take more memory than this (default: 256 MiB, or 16 "
+        "times the size of IN if that is more)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert, and print each layer with what OUT's framework has to be told."""
+    """Convert, and print each layer with the facts for OUT's framework."""
     console = Console(soft_wrap=True, highlight=False)
     check_target(options.output, options.target)
     told = dict(_fact(text) for text in options.fact)

@@ -1,8 +1,8 @@
-"""Write the model of a run of `zstate train` as a generator for another runtime.
+"""Export the model of a `zstate train` run as a generator for another runtime.
 
-One call takes characters as numbers and the state of every layer, and gives the logits of the next
-characters and the new states, which the caller feeds to the next call. A file beside it, FILE with
-the ending .json, has the alphabet, and the names and the shape of the states.
+One call takes characters as numbers and the state of every layer. It returns the logits of the next
+characters and the new states, which the caller feeds to the next call. A .json file with the same
+name holds the alphabet, and the names and shape of the states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         required=True,
         choices=list(_ENDINGS),
-        help="ONNX, Swift that builds it with MPSGraph, or a Core ML package",
+        help="ONNX, Swift that builds the model with MPSGraph, or a Core ML package",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="file to write (default: RUN/generator with the right ending)"

@@ -1,7 +1,7 @@
-"""Print a graph, draw it, or write it as Swift, as C or for Core ML.
+"""Print a graph, draw it, or export it as Swift, C or Core ML.
 
-FILE is what Graph.save or Executable.save wrote, an .onnx model, or the folder of a run of
-`zstate train`, whose checkpoint has the graph that trains it. To write a run's model for use
+FILE is a file written by Graph.save or Executable.save, an .onnx model, or the folder of a
+`zstate train` run, whose checkpoint holds the training graph. To write a run's model for use
 elsewhere, see `zstate export`.
 """
 
@@ -46,20 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="a saved graph or program, an .onnx file, or a run folder"
     )
     parser.add_argument(
-        "--html", metavar="OUT", help="draw it as a page with zoom and search, laid out by dagre"
+        "--html",
+        metavar="OUT",
+        help="draw it as an HTML page with zoom and search, laid out by dagre",
     )
     parser.add_argument(
-        "--svg", metavar="OUT", help="draw it to this file; laid out by dagre with zstate[draw]"
+        "--svg",
+        metavar="OUT",
+        help="draw it as SVG; laid out by dagre if zstate[draw] is installed",
     )
     parser.add_argument(
-        "--png", metavar="OUT", help="the same picture as pixels; needs matplotlib (zstate[train])"
+        "--png", metavar="OUT", help="draw it as PNG; needs matplotlib (zstate[train])"
     )
-    parser.add_argument("--dot", metavar="OUT", help="write it in Graphviz's language")
+    parser.add_argument("--dot", metavar="OUT", help="write it in Graphviz's DOT language")
     parser.add_argument(
         "--program",
         metavar="NAME",
-        help="of a run folder, with a picture: training (default), validation or sampling. A page "
-        "has all three, and shows this one first",
+        help="the program of a run folder to draw: training (default), validation or sampling. An "
+        "HTML page has all three, and shows this one first",
     )
     parser.add_argument(
         "--swift", metavar="OUT", help="write it as Swift that builds and runs it with MPSGraph"
@@ -72,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--c",
         metavar="OUT",
-        help="write it as a C99 header (.h) that computes one step; of a run folder, the model "
-        "that takes a character and gives the logits of the next",
+        help="write it as a C99 header (.h) that computes one step. For a run folder, the model "
+        "takes a character and returns the logits of the next one",
     )
     parser.add_argument(
         "--weights",
@@ -84,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         metavar="NAME",
         action="append",
-        help="a tensor to compute or to draw, with all that it needs; may be repeated (default: "
+        help="a tensor to compute or draw, with everything it needs; may be repeated (default: "
         "every tensor that no node reads; a picture then shows the whole graph)",
     )
     parser.add_argument(
@@ -92,14 +96,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SIZES",
         action="append",
         default=[],
-        help="with --swift, --coreml or --c: the sizes of a placeholder with unknown ones, such as "
-        "x=16,1,8; may be repeated. The Swift file then gets its own file of weights. With --c, "
-        "unknown sizes are otherwise 1",
+        help="with --swift, --coreml or --c: sizes for a placeholder that has unknown ones, such "
+        "as x=16,1,8; may be repeated. The Swift file then gets its own weights file. With "
+        "--c, unknown sizes are otherwise 1",
     )
     parser.add_argument(
         "--unfold",
         action="store_true",
-        help="draw every node; large graphs are otherwise folded by layer and gradient",
+        help="draw every node; otherwise large graphs are folded by layer and gradient",
     )
 
 
@@ -298,7 +302,7 @@ def _export_in_mind(file: str, to: str) -> Iterator[None]:
     except ZStateError as error:
         if not Path(file).is_dir():
             raise
-        hint = f"the run's model alone: zstate export {file} --to {to}"
+        hint = f"to export only the run's model: zstate export {file} --to {to}"
         raise type(error)(f"{error}; {hint}") from error
 
 

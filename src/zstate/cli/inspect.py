@@ -1,7 +1,8 @@
-"""Write a page that shows what a trained model does, character by character.
+"""Write an HTML page that shows what a trained model does, character by character.
 
-RUN is the folder of a run of `zstate train`; a second one is shown beside it on the same text. The
-page is one file that needs no server and no network. To look at any other model: zstate.inspect.
+RUN is the folder of a `zstate train` run. A second run is shown beside it, on the same text. The
+page is a single file that needs no server and no network. To look at any other model, use
+zstate.inspect in Python.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least_zero(float),
         default=MEGABYTES,
         metavar="X",
-        help="size of the page: values are as exact as fit into it (default: %(default)g)",
+        help="maximum page size; values get as many bits as fit (default: %(default)g)",
     )
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="open the page in the browser, and follow the training while it goes on",
+        help="open the page in the browser and follow training live",
     )
 
 
@@ -98,7 +99,7 @@ def _serve(options: argparse.Namespace, make: Callable[[str], bytes]) -> int:
         return " ".join(str(checkpoint_of(each).stat().st_mtime_ns) for each in folders)
 
     with Server(version, make) as server:
-        print(f"{server.address} (Ctrl-C ends it)", flush=True)
+        print(f"{server.address} (Ctrl-C to stop)", flush=True)
         webbrowser.open(server.address)
         server.serve_forever()
     return 0

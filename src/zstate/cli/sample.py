@@ -1,4 +1,4 @@
-"""Write text with a model that `zstate train` trained."""
+"""Generate text with a model trained by `zstate train`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and how to sample from it."""
     parser.add_argument("run_folder", metavar="RUN", help="folder of a run, such as runs/lstm")
     parser.add_argument(
-        "--prompt", help="text to start from (default: the prompt of the run's own sample)"
+        "--prompt", help="text to start from (default: the prompt that the run itself samples with)"
     )
     parser.add_argument(
         "--length",
         type=at_least_zero(int),
         default=400,
         metavar="N",
-        help="characters to write (default: %(default)s)",
+        help="characters to generate (default: %(default)s)",
     )
     parser.add_argument(
         "--temperature",
         type=at_least_zero(float),
         default=0.7,
         metavar="X",
-        help="0 always picks the likeliest character (default: %(default)s)",
+        help="0 always picks the most likely character (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",

@@ -1,4 +1,4 @@
-"""Print every tensor of an operation with its shape, and the order of the gradients."""
+"""Print every tensor of an operation with its shape, and the order of its gradients."""
 
 from __future__ import annotations
 
@@ -50,9 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"-{letter}",
             type=at_least_zero(int),
             metavar=letter,
-            help=f"{meaning}; symbolic if left out",
+            help=f"{meaning}; symbolic if omitted",
         )
-    parser.add_argument("--pre-projected", action="store_true", help="no input_weight")
+    parser.add_argument(
+        "--pre-projected",
+        action="store_true",
+        help="the source is already projected: no input_weight",
+    )
     for flag in ("bidirectional", "reverse", "produce-cell", "forget-gate-last"):
         parser.add_argument(f"--{flag}", action="store_true")
     for flag in ("reset-gate-first", "reset-after"):

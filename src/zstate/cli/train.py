@@ -1,4 +1,4 @@
-"""Train a character language model: model, gradients and Adam are one compiled graph.
+"""Train a character language model. The model, its gradients and Adam are one compiled graph.
 
 One process at a time trains in a run folder; others can sample from it meanwhile.
 """
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     choices = {"cell": list(CELLS), "type": list(TYPES)}
     parser.add_argument(
-        "text", nargs="?", help="a text file (default: Python's own language reference)"
+        "text", nargs="?", help="a text file to train on (default: Python's own language reference)"
     )
     parser.add_argument(
         "--encoding",
@@ -99,8 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=at_least_zero(float),
         metavar="X",
-        help="sampling temperature; 0 always picks the likeliest character "
-        f"(default: {_KEPT['temperature']})",
+        help="sampling temperature; 0 always picks the most likely character (default: "
+        f"{_KEPT['temperature']})",
     )
     add_device(parser, f"where to train: {', '.join(DEVICES)} (default: {_KEPT['device']})")
     for field in fields(Settings):
@@ -208,7 +208,7 @@ def _created(
     settings = fitted(wanted, len(text), {"batch", "window"} & set(options.typed), label)
     if settings != wanted:
         console.print(
-            f"the text is short: --batch {settings.batch} --window {settings.window} "
+            f"the text is short, so using --batch {settings.batch} --window {settings.window} "
             f"instead of --batch {wanted.batch} --window {wanted.window}"
         )
     path = None if options.text is None else str(Path(options.text).resolve())
@@ -304,7 +304,8 @@ def _finish(current: Run, console: Console) -> int:
         console.print(f"  {path}")
     quoted = shlex.quote(prompt) if prompt.isprintable() else ""
     console.print(
-        f"more of it: zstate sample {shlex.quote(str(folder))}{quoted and f' --prompt {quoted}'}"
+        "to generate more: zstate sample "
+        f"{shlex.quote(str(folder))}{quoted and f' --prompt {quoted}'}"
     )
     return 0
 

@@ -9,7 +9,7 @@
 >>> sorted(zc.save(layer, target="keras"))
 ['kernel', 'recurrent_kernel']
 
-No framework is imported. What a framework cannot express is refused by name.
+No framework is imported. An option that a framework cannot express raises an error that names it.
 """
 
 from .conversion import facts, load, save

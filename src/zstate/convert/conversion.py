@@ -1,4 +1,4 @@
-"""load, save and facts: a framework's layers to zstate's and back, all by its row of the table."""
+"""load, save and facts: a framework's layers to zstate's and back, using its row of the table."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _INITIAL = ("init_state", "init_cell")
 
 
 def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> Layer | list[Layer]:
-    """The layers of a framework as zstate's.
+    """Load a framework's layers as zstate's.
 
     Args:
-        weights: a mapping of names to arrays, nested or not (NumPy's, torch's, JAX's, …), that
+        weights: a mapping of names to arrays, nested or not (NumPy's, torch's, JAX's, …), the
             framework's layer object, an ONNX model, or a list of these.
         source: "torch", "keras", "onnx", "flax", "mlx", "coreml", "tensorflow" (tf.keras of
             Keras 2) or "tensorflow1".
-        cell: "single_gate_rnn" (or "rnn"), "lstm" or "gru"; None finds out by names and shapes.
-        facts: what arrays do not say, in the framework's words: ``nonlinearity="relu"``,
+        cell: "single_gate_rnn" (or "rnn"), "lstm" or "gru"; None finds out from names and shapes.
+        facts: what the arrays do not say, under the framework's names: ``nonlinearity="relu"``,
             ``recurrent_activation="tanh"``, ``linear_before_reset=1``. A layer object and the
-            result of :func:`save` tell their own. Otherwise the framework's default counts, but
-            for a GRU whose arrays fit both of its forms: its form has to be told.
+            result of :func:`save` bring their own. Other facts get the framework's defaults, except
+            that for a GRU whose arrays fit both forms you must say which one it is.
 
     Returns:
-        One Layer, or a list of them if there are more. Gates are in zstate's default order.
+        One Layer, or a list of Layers if there are several. Gates are in zstate's default order.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -59,11 +59,11 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
 
 
 def save(layer: Layer | Sequence[Layer], target: str) -> Weights:
-    """A layer's arrays, or those of several, under a framework's names.
+    """The arrays of one layer or several, under a framework's names.
 
-    What the framework cannot express raises OptionError and is named. The options that go with
-    the arrays are :func:`facts`; the result has them too, as ``.facts``, so that :func:`load`
-    gives the layer back.
+    An option that the framework cannot express raises an OptionError that names it. The options
+    that go with the arrays are :func:`facts`. The result has them too, as ``.facts``, so that
+    :func:`load` returns the same layer.
 
     Example:
         >>> import zstate as zs
@@ -91,9 +91,9 @@ def save(layer: Layer | Sequence[Layer], target: str) -> Weights:
 
 
 def facts(layer: Layer, target: str) -> dict[str, Any]:
-    """What the framework's constructor has to be told for a layer's arrays to mean the same.
+    """The arguments that the framework's constructor needs for a layer's arrays to mean the same.
 
-    ``load(save(layer, target), source=target, **facts(layer, target))`` gives the layer back.
+    ``load(save(layer, target), source=target, **facts(layer, target))`` returns the same layer.
 
     Example:
         >>> import zstate as zs
@@ -134,7 +134,7 @@ def _layer(
     fields = options(row, cell, facts, len(directions), has_bias, rows)
     if cell == GRU and len(row.reset_after) > 1 and rows is None and row.reset_fact not in facts:
         values = "0 or 1" if row.listed else "False or True"
-        expected = f"{values}: a GRU's arrays fit both, so load has to be told"
+        expected = f"{values}: a GRU's arrays fit both, so you must say which"
         raise OptionError(refusal("load", row.reset_fact, expected, "nothing"))
     if "peephole" in directions[0]:
         fields |= blocks.peephole_options(row)
@@ -170,7 +170,7 @@ def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Arra
 
 
 def _check(row: Framework, layer: Layer) -> None:
-    """Raise for what a framework cannot express, by name."""
+    """Raise an error that names what a framework cannot express."""
     descriptor, tensors = layer.descriptor, layer.tensors
     if layer.kind not in row.activations:
         cannot(row, "cell", f"one of {', '.join(row.activations)}", layer.kind)

@@ -1,9 +1,9 @@
 """Files of weights: arrays by name (.safetensors, .npz, .pt), and models (.onnx, .keras, .h5).
 
-A file is read as its contents (``contents.py``), of which a stack or some layers are chosen; Keras'
-and ONNX' formats have files of their own beside this one. The packages behind them are imported
-when a file needs one. A file is written beside its place and renamed, so that nothing is left
-half-written.
+A file is read as its contents (``contents.py``), from which a stack or some layers are chosen.
+Keras's and ONNX's formats have their own modules next to this one. Their packages are imported only
+when a file needs them. A file is written under a temporary name and renamed, so that nothing is
+left half-written.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ _ENDINGS = {"hdf5": "h5", "pth": "pt"}
 
 
 def read(path: str, source: str, only: Sequence[str] = (), limit: int | None = None) -> Chosen:
-    """The layers of a file that are to be converted: all of them if they are a stack.
+    """The layers of a file to convert: all of them if they are a stack.
 
     Args:
         path: the file.
         source: its framework.
-        only: names of layers, or how they begin; those are taken one by one.
-        limit: how many bytes the arrays may take; None: 256 MiB, or 16 times the file's size.
+        only: names of layers, or prefixes of names; these layers are taken one by one.
+        limit: how many bytes the arrays may take; None means 256 MiB, or 16 times the file's
+            size.
     """
     kind = _kind("from", path, (*_WRITTEN, "pt", "pth"))
     _check_framework("from", kind, source)
@@ -61,7 +62,7 @@ def read(path: str, source: str, only: Sequence[str] = (), limit: int | None = N
     except MemoryError as error:
         expected = "arrays that fit into memory"
         raise OptionError(refusal("convert", path, expected, str(error) or "more")) from error
-    except Exception as error:  # whatever a parser makes of bytes that are not what they say
+    except Exception as error:  # whatever a parser raises on malformed bytes
         got = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise OptionError(refusal("convert", path, f"a whole .{kind} file", got)) from error
 
@@ -133,7 +134,7 @@ def _npz(path: str, budget: Budget) -> tuple[dict[str, Array], str | None]:
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if not name.endswith(".npy"):
-                raise ValueError(f"{name!r} is no array")
+                raise ValueError(f"{name!r} is not an array")
             with budget.open(archive, name) as file:
                 arrays[name.removesuffix(".npy")] = _npy(file, archive.getinfo(name).file_size)
         comment = archive.comment.decode()
@@ -150,7 +151,7 @@ def _npy(file: Any, size: int) -> Array:
         raise ValueError(f"an array of version {version}")
     shape, fortran, dtype = readers[version](file)
     if dtype.hasobject:
-        raise ValueError("Python objects in place of numbers")
+        raise ValueError("Python objects instead of numbers")
     count = math.prod(shape) * dtype.itemsize
     if min((0, *shape)) < 0 or count != size - file.tell():
         raise ValueError(f"{size - file.tell()} bytes for {dtype}{list(shape)}")
@@ -174,10 +175,10 @@ def _torch_file(path: str, budget: Budget) -> dict[str, Any]:
         if "weights_only" not in str(error) and "Weights only" not in str(error):
             raise
         expected = (
-            "a state dict (torch.save(model.state_dict(), …)); zstate loads no pickled modules, "
-            "since these can run any code"
+            "a state dict (torch.save(model.state_dict(), …)); zstate does not load pickled "
+            "modules, because they can run any code"
         )
-        got = "a file with other objects than tensors"
+        got = "a file with objects other than tensors"
         raise OptionError(refusal("convert", path, expected, got)) from error
     if not isinstance(found, Mapping):
         expected = "a state dict"
@@ -252,7 +253,7 @@ def _check_sizes(layers: Sequence[Layer]) -> None:
     for number, (before, layer) in enumerate(pairwise(layers), 1):
         wide = before.directions * before.hidden
         if layer.inputs != wide:
-            expected = f"{wide} inputs, which the layer before it gives"
+            expected = f"{wide} inputs, as many as the layer before it returns"
             raise OptionError(refusal("convert", f"layer {number}", expected, str(layer.inputs)))
 
 

@@ -92,7 +92,7 @@ def _check_storage(dataset: Any, where: str) -> None:
     if dataset.external:
         raise Hdf5Error(f"{where!r} lies in another file (external storage)")
     if dataset.is_virtual:
-        raise Hdf5Error(f"{where!r} is made of other datasets (virtual)")
+        raise Hdf5Error(f"{where!r} is a virtual dataset, made of others")
 
 
 def _text(value: Any) -> str:

@@ -105,7 +105,7 @@ def _layers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     layers = config if isinstance(config, list) else config.get("layers", [])
     if _kind(model) in _MODELS:
         return list(layers)
-    # A class of its own may have anything in its configuration.
+    # A custom class may have anything in its configuration.
     known = isinstance(layers, list) and all("class_name" in each for each in layers)
     return list(layers) if known else []
 

@@ -98,7 +98,7 @@ def _group_names(tree: Tree, group: str) -> _Path:
             name = tree.text(own, "name")
             if name is None:  # Keras 2: the order of the layers is lost
                 expected = "a file that names its layers (save the model as .h5)"
-                raise OptionError(refusal("convert", group, expected, "a group without name"))
+                raise OptionError(refusal("convert", group, expected, "a group without a name"))
             names.append(name)
     return tuple(names)
 
@@ -136,7 +136,7 @@ def _weights(tree: Tree, source: str, wiring: Sequence[str] = ()) -> Contents:
     rest = {*tree.datasets}
     for outer, own in (_numbered(tree) or _listed(tree)).items():
         rest -= {*own.values()}
-        # A layer's own name says nothing of directions: it may be called forward_lstm.
+        # A layer's own name says nothing about directions: it may be called forward_lstm.
         front = f"{outer[-1]}/" if outer else ""
         paths = {name.removeprefix(front): path for name, path in own.items()}
         found, strange = by_layer(source, paths)
@@ -177,7 +177,7 @@ def _by_position(own: _Arrays, entry: Entry) -> _Arrays:
         key = mark + name.split("/")[-1].split(":")[0]
         if key in found:
             expected = f"one {key} of layer {entry.name!r}"
-            raise OptionError(refusal("convert", "weights", expected, "another one"))
+            raise OptionError(refusal("convert", "weights", expected, "a second one"))
         found[key] = path
     return found
 
@@ -216,7 +216,7 @@ def written(h5py: Any, kind: str, stacks: Mapping[str, Sequence[Layer]], target:
     config = _config(named, target, dtype)
     arrays = {name: save(layer, target=target) for name, layer in named}
     if any("peephole" in name for own in arrays.values() for name in own):
-        expected = "no peephole, which no layer of Keras has"
+        expected = "no peephole: Keras layers have none"
         raise OptionError(refusal("convert", "weights", expected, "one"))
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:

@@ -29,11 +29,11 @@ class Layer:
 
     Args:
         cell: "single_gate_rnn", "lstm" or "gru", or a cell from equations (``zstate.cells``).
-        descriptor: of that cell; None means its default. That of a cell from equations is
+        descriptor: the cell's descriptor; None means its default. A cell from equations uses
             ``zstate.cells.CellDescriptor``.
         tensors: keyword arguments of the functional call by name, all of one float type:
-            recurrent_weight [G·H,H], input_weight [G·H,I], bias [G·H] and so on; the shapes of
-            two directions with ``bidirectional``.
+            recurrent_weight [G·H,H], input_weight [G·H,I], bias [G·H] and so on, with the shapes
+            of two directions if ``bidirectional``.
 
     Example:
         >>> import numpy as np, zstate as zs
@@ -82,7 +82,7 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """The cell's name, which no cell with other equations has."""
+        """The cell's name, which is unique to its equations."""
         return self.operation.key
 
     @property

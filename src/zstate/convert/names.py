@@ -51,7 +51,7 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
         group = found.setdefault((module, number), Group(module))
         if stem in group.arrays[direction]:
             raise OptionError(
-                refusal("load", name, f"one {stem} for each layer and direction", "another one")
+                refusal("load", name, f"one {stem} for each layer and direction", "a second one")
             )
         group.arrays[direction][stem] = array
     if not found:
@@ -138,7 +138,7 @@ def cell_of(framework: str, group: Group, cell: str | None) -> str:
         raise OptionError(refusal("load", "cell", f"{cell} in {where}", found))
     if len(fits) != 1:
         got = " or ".join(fits) or ", ".join(sorted(group.names))
-        raise OptionError(refusal("load", "cell", f"what {where} is (cell=…)", got))
+        raise OptionError(refusal("load", "cell", f"the cell of {where} (cell=…)", got))
     return fits[0]
 
 
@@ -191,7 +191,9 @@ def roles(framework: str, cell: str, group: Group, layout: int = 0) -> list[dict
             expected = f"{brackets(found[0][role].shape)} in both directions"
             raise ShapeError(refusal("load", role, expected, brackets(array.shape)))
     if not group.arrays[0]:
-        raise OptionError(refusal("load", "weights", "a forward direction", "the backward one"))
+        raise OptionError(
+            refusal("load", "weights", "a forward direction", "only the backward one")
+        )
     return found
 
 

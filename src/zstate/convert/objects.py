@@ -134,7 +134,7 @@ def _torch(module: Any) -> list[Piece] | None:
         kind = _TORCH.get(type(part).__name__) if known else None
         if kind is None and (part._parameters or type(part).__name__ in _TORCH):
             where = f"{path or 'the model'} ({type(part).__name__})"
-            expected = "recurrent modules of torch.nn or zstate.torch only"
+            expected = "only recurrent modules of torch.nn or zstate.torch"
             raise OptionError(refusal("load", "weights", expected, where))
         if kind is None:
             continue
@@ -174,7 +174,7 @@ def keras_both(forward: _Known, backward: _Known, merge_mode: Any) -> _Known:
     """The cell and the facts of a Bidirectional from those of its two layers."""
     if forward[1].pop("go_backwards", False) or not backward[1].pop("go_backwards", True):
         expected = "a forward layer that runs forward and a backward layer that runs backward"
-        raise OptionError(refusal("load", "Bidirectional", expected, "go_backwards otherwise"))
+        raise OptionError(refusal("load", "Bidirectional", expected, "go_backwards set otherwise"))
     if forward != backward:
         expected = "the same options in both directions"
         raise OptionError(refusal("load", "backward_layer", expected, str(backward[1])))
@@ -193,12 +193,12 @@ def _keras(layer: Any, version: int) -> list[Piece] | None:
     if not callable(getattr(layer, "get_config", None)):
         return None
     if not layer.weights:
-        raise OptionError(refusal("load", "weights", "a layer that is built", "one that is not"))
+        raise OptionError(refusal("load", "weights", "a built layer", "an unbuilt one"))
     # Their hard sigmoids differ, so the two must not be taken for each other.
     found = 3 if hasattr(layer.weights[0], "path") else 2
     if found != version:
         other = "keras" if found == 3 else "tensorflow"
-        got = f"one of Keras {found}, which is source={other!r}"
+        got = f"one from Keras {found}, which is source={other!r}"
         raise OptionError(refusal("load", "weights", f"a layer of Keras {version}", got))
     name = _class_of(layer, *_KERAS_PACKAGES)
     if hasattr(layer, "get_layer"):

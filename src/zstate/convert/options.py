@@ -112,12 +112,12 @@ def _check_direction(row: Framework, left: dict[str, Any], directions: int) -> N
     word = _text(left.pop(row.directed, usual_word))
     if word == "reverse":
         raise OptionError(
-            f"[load] {row.directed}='reverse': this format gives its outputs in the order of the "
-            "input, zstate's reverse in the order in which it makes them; load it as 'forward' "
-            "and flip source and outputs"
+            f"[load] {row.directed}='reverse': this format returns outputs in the order of the "
+            "input, zstate's reverse in the order it computes them; load it as 'forward' and "
+            "flip source and outputs"
         )
     if word != usual_word:
-        expected = f"{usual_word!r}, as there are {directions} directions in the arrays"
+        expected = f"{usual_word!r}, because the arrays have {directions} directions"
         raise OptionError(refusal("load", row.directed, expected, repr(word)))
 
 
@@ -145,7 +145,7 @@ def _text(value: Any) -> str:
     name = value if isinstance(value, str) else str(getattr(value, "__name__", value))
     module = getattr(value, "__module__", None)
     if callable(value) and str(module).split(".")[0] not in _PACKAGES:
-        return f"{module}.{name}"  # a function of one's own computes anything, whatever its name
+        return f"{module}.{name}"  # a user's own function may compute anything, whatever its name
     return name
 
 
@@ -173,7 +173,9 @@ def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int)
         found.append(word)
     if alphas or betas:
         got = repr(alphas + betas)
-        raise OptionError(refusal("load", "activation_alpha", "no more than are taken", got))
+        raise OptionError(
+            refusal("load", "activation_alpha", "no more than the activations take", got)
+        )
     half = found[: len(names)] if found else []
     if found and [w.lower() for w in half] * directions != [w.lower() for w in found]:
         expected = "the same in both directions"

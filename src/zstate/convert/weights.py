@@ -1,4 +1,4 @@
-"""What ``save`` gives: arrays by name, which know the facts that go with them."""
+"""What ``save`` returns: arrays by name, with the facts that go with them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Told(NamedTuple):
 
 
 class Weights(dict[str, Array]):
-    """Arrays by a framework's names, and the facts that :func:`load` needs beside them.
+    """Arrays under a framework's names, and the facts that :func:`load` needs with them.
 
-    A plain ``dict`` otherwise; ``dict(weights)`` leaves the facts behind.
+    Otherwise a plain ``dict``; ``dict(weights)`` loses the facts.
 
     Example:
         >>> import numpy as np, zstate as zs, zstate.convert as zc
@@ -45,7 +45,7 @@ class Weights(dict[str, Array]):
 
     @property
     def facts(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The facts of the layer as :func:`facts` gives them, or a list of them, one per layer."""
+        """The facts of the layer, as from :func:`facts`, or a list of them, one per layer."""
         found = [dict(layer.facts) for layer in self.layers]
         return found[0] if len(found) == 1 else found
 

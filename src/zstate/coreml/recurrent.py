@@ -39,7 +39,7 @@ def recurrent(mb: Any, node: Node, tensors: Mapping[str, Var], readers: list[Nod
         back = _operation(mb, _direction(layer, 1), turned, [second])[0]
         return [mb.concat(values=[forth, mb.reverse(x=back, axes=[0])], axis=2)]
     if node.attributes["descriptor"].reverse and layer.directions == 1:
-        # By hand: what order MIL's own reverse direction gives the outputs in is not settled.
+        # By hand, because the output order of MIL's own reverse direction is unclear.
         source = mb.reverse(x=source, axes=[0])
     found = _operation(mb, layer, source, begin)
     return [found[0], *(mb.expand_dims(x=cell, axes=[0]) for cell in found[2:])]

@@ -18,14 +18,14 @@ from .writer import LABEL, Writer, identifier
 
 
 def save(program: Executable, path: str | PathLike[str]) -> None:
-    """Write a compiled program as a Core ML package, with the values its variables have now.
+    """Write a compiled program as a Core ML package, with the current values of its variables.
 
     Args:
-        program: from ``Graph.compile``: its feeds become the inputs, its targets the outputs. One
-            that updates variables is refused.
-        path: of the package, which ends in ``.mlpackage``; one that is there is replaced.
+        program: from ``Graph.compile``; its feeds become the inputs, its targets the outputs. A
+            program that updates variables raises an error.
+        path: the package's path, which ends in ``.mlpackage``; an existing one is replaced.
 
-    What MIL cannot say is refused by node, and nothing is written.
+    What MIL cannot express raises an error that names the node, and nothing is written.
 
     Example:
         >>> program = graph.compile({x: ((16, 1, 8), "float32")}, [scores])  # doctest: +SKIP
@@ -46,7 +46,7 @@ def save(program: Executable, path: str | PathLike[str]) -> None:
                 skip_model_load=True,
             )
     except (*REFUSALS, RuntimeError) as error:
-        raise OptionError(f"[{LABEL}] coremltools refuses the program: {error}") from error
+        raise OptionError(f"[{LABEL}] coremltools rejects the program: {error}") from error
     folder = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
         folder.mkdir()

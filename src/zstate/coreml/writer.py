@@ -97,7 +97,7 @@ def _stored(node: Node) -> Array:
     array = NUMPY.asarray(node.attributes["store"].value)
     narrow: Array = array.astype(TYPES[node.results[0].dtype][0])
     if not np.array_equal(narrow, array, equal_nan=array.dtype.kind == "f"):
-        expected = "integers of int32, the widest of Core ML"
+        expected = "integers that fit int32, Core ML's widest type"
         raise OptionError(refusal(node.op.name, node.name, expected, "larger ones"))
     return narrow
 
@@ -117,5 +117,5 @@ def _naming(node: Node) -> Iterator[None]:
         raise within(f"[{LABEL}] node {node.name!r} ({node.op.name})", error) from error
     except REFUSALS as error:
         raise OptionError(
-            f"[{LABEL}] node {node.name!r} ({node.op.name}): coremltools refuses it: {error}"
+            f"[{LABEL}] node {node.name!r} ({node.op.name}): coremltools rejects it: {error}"
         ) from error

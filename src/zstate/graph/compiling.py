@@ -52,7 +52,7 @@ def compile_graph(
             (tensor,) = node.results
             expected = f"an array {tensor.dtype}{brackets(tensor.shape)}"
             raise GraphError(refusal("compile", f"feed {tensor.name!r}", expected, "nothing"))
-    from .simplified import Simplified  # it is a Graph, which in turn compiles by this
+    from .simplified import Simplified  # it is a Graph, which itself compiles through this
 
     simple = Simplified()
     known_as: dict[Tensor, Tensor] = {
@@ -76,12 +76,12 @@ def compile_graph(
             attributes = with_training(node.attributes) if is_twin else node.attributes
             found = simple.add_node(node.op, inputs, attributes, node.name)
             if is_twin:
-                # By the operation's names: a node that was folded has lost its own.
+                # By the operation's names: a folded node has lost its own.
                 produced = operation_of(node.op.name, attributes).cell.produced
                 by_name = dict(zip(produced(attributes["descriptor"]), found, strict=True))
                 found = [by_name[name] for name in produced(node.attributes["descriptor"])]
             for result, tensor in zip(node.results, found, strict=True):
-                # What was told of a size while another was unknown has to be true.
+                # What was claimed about a size while another was unknown has to be true.
                 if not agree(tensor.shape, result.shape):
                     expected, got = brackets(result.shape), brackets(tensor.shape)
                     label = label_of(node.op.name, node.name)

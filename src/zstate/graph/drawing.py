@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .executable import Executable
     from .graph import Graph
 
-# Light enough for black text; told apart by eyes that do not see red and green, and by the titles.
+# Light enough for black text; distinct to colour-blind eyes too, and told apart by their titles.
 COLOURS = {
     "feed": "#dbeafe",
     "weight": "#fef3c7",
@@ -32,7 +32,7 @@ COLOURS = {
     "update": "#ede9fe",
     "other": "#ffffff",
 }
-_MOST_NODES = 60  # that are drawn one by one unless the caller says so
+_MOST_NODES = 60  # that are drawn one by one unless the caller says otherwise
 _MOST_UNFOLDED = 200  # where folding leaves next to nothing
 _UPDATES = ("adam", "stochastic_gradient_descent")
 _HEADS = (
@@ -110,7 +110,7 @@ def boxes_of(program: Program, fold: bool | None) -> list[Box]:
         inputs = {t: None for node in inner for t in node.inputs}
         weights = {t.node: None for t in inputs if t.node not in drawn and _is_given(t.node)}
         if inner[0].op is ASSIGN and len(inner) == 1 and inner[0].inputs[1].node in drawn:
-            # An assign is a line of the box that makes the value, and no box.
+            # An assign is not a box, but a line in the box that makes the value.
             box = drawn[inner[0]] = drawn[inner[0].inputs[1].node]
             box.lines.append(f"→ {_name(inner[0].inputs[0].name)}")
         else:
@@ -146,7 +146,7 @@ def _box(
         others = [f"{n} × {name}" if n > 1 else name for name, n in counts.most_common(3)]
         others += ["…"] if len(counts) > 3 else []
         box.lines += [_cut(f"and {', '.join(others)}", 60)] if others else []
-    if not (many and updates):  # which write what they read
+    if not (many and updates):  # they write what they read
         said = (_weight(nodes[0], node, many) for node in weights)
         box.lines += _some([line for line in said if line], many)
     made = [tensor for node in nodes for tensor in node.results]
@@ -240,7 +240,7 @@ def _parts(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
             heads[node] = node
         elif above:
             heads[node] = max(above, key=place.__getitem__)
-    # What depends on no head (constants, variables, and what is made of them) goes with the first
+    # What depends on no head (constants, variables, and what is made from them) goes with the first
     # part that reads it.
     given: dict[Node, Node] = {}
     for node in reversed(nodes):

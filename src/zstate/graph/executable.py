@@ -25,10 +25,10 @@ ARRAY = "a NumPy array (np.asarray makes one)"  # what a feed must be
 
 
 class Memory(NamedTuple):
-    """Bytes of the tensors of a program, apart from what an operation uses while it runs.
+    """Bytes of a program's tensors, not counting what an operation uses while it runs.
 
-    ``peak`` is the most that results of nodes take at one time, ``without_reuse`` what they would
-    take if none were freed; ``weights`` is constants and variables, ``feeds`` the arrays fed.
+    ``peak`` is the most that the nodes' results take at one time, ``without_reuse`` what they would
+    take if none were freed; ``weights`` counts constants and variables, ``feeds`` the arrays fed.
     """
 
     peak: int
@@ -55,8 +55,8 @@ class Bound(NamedTuple):
 class Executable:
     """A program: feeds and results are lists in the order that ``Graph.compile`` was given.
 
-    It shares the variables of the graph that it was compiled from; one that was loaded from a
-    file has its own.
+    It shares the variables of the graph it was compiled from; a program loaded from a file has its
+    own.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class Executable:
             for tensor, slot in self._slots.items()
             if tensor.node.op is VARIABLE
         ]
-        # Each entry is made whole and then put in at once: threads share it without a lock.
+        # Each entry is completed before it is stored, so that threads share it without a lock.
         self._bound: dict[Namespace, tuple[list[Any], list[Any]]] = {}
 
     @property
     def variables(self) -> dict[str, Array]:
-        """The variables that the program reads or updates, by name: their values as they are."""
+        """The current values of the variables that the program reads or updates, by name."""
         nodes = [node for node in self.nodes if node.op is VARIABLE]
         nodes += [node for node, _ in self.updates if node not in nodes]
         return {node.name: NUMPY.asarray(node.attributes["store"].value) for node in nodes}
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
-        """Compute the targets, then store what was assigned.
+        """Compute the targets, then store the assigned values.
 
         The feeds are all NumPy arrays, or all torch tensors on one device; so are the results,
         which belong to the caller. Several threads may run one program.
@@ -111,7 +111,7 @@ class Executable:
     def run_checked(self, xp: Namespace, feeds: Sequence[Any]) -> list[Any]:
         """``run`` on feeds of one array library that are known to have the right shapes and types.
 
-        For callers that look programs up by these: to check them again costs a microsecond.
+        For callers that look up programs by these: checking again would cost a microsecond.
         """
         bound = self._bound.get(xp)
         if bound is None:
@@ -163,7 +163,7 @@ class Executable:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Executable:
-        """The program in a file that :meth:`save` wrote; everything in it is checked."""
+        """Load a program from a file that :meth:`save` wrote, and check everything in it."""
         from .files import load_executable
 
         return load_executable(path)
@@ -246,7 +246,7 @@ class Executable:
     def _kept(self, xp: Namespace, tensor: Tensor, values: list[Any]) -> Any:
         array = values[self._slots[tensor]]
         root = self._roots[tensor]
-        # A view would keep all of its buffer; a fed array is the caller's.
+        # A view would keep its whole buffer; a fed array belongs to the caller.
         if root is not tensor or root.node.op is PLACEHOLDER:
             return xp.copy(array)
         return xp.result(array)
@@ -258,7 +258,7 @@ class Executable:
             assert step.node.op.prepare is not None
             infos = [tensor.info for tensor in step.node.inputs]
             function = step.node.op.prepare(xp, infos, step.node.attributes)
-            # A row that names its results gives a tuple of them, any other an array.
+            # A row that names its results returns a tuple of them, any other an array.
             bound.append(Bound(step.node, function, step.node.results[0].name != step.node.name))
         constants = {
             tensor: xp.asarray(tensor.node.attributes["store"].value)
@@ -309,7 +309,7 @@ class Executable:
         for tensor, array in zip(self.feeds, feeds, strict=True):
             found = namespace_of(array)
             if xp is not None and found is not xp:
-                expected = f"an array of the library and device of {self.feeds[0].name!r}"
+                expected = f"an array from the same library and device as {self.feeds[0].name!r}"
                 got = type(array).__module__
                 raise DTypeError(refusal("run", f"feed {tensor.name!r}", expected, got))
             xp = found

@@ -101,8 +101,8 @@ class _Reading:
         )
         if isinstance(error, wrong):
             raise GraphError(
-                f"[load] {fspath(self._path)!r}: expected a file that zstate saved, got one that "
-                f"does not hold together: {error}"
+                f"[load] {fspath(self._path)!r}: expected a file that zstate saved, got an "
+                f"inconsistent one: {error}"
             ) from error
 
 
@@ -237,7 +237,7 @@ def _decode(structure: Mapping[str, Any], arrays: dict[str, Array]) -> Graph:
         _check_count(op, inputs, attributes)
         results = graph.add_node(op, inputs, attributes, str(entry["name"]))
         if [tensor.info for tensor in results] != shapes:
-            raise ValueError(f"node {entry['name']!r} has other shapes than those saved")
+            raise ValueError(f"node {entry['name']!r} has shapes other than those saved")
         if op is ASSIGN:
             if inputs[0].node.op is not VARIABLE:
                 raise ValueError(f"node {entry['name']!r} assigns to no variable")
@@ -259,7 +259,7 @@ def _check_count(op: Op, inputs: Sequence[Tensor], attributes: Mapping[str, Any]
 def _tensor(graph: Graph, at: Any) -> Tensor:
     number, result = at
     if type(number) is not int or type(result) is not int or number < 0 or result < 0:
-        raise ValueError(f"{at} is no place of a tensor")
+        raise ValueError(f"{at} is not a tensor's place")
     return graph.nodes[number].results[result]
 
 

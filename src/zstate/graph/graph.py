@@ -27,7 +27,7 @@ from .ops import ASSIGN, PLACEHOLDER, VARIABLE
 from .outputs import outputs_of
 from .tensor import Node, Tensor
 
-_FOR_METHODS = {  # what the methods, and programs that write graphs, build nodes with
+_FOR_METHODS = {  # what the methods, and programs that write graphs, use to add nodes
     *("add_node", "add_node_named", "apply", "apply_many", "check_fit", "needed", "note_assign"),
     *("own", "training_twin"),
 }
@@ -35,9 +35,9 @@ _MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
 
 
 class NoTargetError(GraphError, KeyError):
-    """A result that is not there."""
+    """A run has no such result."""
 
-    __str__ = GraphError.__str__  # KeyError's shows a message in quotes
+    __str__ = GraphError.__str__  # KeyError would show the message in quotes
 
 
 class Results(dict[Tensor, Array]):
@@ -52,8 +52,8 @@ class Results(dict[Tensor, Array]):
 class Graph(Statistics, Recurrent):
     """A graph of operations, built once and run with feeds.
 
-    Methods return Tensors without data; a wrong shape or type is refused when the node is made.
-    The recurrent methods return lists in the published order, an absent input having no slot.
+    Methods return Tensors without data; a wrong shape or type raises an error when the node is
+    added. The recurrent methods return lists in the published order; an absent input has no slot.
 
     Example:
         >>> import numpy as np
@@ -71,13 +71,13 @@ class Graph(Statistics, Recurrent):
         super().__init__()
         self._programs: dict[Any, Executable] = {}
 
-    if not TYPE_CHECKING:  # a type checker would take any method to be there
+    if not TYPE_CHECKING:  # a type checker would accept any method
 
         def __getattr__(self, name: str) -> Any:
             raise missing("Graph", name, dir(type(self)))
 
     def __copy__(self) -> Graph:
-        """A graph with nodes, tensors and variables of its own, as copy.deepcopy makes it."""
+        """A graph with its own nodes, tensors and variables, like copy.deepcopy's."""
         return copy.deepcopy(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -98,8 +98,9 @@ class Graph(Statistics, Recurrent):
         """Compute the targets from the feeds: {tensor: array}.
 
         Every placeholder that a target depends on must be fed, with an array of its type and
-        shape: NumPy arrays, or torch tensors on one device. ``operations`` are assigns to run whose
-        values are not returned. The results belong to the caller. Several threads may run a graph.
+        shape: NumPy arrays, or torch tensors on one device. ``operations`` are assigns to run
+        without returning their values. The results belong to the caller. Several threads may run a
+        graph.
         """
         wanted = listed("run", "targets", targets)
         effects = listed("run", "operations", operations)
@@ -119,8 +120,8 @@ class Graph(Statistics, Recurrent):
                 raise GraphError(refusal("run", f"feed {tensor.name!r}", expected, "nothing"))
         shapes = {tensor: namespace_of(array).info(array) for tensor, array in feeds.items()}
         key = (tuple(shapes.items()), tuple(wanted), tuple(effects))
-        # Threads share this dict: every step is one operation on it, so none needs a lock, which
-        # a forked child could find taken for good.
+        # Threads share this dict. Every access is one operation on it, so it needs no lock, which
+        # a forked child could find held forever.
         program = self._programs.get(key)
         if program is None:
             program = self._programs.setdefault(key, compile_graph(self, shapes, wanted, effects))
@@ -138,9 +139,10 @@ class Graph(Statistics, Recurrent):
     ) -> Executable:
         """A program for feeds of known shapes: {placeholder: (shape, dtype)}.
 
-        Shapes are fixed, constants folded, equal nodes merged, nodes that no target needs dropped,
-        buffers freed after their last reader. ``program.run([array, …])`` takes the feeds in the
-        order given here and gives the targets in theirs. It shares this graph's variables.
+        Compiling fixes shapes, folds constants, merges equal nodes, drops nodes that no target
+        needs, and frees buffers after their last reader. ``program.run([array, …])`` takes the
+        feeds in the order given here and returns the targets in theirs. It shares this graph's
+        variables.
 
         ``device``: "cuda" or "cuda:1" makes a program that lives on that GPU, with the graph's
         variables. None runs where the feeds are.
@@ -164,10 +166,10 @@ class Graph(Statistics, Recurrent):
     def gradients(self, of: Tensor, with_respect_to: Sequence[Tensor]) -> dict[Tensor, Tensor]:
         """{tensor: the gradient of ``of`` with respect to it}, as new nodes of this graph.
 
-        ``of`` is usually a scalar; of a larger tensor it is the gradient of the sum of its
-        elements. A tensor that ``of`` does not depend on has zeros of its shape. A recurrent node
-        turns on training by itself: a twin that keeps its training state feeds the gradient
-        operation, and compiling makes one node of both.
+        ``of`` is usually a scalar; for a larger tensor you get the gradient of the sum of its
+        elements. For a tensor that ``of`` does not depend on, you get zeros of its shape. You need
+        not turn on training: the graph adds a twin of a recurrent node that keeps its training
+        state, and compiling merges the two.
 
         Example:
             >>> import numpy as np
@@ -181,7 +183,7 @@ class Graph(Statistics, Recurrent):
         return reverse.gradients(self, of, wanted)
 
     def variables(self) -> dict[str, Array]:
-        """The values of the variables, by the name of the variable: copies."""
+        """Copies of the variables' values, by name."""
         return {
             node.name: np.array(NUMPY.asarray(node.attributes["store"].value))
             for node in self.nodes
@@ -189,7 +191,7 @@ class Graph(Statistics, Recurrent):
         }
 
     def set_variables(self, values: Mapping[str, Array]) -> None:
-        """Give variables these values, by name; nothing is changed if one does not fit."""
+        """Set variables by name; if one value does not fit, nothing changes."""
         if not isinstance(values, Mapping):
             raise DTypeError(refusal("set_variables", "values", "{name: array}", describe(values)))
         nodes = {node.name: node for node in self.nodes if node.op is VARIABLE}
@@ -216,7 +218,7 @@ class Graph(Statistics, Recurrent):
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Graph:
-        """The graph in a file that :meth:`save` wrote; everything in it is checked."""
+        """Load a graph from a file that :meth:`save` wrote, and check everything in it."""
         from .files import load_graph
 
         return load_graph(path)
@@ -231,9 +233,9 @@ class Graph(Statistics, Recurrent):
         Args:
             fold: True draws one box per part of the graph: a layer, a loss, the gradient of one,
                 all updates. None folds graphs of more than 60 nodes; False draws every operation.
-            targets: draw only what these need; None means all of the graph.
+            targets: draw only what these need; None means the whole graph.
 
-        The package quickjs (extra ``draw``) lays the boxes out by dagre, as :meth:`to_html` does
+        With the package quickjs (extra ``draw``), dagre lays the boxes out, as :meth:`to_html` does
         in the browser; without it they stand in rows.
         """
         from .pictures import to_svg
@@ -241,7 +243,9 @@ class Graph(Statistics, Recurrent):
         return to_svg(self._drawn("to_svg", targets), fold)
 
     def to_html(self, *, targets: Iterable[Tensor] | None = None) -> str:
-        """The picture as a page: one file with zoom, search and folding, without a network."""
+        """The picture as an HTML page: one file with zoom, search and folding, which needs no
+        network.
+        """
         from .pictures import to_html
 
         return to_html([self._drawn("to_html", targets)])
@@ -260,17 +264,17 @@ class Graph(Statistics, Recurrent):
         operations: Iterable[Tensor] | None = None,
         weights: str | None = None,
     ) -> str:
-        """The same graph in Swift: a file that builds it with MPSGraph and runs one step.
+        """The same graph as Swift: a file that builds it with MPSGraph and runs one step.
 
         Args:
-            name: of the struct in the file.
+            name: the name of the struct in the file.
             targets: what a step returns; None means every tensor that nothing reads.
-            operations: assigns that a step runs; None means every one where ``targets`` is None,
-                else none.
+            operations: assigns that a step runs; None means all of them if ``targets`` is None,
+                otherwise none.
             weights: the name of the file that :meth:`save` writes, which the Swift program reads;
                 None means ``name`` with ".safetensors".
 
-        What MPSGraph has no method for is refused by node.
+        An operation that MPSGraph lacks raises an error that names the node.
 
         Example:
             >>> g = Graph()
@@ -289,7 +293,7 @@ class Graph(Statistics, Recurrent):
             nodes = self.needed([*wanted, *effects])
         from .swift import to_swift
 
-        # Of several assigns to a variable the one made last counts.
+        # If there are several assigns to a variable, the last one added counts.
         assigns = {node.inputs[0].node: node for node in nodes if node.op is ASSIGN}
         return to_swift(
             name,
@@ -312,7 +316,7 @@ class Graph(Statistics, Recurrent):
         )
 
     def needed(self, targets: Iterable[Tensor]) -> list[Node]:
-        """The nodes that the targets depend on, in the order in which they were made."""
+        """The nodes that the targets depend on, in the order in which they were added."""
         needed: set[Node] = set()
         waiting = [target.node for target in targets]
         while waiting:

@@ -19,7 +19,7 @@ PAGE = Path(__file__).with_name("page")
 SCRIPTS = ("dagre.min.js", "layout.js")
 LINE = 16  # the height of a line of text
 _GAP = 26
-# What the JavaScript of QuickJS lacks and that of a browser has.
+# What QuickJS's JavaScript lacks compared with a browser's.
 _LATER = """
 var structuredClone = (value) => JSON.parse(JSON.stringify(value));
 Object.hasOwn = (o, k) => Object.prototype.hasOwnProperty.call(o, k);
@@ -104,12 +104,12 @@ def _in_rows(picture: dict[str, Any]) -> Places:
     boxes, edges = picture["boxes"], picture["edges"]
     depth = [0] * len(boxes)
     first: dict[int, int] = {}
-    for edge in edges:  # sorted by the box that they lead to, and boxes stand behind what they read
+    for edge in edges:  # sorted by the box that they lead to; boxes come after what they read
         depth[edge["to"]] = max(depth[edge["to"]], depth[edge["from"]] + 1)
     for edge in edges:
         first[edge["from"]] = min(first.get(edge["from"], len(boxes)), depth[edge["to"]])
     for k in first.keys() - {edge["to"] for edge in edges}:
-        # What is fed stands right above its first reader, not all of it in the first row.
+        # Feeds stand right above their first reader, not all in the first row.
         depth[k] = first[k] - 1
     at: list[Point] = [(0, 0)] * len(boxes)
     lines: list[list[Point]] = [[] for _ in edges]
@@ -117,7 +117,8 @@ def _in_rows(picture: dict[str, Any]) -> Places:
     for row in range(max(depth, default=-1) + 1):
         inside = [k for k in range(len(boxes)) if depth[k] == row]
         bottom = top + max(boxes[k]["height"] for k in inside)
-        # (where it should be, its width, box, arrow): an arrow that passes has a place of its own.
+        # (where it should be, its width, box, arrow): an arrow that passes through has its own
+        # place.
         members = [
             (lines[e][-1][0], 10.0, -1, e)
             for e, edge in enumerate(edges)

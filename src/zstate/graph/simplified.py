@@ -14,8 +14,8 @@ from .ops.base import known
 from .ops.recurrent import FORWARD, normal
 from .tensor import Store, Tensor
 
-# A folded constant may be larger than what it is made of, but not by more than this: a broadcast
-# zero costs nothing to make and much to keep.
+# A folded constant may be larger than what it is made from, but not by more than this: a broadcast
+# zero costs nothing to make and a lot to keep.
 _FOLD_BYTES = 1 << 16
 _MERGE_BYTES = 1 << 12  # constants up to this size are compared by value
 

@@ -40,7 +40,7 @@ _CODES = {
     "bool": "BOOL",
 }
 _TYPES = {code: name for name, code in _CODES.items()}
-_LONGEST_HEADER = 100_000_000  # the format's own bound
+_LONGEST_HEADER = 100_000_000  # the format's own limit
 
 
 class FormatError(ValueError):
@@ -72,12 +72,12 @@ def replacing(path: str | PathLike[str]) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
                 if fcntl is None:
-                    file.close()  # Windows renames no open file
+                    file.close()  # Windows cannot rename an open file
                 os.replace(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    except (OSError, ValueError) as error:  # a ValueError: no path of this system
+    except (OSError, ValueError) as error:  # a ValueError: not a valid path on this system
         raise cannot_write(path, error) from error
 
 
@@ -90,7 +90,7 @@ def cannot_write(path: str | PathLike[str], error: Exception) -> SaveError:
 
 
 def _write_to(file: BinaryIO, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    # Wide types first: so every array begins at a multiple of its element's size.
+    # Wide types first, so that every array begins at a multiple of its element size.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -119,7 +119,7 @@ def _temporary(target: Path) -> tuple[Path, BinaryIO]:
         if fcntl is not None:
             with contextlib.suppress(OSError):  # some network disks have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-        if path.exists():  # not taken for a leftover before it was locked
+        if path.exists():  # do not take it for a leftover before it is locked
             return path, file
         file.close()
 
@@ -134,7 +134,7 @@ def _remove_leftovers(target: Path) -> None:
     for name in names:
         if name.startswith(f".{target.name}.") and name.endswith(".part"):
             path = target.with_name(name)
-            # An error: somebody writes it, or it is gone, or not ours.
+            # An error: another process is writing it, or it is gone, or not ours.
             with contextlib.suppress(OSError), path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)

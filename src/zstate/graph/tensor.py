@@ -1,4 +1,4 @@
-"""The two things a graph is made of: nodes, and the tensors that they give."""
+"""The two things a graph is made of: nodes, and the tensors they return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Store:
         self.homes: dict[Any, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (NUMPY.asarray(self.value),)  # a copy makes itself at home anew
+        return Store, (NUMPY.asarray(self.value),)  # a copy looks up its home again
 
 
 @dataclass(eq=False)
@@ -60,9 +60,9 @@ class Tensor:
     """A result of a node: a shape (None: known at run time), a type, no data.
 
     ``+ - * / ** @``, ``abs()``, unary minus and ``< <= > >=`` build nodes, with numbers as
-    constants of the same type; so does indexing with integers, slices, ``...`` and None.
-    ``==`` is identity, so that tensors can be keys of a dict: ``graph.equal`` compares values.
-    Everything that needs values (``bool()``, ``float()``, iteration, NumPy's functions) is refused.
+    constants of the same type; so does indexing with integers, slices, ``...`` and None. ``==`` is
+    identity, so that tensors can be keys of a dict: ``graph.equal`` compares values. Everything
+    that needs values (``bool()``, ``float()``, iteration, NumPy's functions) raises an error.
     """
 
     __slots__ = ("dtype", "name", "node", "shape")
@@ -73,7 +73,7 @@ class Tensor:
         self.shape: PartialShape = info.shape
         self.dtype = info.dtype
 
-    if not TYPE_CHECKING:  # a type checker would take any attribute to be there
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             from .graph import Graph
@@ -185,7 +185,7 @@ class Tensor:
         if act is None or method != "__call__" or options:
             name = function.__name__ if method == "__call__" else f"{function.__name__}.{method}"
             self._refuse(f"np.{name}", _METHODS)
-        # NumPy makes an array without dimensions of a scalar that it compares.
+        # NumPy turns a scalar that it compares into an array without dimensions.
         values = [
             v.item() if isinstance(v, np.generic | np.ndarray) and v.ndim == 0 else v
             for v in inputs

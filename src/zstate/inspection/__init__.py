@@ -26,27 +26,27 @@ def inspect(
     steps: int = STEPS,
     megabytes: float = MEGABYTES,
 ) -> Path:
-    """Write a page that shows a model at work on one sequence: docs/inspect.md says what is on it.
+    """Write a page that shows a model at work on one sequence; docs/inspect.md explains the page.
 
     Args:
-        model: a module of zstate.torch; a tensor that a recurrent node of a graph gives; a layer as
+        model: a module of zstate.torch; a result of a graph's recurrent node; a layer as
             {"cell": "lstm", "recurrent_weight": R, "input_weight": W, …}, with the names of the
             functional call and arrays of any library, or a list of such layers; a
             zstate.convert.Layer; or the folder of a run of `zstate train`.
-        source: what the model reads, one sequence [T,I] or [T,1,I]; of a graph, its feeds; of a
+        source: the model's input, one sequence [T,I] or [T,1,I]; for a graph, its feeds; for a
             run, nothing.
         path: the file to write.
-        labels: a text for every step, such as its character; None means numbers.
+        labels: a label for every step, such as its character; None means numbers.
         targets: [T], the right class of every step; with ``readout``.
-        readout: the map from the last layer's output to one number per class: a weight [V,D·H], a
-            pair of weight and bias [V], or a torch.nn.Linear.
+        readout: maps the last layer's output to one number per class: a weight [V,D·H], a pair of
+            a weight and a bias [V], or a torch.nn.Linear.
         classes: the names of the V classes.
-        name: what the page calls the model.
-        text, prompt: of a run, the text to read, or one that the model first continues; None means
-            the part of its own text that it did not train on.
-        compare: with a run, the folder of a second one, shown beside it on the same text.
-        steps: with a run, how many characters.
-        megabytes: the size of the page, about; values have as many bits as fit, from 4 to 16.
+        name: the model's name on the page.
+        text, prompt: for a run, the text to read, or a prompt that the model continues first; None
+            means the part of its own text that it did not train on.
+        compare: for a run, the folder of a second run, shown beside it on the same text.
+        steps: for a run, how many characters to read.
+        megabytes: the approximate size of the page; values have as many bits as fit, from 4 to 16.
 
     Returns:
         The path of the page.

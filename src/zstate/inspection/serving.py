@@ -22,7 +22,7 @@ class Server(ThreadingHTTPServer):
     ) -> None:
         self._version, self._make, self._lock = version, make, Lock()
         self._made = ("", b"")
-        self.current()  # what is refused is refused before the browser opens
+        self.current()  # any error comes before the browser opens
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -46,7 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        # A page of another site may have a name that leads here: it gets nothing.
+        # Another site's page may use a name that resolves here; it gets nothing.
         host = self.headers.get("Host", "").rsplit(":", 1)[0]
         if host not in ("127.0.0.1", "localhost"):
             self._answer(403, "text/plain", b"this machine only\n")

@@ -3,8 +3,8 @@
     import zstate.jax as zj
     h, c, z = zj.lstm(x, R, input_weight=W, bias=b)
 
-Arguments and results are those of the functional interface (zstate.lstm and so on), which takes jax
-arrays too. The forward operations also take ``lengths``. See docs/jax.md.
+Arguments and results are those of the functional interface (zstate.lstm and so on), which also
+takes jax arrays. The forward operations here also take ``lengths``. See docs/jax.md.
 """
 
 import typing as _typing
@@ -41,7 +41,7 @@ __all__ += list(_FURTHER)
 
 if unavailable() is not None:
     _warnings.warn(
-        f"zstate.jax composes its operations of JAX's own, slowly: {unavailable()}. "
+        f"zstate.jax builds its operations from JAX's own, which is slow: {unavailable()}. "
         "docs/jax.md says how to build the engine's handlers.",
         _SlowBackendWarning,
         stacklevel=2,

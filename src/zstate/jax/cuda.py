@@ -31,7 +31,7 @@ from . import ffi
 from .signature import Signature, Value, result_types
 
 _TARGET = "zstate_launch"
-# At once: a program that another process has compiled may be loaded and need it.
+# On import, because a program that another process compiled may be loaded and need it.
 _UNREGISTERED = ffi.register(_TARGET, "CUDA")
 _KINDS = {"nt": (1, 1), "nn": (1, 0), "tn": (0, 0)}  # the axes that a product sums over
 
@@ -61,7 +61,7 @@ def refuses(layout: Layout) -> str | None:
     if not (layout.size[0] and layout.size[1]):
         return "there is nothing to scan"
     if not placements(calls.scan_of(layout, _exact()), _chip()):
-        return f"no way to hold H = {layout.size[3]} on this device"
+        return f"H = {layout.size[3]} does not fit on this device"
     return None
 
 
@@ -170,7 +170,7 @@ def _product(product: Product, tensors: dict[str, Value]) -> Value:
     along = (((_KINDS[product.kind][0],), (_KINDS[product.kind][1],)), ((), ()))
     if product.bias is None:
         return jax.lax.dot_general(left, right, along)
-    # Rounded once, behind the bias; XLA would round the product and the sum.
+    # Rounded once, after the bias; XLA would round the product and the sum.
     found = jax.lax.dot_general(left, right, along, preferred_element_type=jnp.float32)
     begin = product.bias.begin
     return found + tensors[product.bias.name].reshape(-1)[begin : begin + product.n]

@@ -49,7 +49,7 @@ def _load() -> ctypes.CDLL | str:
 
 
 def _missing(error: Exception) -> str:
-    return f"the package was built without its XLA handlers, which need jax then ({error})"
+    return f"the package was built without its XLA handlers, which need jax at build time ({error})"
 
 
 def _stale(library: ctypes.CDLL) -> str | None:
@@ -67,7 +67,7 @@ def _stale(library: ctypes.CDLL) -> str | None:
         return None
     return (
         f"its library of XLA handlers was built from other sources ({found}) than its native "
-        f"module ({wanted}): build the package again"
+        f"module ({wanted}): rebuild the package"
     )
 
 

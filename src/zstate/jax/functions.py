@@ -100,14 +100,14 @@ def traced(
 
 def _as_value(operation: Operation, name: str, value: Any) -> Value:
     if not isinstance(value, jax.Array) and hasattr(value, "__jax_array__"):
-        value = value.__jax_array__()  # a parameter of flax.nnx, say: jax.numpy takes it so too
+        value = value.__jax_array__()  # such as a flax.nnx parameter, which jax.numpy accepts too
     if not isinstance(value, jax.Array):
         if not is_plain_array(value):
             raise DTypeError(refusal(operation.name, name, "a jax or NumPy array", describe(value)))
         check_type(operation.name, name, dtype_name(value.dtype))  # JAX refuses some without a name
     if all(isinstance(size, int) for size in value.shape):
         return jnp.asarray(value)
-    expected = "sizes that are numbers, as each has a program of its own"
+    expected = "sizes that are numbers, because each has its own program"
     raise ShapeError(refusal(operation.name, name, expected, brackets(value.shape)))
 
 

@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one padded batch; the lengths are an array, maybe a tracer.
+"""Sequences of different lengths in one padded batch; the lengths are an array or a tracer.
 
 As in zstate.torch: every result is zero past a sequence's end, and the reverse direction begins at
 that end. Sequences are turned round by index, so that both directions run forwards through them.
@@ -65,7 +65,7 @@ def run_with_lengths(
     steps = jnp.arange(source.shape[0])[:, None]  # [T,1]
     inside = steps < lengths  # [T,N]
     turned = jnp.where(inside, lengths - 1 - steps, steps)  # [T,N]: where each step comes from
-    # What stands past the end may be anything: as zeros it adds nothing to any gradient.
+    # Values past the end may be anything; as zeros they add nothing to any gradient.
     given = {**given, "source": jnp.where(inside[..., None], source, 0)}
 
     def one_direction(index: int, backwards: bool, turns_back: bool) -> dict[str, Value]:
@@ -92,7 +92,7 @@ def run_with_lengths(
 def last_states(states: Value, lengths: Value, directions: int = 1) -> Value:
     """The states after each sequence's last step, [N,D·H], from those of all steps [T,N,D·H].
 
-    The second of two directions ends at the first step. A sequence without steps gives zeros.
+    The second of two directions ends at the first step. An empty sequence gives zeros.
     """
     shape = getattr(states, "shape", None)
     if directions not in (1, 2):

@@ -180,7 +180,7 @@ def _gates(
     many = f"{others}; pre-activations in any of the {orders}"
     moved = {option: True}
     add(
-        *("gate order", "In which order do W, R and b have the gates?", "order"),
+        *("gate order", "In which order do W, R and b hold the gates?", "order"),
         *(_orders(cell, order), "state", others),
         sizes=_ONE_STEP,
     )
@@ -197,7 +197,7 @@ def _gates(
         sizes=_ONE_STEP,
     )
     add(
-        *("zState", "What does zState hold, in which order?", "zstate"),
+        *("zState", "What does zState hold, and in which order?", "zstate"),
         *(_zstates(cell, order), "training_state", many),
         sizes=_ONE_STEP,
     )
@@ -230,7 +230,7 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
     peephole = "input_weight bias init_state init_cell peephole"
     add(
         "peephole",
-        "Which cell do the peepholes look at, and from which gates?",
+        "Which cell do the peepholes read, and from which gates?",
         "peephole_cell",
         {
             "c[t-1], from i, f, z and o": "old",
@@ -244,7 +244,7 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
     add(
         *(
             "peephole, forgetGateLast",
-            "In which order does the peephole have the gates with forgetGateLast?",
+            "In which order does the peephole hold the gates with forgetGateLast?",
         ),
         *("peephole_order", _orders(LSTM, "izfo"), "state", "the 23 other orders"),
         options={"forget_gate_last": True},
@@ -298,7 +298,7 @@ def _own_of_gru(add: Callable[..., None]) -> None:
     )
     add(
         "zState, resetAfter",
-        "What does zState hold in o's place with resetAfter?",
+        "What does zState hold in place of o with resetAfter?",
         "reset_after_zstate",
         {
             "o, as without it": "o",
@@ -506,7 +506,7 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
     after = {"reset_after": True} if cell == GRU else {}
     few = (2, 2, 1, 2)
     add(
-        *("gradients", "Which gradients come, in which order?", "gradient_order"),
+        *("gradients", "Which gradients are returned, and in which order?", "gradient_order"),
         {"as listed": published, **{label: tuple(s.split()) for label, s in _SLOTS[cell].items()}},
         "gradients",
         options=after,
@@ -618,7 +618,7 @@ def _limits(add: Callable[..., None]) -> None:
         add(
             *(
                 f"{labels[name]} of a wrong shape",
-                f"What does {labels[name]} of a bad shape (transposed) do?",
+                f"What happens if {labels[name]} has the wrong shape (transposed)?",
             ),
             *("transposed", {**refused, "it is taken as its transpose": (name,)}),
             inputs="input_weight init_state init_cell",
@@ -632,7 +632,7 @@ def _limits(add: Callable[..., None]) -> None:
         carried=False,
     )
     add(
-        *("an activation outside the five", "What does an activation of number 9 do?"),
+        *("an activation outside the five", "What does activation number 9 do?"),
         *("unknown_activation", {**refused, "it means none": 0, "it means tanh": 2}),
         options={"activation": _NO_ACTIVATION},
         sizes=_ONE_STEP,
@@ -640,7 +640,7 @@ def _limits(add: Callable[..., None]) -> None:
     )
     for letter, sizes in (("T", (0, 2, 2, 2)), ("N", (3, 0, 2, 2))):
         add(
-            *(f"{letter} = 0", f"What does a call with {letter} = 0 give?"),
+            *(f"{letter} = 0", f"What does a call with {letter} = 0 return?"),
             *("empty", {"empty results, zero gradients": True}, "everything"),
             incoming="source_gradient state_gradient",
             sizes=sizes,

@@ -3,8 +3,8 @@
     torch.onnx.export(model, args, path, dynamo=True,
                       custom_translation_table=zstate.onnx.torch_translations())
 
-An operator of zstate becomes what ``save`` makes of the graph's node: RNN, LSTM, GRU or a Scan, as
-those of cells from equations do that were defined before the table was made.
+An operator of zstate becomes what ``save`` makes of the graph's node: an RNN, LSTM, GRU or Scan. So
+do the operators of cells from equations, if they were defined before the table was made.
 Further states of all steps, which an LSTM node does not give, come from a Scan beside it; the
 exporter drops that one where nobody reads them.
 """
@@ -67,7 +67,7 @@ def _translation(operation: Operation) -> Callable[..., Any]:
     def translate(*arguments: Any) -> Any:
         values = dict(zip(operation.inputs, arguments, strict=False))
         text = arguments[len(operation.inputs)]
-        # What gradients need is no part of a model that only runs.
+        # A model that only runs does not need what gradients need.
         options: dict[str, Any] = {"training": False}
         if keeps_states is not None:
             options[keeps_states] = False

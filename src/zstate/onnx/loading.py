@@ -24,8 +24,8 @@ from .reading import LABEL, array_of, read_model, type_name
 from .sizes import Size, Sizes, sized_node
 
 _MOST_PROGRAMS = 32  # that run() keeps: a bound, not a policy
-# What is computed while a model is loaded: a constant of so many elements, and so many in all.
-# What is larger is left to the run, as a file of a few bytes may describe any size.
+# Limits on what is computed while a model is loaded: elements per constant, and elements in all.
+# Larger constants are left to the run, because a file of a few bytes may describe any size.
 MOST_FOLDED, MOST_FOLDED_IN_ALL = 2**16, 2**22
 
 
@@ -48,9 +48,9 @@ class Model:
 
     Args:
         graph: the graph; print it, compile it, differentiate it, add to it.
-        inputs: its placeholders by the model's names, in the model's order.
-        outputs: its results by the model's names, in the model's order.
-        parameters: its variables by the names of the initialisers that they come from. The weights
+        inputs: its placeholders under the model's names, in the model's order.
+        outputs: its results under the model's names, in the model's order.
+        parameters: its variables, under the names of the initialisers they come from. The weights
             of a recurrent node are in zstate's gate order and layout.
     """
 
@@ -77,11 +77,11 @@ class Model:
         return dict(zip(wanted, found, strict=True))
 
     def prepare(self, weights: str = "float32") -> Model:
-        """The same model for inference, its recurrent layers with weights packed once.
+        """The same model for inference, with the weights of its recurrent layers packed once.
 
-        ``weights``: "float32", "bfloat16" or "int8", as in :func:`zstate.prepare`. The model that
-        is returned runs on the CPU, keeps no tie to this one's parameters, and can neither be
-        saved nor differentiated. A layer that cannot be prepared is refused by the node's name.
+        ``weights``: "float32", "bfloat16" or "int8", as in :func:`zstate.prepare`. The returned
+        model runs on the CPU, does not share this one's parameters, and cannot be saved or
+        differentiated. A layer that cannot be prepared raises an error that names the node.
         """
         from .preparing import prepared
 
@@ -141,13 +141,13 @@ def _key(wanted: tuple[str, ...], feeds: Mapping[str, Any]) -> tuple[Any, ...]:
 def load(
     source: str | PathLike[str] | Any, *, constants: Mapping[str, Array] | None = None
 ) -> Model:
-    """The model in an ONNX file, or in an ``onnx.ModelProto``, as a graph.
+    """Load an ONNX file, or an ``onnx.ModelProto``, as a graph.
 
     Args:
-        source: a path or a ModelProto. External data is read from the file's own folder only.
-        constants: values for inputs that are fixed from now on, such as a shape that is an input.
+        source: a path or a ModelProto. External data is read only from the file's own folder.
+        constants: values that fix inputs for good, such as a shape that is an input.
 
-    A node, an attribute or a type that the graph does not have is refused by the node's name.
+    A node, an attribute or a type that the graph does not have raises an error that names the node.
     """
     model, folder = read_model(source)
     try:

@@ -274,7 +274,7 @@ def _check_count(node: Node, body: _Body, condition: str) -> None:
     bounds = node.sizes(0) if node.has(0) else []
     for counter, name in body.tests:
         if counter.plus not in (0, 1) or _number(node, body.casts, name) not in steps:
-            raise _other("another condition than that a step is left")
+            raise _other("a condition other than that a step is left")
         bounds += steps[:1] if counter.plus == 1 else []
     is_test = body.values.get(condition) is True
     if (

@@ -102,8 +102,8 @@ def _check_readers(model: Model, node: Node, tensor: Tensor) -> None:
     readers = [each for each in model.graph.nodes if tensor in each.inputs]
     is_output = tensor in model.outputs.values()
     if is_output or not all(_keeps_the_last(each, tensor, count) for each in readers):
-        expected = "a use of its last step alone"
-        raise OptionError(refusal("prepare", result_name(tensor), expected, "one of every step"))
+        expected = "a use of only its last step"
+        raise OptionError(refusal("prepare", result_name(tensor), expected, "a use of every step"))
 
 
 def _keeps_the_last(reader: Node, tensor: Tensor, count: int) -> bool:

@@ -32,20 +32,20 @@ def save(
     path: str | PathLike[str],
     weights: str = "float32",
 ) -> None:
-    """Write what these tensors depend on as an ONNX model.
+    """Write these tensors, and everything they depend on, as an ONNX model.
 
     Args:
         graph: the graph; its placeholders become the inputs, its variables and constants the
-            initialisers, with the values that they have now.
-        outputs: {name: tensor}, the outputs of the model in this order.
-        path: of the file.
-        weights: "float32" as they are; or "int8", where an LSTM becomes ONNX Runtime's
-            DynamicQuantizeLSTM, which has no other cell.
+            initialisers, with their current values.
+        outputs: {name: tensor}, the model's outputs, in this order.
+        path: the file to write.
+        weights: "float32" keeps them as they are; with "int8" an LSTM becomes ONNX Runtime's
+            DynamicQuantizeLSTM, which supports no other cell.
 
-    A recurrent node becomes an RNN, LSTM or GRU; one that these cannot express (a mask, resets,
-    heads, an activation of its own for a gate, flip_z, a peephole on c[t-1], cells of all steps, a
-    cell from equations) becomes a Scan with its equations. What ONNX cannot express, a gradient
-    operation for one, is refused.
+    A recurrent node becomes an RNN, LSTM or GRU. A node that these cannot express (a mask, resets,
+    heads, different activations for gates that share one, flip_z, a peephole on c[t-1], cells of
+    all steps, a cell from equations) becomes a Scan with its equations. What ONNX cannot express,
+    such as a gradient operation, raises an error.
     """
     if weights not in ("float32", "int8"):
         raise OptionError(refusal(LABEL, "weights", "'float32' or 'int8'", repr(weights)))
@@ -72,7 +72,7 @@ class Exporter:
         self.graph_nodes = graph.needed(outputs.values())
         for name in (*outputs, *(node.name for node in self.graph_nodes)):
             if name != name.encode(errors="replace").decode():
-                expected = "names without lone surrogates, as UTF-8 has none"
+                expected = "names without lone surrogates, which UTF-8 cannot hold"
                 raise OptionError(refusal(LABEL, "name", expected, ascii(name)))
         self.readers: dict[Tensor, list[Node]] = {}
         for node in self.graph_nodes:
@@ -549,7 +549,7 @@ def _slice_to(e: Exporter, node: Node, x: str, *likes: str) -> Any:
 
 def _split_evenly(e: Exporter, node: Node, x: str) -> Any:
     if not node.attributes["even"]:
-        expected = "equal parts, as opset 17 has no others of an unknown size"
+        expected = "equal parts, because opset 17 has no others of an unknown size"
         raise OptionError(refusal("split_evenly", "count", expected, "unequal ones"))
     count, axis = node.attributes["count"], node.attributes["axis"]
     found = e.emit("Split", x, count=count, axis=axis)

@@ -32,7 +32,7 @@ def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
         raise ShapeError(refusal(title_of(node), "recurrent_weight", "known sizes", got))
     for tensor in node.results:
         if tensor.name.endswith(":training_state") and _is_read(e, tensor):
-            expected = "no readers, as only gradient operations have a use for it"
+            expected = "no readers, because only gradient operations use it"
             raise OptionError(refusal(node.op.name, "training_state", expected, "one"))
     words, ends = native_words(e, node), _last_cells(e, node)
     if e.int8 and (node.op.name != LSTM or words is None or ends is None):

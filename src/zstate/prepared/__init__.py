@@ -1,7 +1,7 @@
 """Layers for inference: weights packed once, in 32, 16 or 8 bits, and streams of single steps.
 
-``parts.py`` (a layer as it is packed), ``model.py`` (what ``prepare`` gives), ``streams.py``,
-``report.py`` (accuracy), ``reference.py`` (the same in NumPy: the oracle of the small weights).
+``parts.py`` (a packed layer), ``model.py`` (what ``prepare`` returns), ``streams.py``,
+``report.py`` (accuracy), ``reference.py`` (the same in NumPy: the oracle for low-bit weights).
 """
 
 from .model import Prepared, prepare

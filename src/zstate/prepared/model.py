@@ -30,10 +30,10 @@ def prepare(
 
     Args:
         layers: a :class:`zstate.convert.Layer`, or a list of them, each fed by the one before it.
-        weights: what the matrices are stored as: "float32"; "bfloat16", which halves what a step
-            reads; or "int8", one scale per output row, with inputs and states quantised row by
-            row as they are multiplied. All else is float32.
-        backend: None, "native", or "reference" (NumPy: slow, and on any machine).
+        weights: the type of the stored matrices: "float32"; "bfloat16", which halves what a step
+            reads; or "int8", with one scale per output row, where inputs and states are quantised
+            row by row as they are multiplied. Everything else is float32.
+        backend: None, "native", or "reference" (NumPy: slow, but works on any machine).
 
     Example:
         >>> import numpy as np, zstate as zs, zstate.convert as zc
@@ -55,7 +55,7 @@ def prepare(
 
 
 def check_weights(weights: str) -> None:
-    """Refuse a name that no weights have."""
+    """Reject an unknown type of weights."""
     if weights not in WEIGHTS:
         expected = ", ".join(map(repr, WEIGHTS))
         raise OptionError(refusal("prepare", "weights", f"one of {expected}", repr(weights)))
@@ -76,7 +76,7 @@ def _chosen(backend: str | None, parts: list[Part]) -> str:
 
 
 class Prepared:
-    """Layers with packed weights: call it, or make a stream. Made by :func:`zstate.prepare`."""
+    """Layers with packed weights, made by :func:`zstate.prepare`: call it, or create a stream."""
 
     def __init__(self, layers: Any, parts: list[Part], weights: str, backend: str) -> None:
         self.layers: Layer | Sequence[Layer] = layers
@@ -105,7 +105,7 @@ class Prepared:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of the matrices and their scales, as they are stored."""
+        """The bytes of the stored matrices and their scales."""
         each = {"float32": 4, "bfloat16": 2, "int8": 1}[self.weights]
         sizes = [
             part.tensors[name] for part in self._parts for name in MATRICES if name in part.tensors
@@ -117,10 +117,11 @@ class Prepared:
         """The output [T,N,D·H] of the last layer, and the states after each row's last step.
 
         Args:
-            x: [T,N,I] float32, a NumPy array or a torch tensor on the CPU; the results are alike.
-            states: as a call returned them; None means the layers' initial values. One tuple
-                of states [N,D·H] by name for a single layer, a list of those for a list of layers.
-                A state that is None begins as it does without.
+            x: [T,N,I] float32, a NumPy array or a torch tensor on the CPU; results are of the same
+                kind.
+            states: as a call returned them; None means the layers' initial values. A single layer
+                takes one tuple of states [N,D·H] by name, a list of layers a list of tuples. A
+                state that is None starts at its initial value.
             lengths: [N] integers: how many steps of each row count; the output past them is zero.
         """
         if self._quick is not None and lengths is None:
@@ -136,7 +137,7 @@ class Prepared:
         return like.back(output), self._named(last, like)
 
     def stream(self, batch: int = 1) -> Stream:
-        """Steps of ``batch`` rows, one after the other; the stream keeps the states."""
+        """A stream of steps with ``batch`` rows, which keeps the states between steps."""
         if isinstance(batch, bool) or not isinstance(batch, int | np.integer):
             raise DTypeError(refusal("stream", "batch", "an integer", describe(batch)))
         if batch < 1:
@@ -144,15 +145,15 @@ class Prepared:
         for number, part in enumerate(self._parts):
             if part.directions == 2 or part.descriptor.reverse:
                 got = "two directions" if part.directions == 2 else "reverse"
-                expected = "one direction that reads forward: the other begins at the end"
+                expected = "one direction that reads forward, because the other begins at the end"
                 raise OptionError(refusal("stream", f"layer {number}", expected, got))
         return Stream(self, int(batch))
 
     def report(self, x: Any, projection: Any = None) -> Report:
-        """How far the output on this x [T,N,I] is from that of float32 weights.
+        """Compare the output for this x [T,N,I] with that of float32 weights.
 
-        ``projection``: [classes,D·H] or [classes,D·H] with a bias [classes] as a pair; the report
-        then says how often the largest of the classes is the same.
+        ``projection``: [classes,D·H], or a pair of it and a bias [classes]; the report then says
+        how often the top class is the same.
         """
         like = Library(x)
         source = self._input(like.array(x, "x"), 3)

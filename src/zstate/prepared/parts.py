@@ -1,4 +1,4 @@
-"""A layer as it is packed: float32 tensors of one head, its cell's states, what a call may bring.
+"""A packed layer: float32 tensors of one head, its cell's states, and what a call may pass.
 
 T time, N batch, I input features, H hidden units, G gates, D directions.
 """
@@ -32,7 +32,7 @@ class Part:
 
     ``tensors``: those of the functional call that stay the same from call to call, float32 and
     contiguous; recurrent_weight [D·G·H,H] or [D,G·H,H]. ``mask`` and ``initial`` are the layer's
-    own, where it has them.
+    own, if it has them.
     """
 
     cell: Cell
@@ -68,12 +68,12 @@ class Part:
 
     @property
     def begins_plainly(self) -> bool:
-        """Whether states begin at zero and no mask limits what a call may bring."""
+        """Whether states begin at zero and no mask limits what a call may pass."""
         starts = [each.start for each in self.cell.states]
         return not self.initial and self.mask is None and not any(starts)
 
     def first_states(self, batch: int) -> list[Array]:
-        """The states before the first step, where a call brings none."""
+        """The states before the first step, if a call passes none."""
         found = []
         for each in self.cell.states:
             given = self.initial.get(each.initial)
@@ -99,7 +99,7 @@ class Part:
             raise ShapeError(refusal("prepare", "mask", expected, got)) from error
 
     def small(self, weights: str) -> dict[str, Array]:
-        """The tensors with their matrices as these weights have them, and the scales of int8."""
+        """The tensors with their matrices in this type of weights, and the scales of int8."""
         tensors = dict(self.tensors)
         for name, scale in MATRICES.items() if weights == "int8" else ():
             if name not in tensors:
@@ -175,7 +175,7 @@ def _without_heads(weight: Array, gates: int, bidirectional: bool) -> Array:
 
 
 def rounded(weight: Array) -> Array:
-    """Float32 values that bfloat16 can hold, the nearest ones."""
+    """The values rounded to bfloat16, in float32."""
     try:
         return weight.astype(float_dtype("bfloat16")).astype(np.float32)
     except ImportError:

@@ -1,6 +1,6 @@
-"""Prepared layers in plain NumPy, where the native engine is not there, and to check it against.
+"""Prepared layers in plain NumPy: used without the native engine, and to check it.
 
-The cell's equations are read step by step; only the matrix products differ from type to type.
+The cell's equations run step by step; only the matrix products differ from type to type.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _Direction:
             with np.errstate(all="ignore"):
                 now = list(text.run(read, compute, self._multiply))
             found.append(now[0])
-        # Processing order is the caller's but for the second of two directions.
+        # Processing order is the caller's, except for the second of two directions.
         ordered = found[::-1] if index == 1 else found
         batch = (0, x.shape[1], hidden)
         return (np.stack(ordered) if ordered else np.zeros(batch, np.float32)), tuple(now)

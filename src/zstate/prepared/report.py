@@ -1,4 +1,4 @@
-"""How far small weights are from float32 on somebody's data."""
+"""How far low-bit weights are from float32 on the user's data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Report:
     """Errors of the output h [T,N,H] against float32 weights.
 
     largest, mean: of |h - h_float32|; size: the largest |h_float32|; agreement: the share of steps
-    whose largest class is the same, None without a projection; steps: T·N.
+    whose top class is the same, None without a projection; steps: T·N.
     """
 
     weights: str
@@ -34,7 +34,7 @@ class Report:
         )
         if self.agreement is None:
             return text
-        return f"{text}; the largest class agrees at {self.agreement:.1%} of them"
+        return f"{text}; the top class agrees in {self.agreement:.1%} of them"
 
 
 def compare(weights: str, exact: Array, found: Array, projection: Any) -> Report:

@@ -1,4 +1,4 @@
-"""Streams: a step or a few at a time, the states kept in between."""
+"""Streams: one step or a few at a time, with the states kept in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Rows that are fed step by step. Made by ``Prepared.stream``; for one thread at a time.
+    """Rows fed step by step, made by ``Prepared.stream``; use it from one thread at a time.
 
     N rows, I input features, H output features.
     """
@@ -56,7 +56,7 @@ class Stream:
 
     @property
     def states(self) -> Any:
-        """Copies of the states, as a call of the model returns them; may be set likewise."""
+        """Copies of the states, as a call of the model returns them; set them the same way."""
         held = self._states if self._native is None else self._native.states()
         copies = [[each.copy() for each in states] for states in held]
         return self.model._named(copies, AS_NUMPY)
@@ -67,7 +67,7 @@ class Stream:
         self._keep([[each.copy() for each in layer] for layer in found])
 
     def reset(self, rows: int | Iterable[int] | None = None) -> None:
-        """Begin anew: all rows, or those with these numbers."""
+        """Start again from the initial states: all rows, or the rows with these numbers."""
         chosen = list(range(self.batch)) if rows is None else self._rows(rows)
         held = self._states if self._native is None else self._native.states()
         kept = [[each.copy() for each in states] for states in held]

@@ -1,7 +1,7 @@
-"""MPSGraph under PyObjC's spelling, on any machine.
+"""MPSGraph in PyObjC's spelling, on any machine.
 
-A PyObjC script that builds a recurrent model, differentiates it, compiles it and runs it runs with
-only its import line changed to ``from zstate.pyobjc import *``. The selectors are those of
+To run a PyObjC script that builds, differentiates, compiles and runs a recurrent model, change only
+its import line to ``from zstate.pyobjc import *``. The selectors are those of
 :mod:`zstate.mpsgraph.published`; ``recurrent.py`` and ``operations.py`` say which method of
 :class:`zstate.Graph` each stands for. Everything is computed by that graph.
 """

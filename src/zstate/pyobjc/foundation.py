@@ -70,7 +70,7 @@ def _members(label: str, name: str, items: Any) -> list[Any]:
 
 def _key(key: Any) -> Any:
     if not isinstance(key, Hashable):
-        raise DTypeError(refusal("NSDictionary", "key", "a value that can be one", describe(key)))
+        raise DTypeError(refusal("NSDictionary", "key", "a hashable value", describe(key)))
     return key
 
 
@@ -153,7 +153,7 @@ class NSMutableData(NSData):
         try:
             self._bytes = self._bytes[:count] + bytearray(max(0, count - len(self._bytes)))
         except (MemoryError, OverflowError):
-            expected, got = "what memory holds", str(count)
+            expected, got = "a size that fits in memory", str(count)
             raise ShapeError(refusal("NSMutableData", "length", expected, got)) from None
 
     def appendData_(self, data: Any) -> None:

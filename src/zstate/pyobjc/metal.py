@@ -76,7 +76,9 @@ def zeros(label: str, name: str, shape: Sequence[int], dtype: Any) -> Array:
     try:
         return np.zeros(tuple(shape), dtype)
     except (MemoryError, OverflowError, ValueError):  # the last two: beyond what has an address
-        raise ShapeError(refusal(label, name, "what memory holds", brackets(shape))) from None
+        raise ShapeError(
+            refusal(label, name, "a size that fits in memory", brackets(shape))
+        ) from None
 
 
 _DEVICE = MTLDevice()

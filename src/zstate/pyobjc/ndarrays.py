@@ -271,7 +271,7 @@ class MPSNDArray(_Labelled):
             return memory.view(array.dtype).reshape(array.shape)
         steps = sizes_of(label, strides, "strideBytes")
         if len(steps) != array.ndim:
-            expected = f"None, or {array.ndim} distances in bytes"
+            expected = f"None, or {array.ndim} strides in bytes"
             raise ShapeError(refusal(label, "strideBytes", expected, brackets(steps)))
         return _strided(label, "buffer", memory, 0, array, steps[::-1])
 

@@ -1,4 +1,4 @@
-"""PyTorch: the six operations as operators, and recurrent modules in place of torch.nn's, and for
+"""PyTorch: the six operations as operators, and recurrent modules that replace torch.nn's, or run
 any cell.
 
 The functional interface (``zstate.lstm`` and so on) takes torch tensors without this import. See

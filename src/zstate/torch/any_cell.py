@@ -25,10 +25,10 @@ from .stack import run
 
 
 class Recurrent(Layers):
-    """Layers of any cell that ``@cells.cell`` makes, with the habits of torch.nn's.
+    """Layers of any cell made by ``@cells.cell``, used like torch.nn's.
 
     Parameters of each layer and direction: ``weight_ih_l0`` [G·H,I], ``weight_hh_l0`` [G·H,H],
-    ``bias_l0`` [G·H], and the cell's own by their names, such as ``p_i_l0`` [H]; with heads,
+    ``bias_l0`` [G·H], and the cell's own by name, such as ``p_i_l0`` [H]; with heads,
     ``weight_hh_l0`` is [heads,G·d,d] with d = H/heads.
 
     Example:
@@ -60,16 +60,16 @@ class Recurrent(Layers):
         """The arguments of torch.nn's layers, with:
 
         Args:
-            cell: a cell of zstate.cells, or of one's own.
+            cell: a cell of zstate.cells, or one of your own.
             heads: blocks of units that do not see each other in the recurrent product.
-            zoneout: the probability that a unit keeps its value at a step, while training;
-                otherwise a state is the expectation of that. One number for all states, or
-                {"h": 0.1} for some.
-            clip: a bound b for new values, which stay within ±b: of the state c or, without one,
-                of the first; likewise {"n": 3.0} for others.
+            zoneout: the probability that a unit keeps its value at a step, in training; in
+                evaluation a state is the expectation. One number for all states, or {"h": 0.1}
+                for some.
+            clip: a bound b that keeps new values within ±b, for the state c or, without one, for
+                the first state; {"n": 3.0} for others.
         """
         if not isinstance(cell, MadeCell):
-            expected = "a cell that @zstate.cells.cell made"
+            expected = "a cell made by @zstate.cells.cell"
             raise DTypeError(refusal("Recurrent", "cell", expected, describe(cell)))
         self.cell = cell
         super().__init__(
@@ -111,8 +111,8 @@ class Recurrent(Layers):
                 cell's order. None, for all or for one, means the cell's initial values.
             lengths: [N], a tensor or a list: how many steps of each sequence count; None means
                 all.
-            resets: [T,N], or [N,T] with batch_first: where step t begins a new sequence.
-            steps: the cell's values per step by their names, each [T,N,H] or what broadcasts to
+            resets: [T,N], or [N,T] with batch_first: true where step t starts a new sequence.
+            steps: the cell's values per step by name, each [T,N,H] or anything that broadcasts to
                 it, [N,T,H] with batch_first; every layer and both directions get the same.
         """
         if isinstance(input, Proxy):
@@ -128,7 +128,7 @@ class Recurrent(Layers):
         return several_states(self, "states", expected, states, self.states)
 
     def reset_parameters(self) -> None:
-        """Uniform values within ±1/√H; parameters called scale… are 1, those called shift… 0."""
+        """Uniform values within ±1/√H; parameters called scale… are 1, shift… 0."""
         super().reset_parameters()
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -149,7 +149,7 @@ class Recurrent(Layers):
             shapes["bias"] = rows
         for each in self.operation.cell.own:
             if each.name in shapes:
-                expected = "a cell whose parameters have other names than the layer's own"
+                expected = "a cell whose parameter names differ from the layer's own"
                 raise OptionError(refusal("Recurrent", "cell", expected, each.name))
             shapes[each.name] = rows if each.by_gate else (self.hidden_size,)
         return shapes

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import OptionError, refusal
 from .private import own_parameters
 
-# What torch.nn's modules have no word for, and the value under which there is nothing to say.
+# Options that torch.nn's modules lack, and the value that means an option is not used.
 _OURS = {
     "recurrent_dropout": 0.0,
     "peephole": False,
@@ -44,7 +44,7 @@ class _Refusing(torch.nn.Module):
     """What would compute torch.nn's operation in place of ours is refused in words."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # torch.ao.quantization marks what it is about to exchange.
+        # torch.ao.quantization marks the modules that it is about to swap.
         if name == "qconfig" and value is not None:
             expected = (
                 "None, which keeps it in float (torch.ao.quantization cannot convert it: call "
@@ -71,7 +71,7 @@ class LayerBase(_Refusing, torch.nn.RNNBase):
     __setstate__ = torch.nn.Module.__setstate__
 
     def flatten_parameters(self) -> None:
-        """Nothing: the parameters are used as they are. For callers that know torch.nn's."""
+        """Does nothing: the parameters are used as they are. For code written for torch.nn."""
 
     def _init_flat_weights(self) -> None:
         """Nothing, likewise."""

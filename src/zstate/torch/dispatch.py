@@ -32,7 +32,7 @@ class Route(Enum):
     RECORDED = "recorded"  # the engine, as one step of autograd
     TRANSFORMED = "transformed"  # an operator inside torch.func's transforms
     DIFFERENTIABLE = "differentiable"  # plain torch operations, for forward mode
-    DISPATCHED = "dispatched"  # an operator through torch's dispatcher, which everybody sees
+    DISPATCHED = "dispatched"  # an operator through torch's dispatcher, visible to everything
 
 
 # Tests set it to learn which routes were taken. Nothing else does.

@@ -179,7 +179,7 @@ def _outputs(
     if module.returns_cells:
         return state, others[0], last, end(others[0], initial[1], sequences)
     others = others[: module.states - 1]  # without the training state
-    # States that nobody else sees are their own last step when there is one step.
+    # With a single step, states that nothing else sees are their own last step.
     if not shared and not module.bidirectional and state.shape[0] == 1:
         return state, None, last, *others
     ends = [end(steps, first, sequences) for steps, first in zip(others, initial[1:], strict=True)]

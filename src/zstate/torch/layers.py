@@ -39,7 +39,7 @@ class _OneState(BuiltIn):
             hx: h_0 [D·L,N,H]; None means zeros.
             lengths: [N], a tensor or a list: how many steps of each sequence count; None means
                 all.
-            resets: [T,N], or [N,T] with batch_first: true where step t begins a new sequence.
+            resets: [T,N], or [N,T] with batch_first: true where step t starts a new sequence.
         """
         if isinstance(input, Proxy):
             return leaf_call(self, input, hx, lengths, resets)
@@ -81,13 +81,13 @@ class RNN(_OneState):
         """The arguments of torch.nn.RNN, then:
 
         Args:
-            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
-                recurrent weight, while training; one mask for a whole sequence.
-            recurrent_dropout_per_step: a new mask at every step.
+            recurrent_dropout: the probability of dropping a unit of h[t-1] before the
+                recurrent weight, in training; one mask per sequence.
+            recurrent_dropout_per_step: use a new mask at every step.
             activations: one activation instead of ``nonlinearity``.
-            zoneout: the probability that a unit of h keeps its value at a step, while training;
-                otherwise h is the expectation of that.
-            clip: h[t] stays within ±clip.
+            zoneout: the probability that a unit of h keeps its value at a step, in training; in
+                evaluation h is the expectation.
+            clip: keep h[t] within ±clip.
         """
         if nonlinearity not in ("tanh", "relu"):
             raise OptionError(
@@ -154,15 +154,15 @@ class GRU(_OneState):
         """The arguments of torch.nn.GRU, then:
 
         Args:
-            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
-                recurrent weight, while training; one mask for a whole sequence.
-            recurrent_dropout_per_step: a new mask at every step.
-            activations: of the update, reset and output gate, or some by the descriptor's names.
-            reset_after: whether the reset gate works after the recurrent product, as in torch.nn,
-                or in front of it, as in the paper.
-            zoneout: the probability that a unit of h keeps its value at a step, while training;
-                otherwise h is the expectation of that.
-            clip: h[t] stays within ±clip.
+            recurrent_dropout: the probability of dropping a unit of h[t-1] before the
+                recurrent weight, in training; one mask per sequence.
+            recurrent_dropout_per_step: use a new mask at every step.
+            activations: for the update, reset and output gate, or some by the descriptor's names.
+            reset_after: whether the reset gate applies after the recurrent product, as in torch.nn,
+                or before it, as in the paper.
+            zoneout: the probability that a unit of h keeps its value at a step, in training; in
+                evaluation h is the expectation.
+            clip: keep h[t] within ±clip.
         """
         super().__init__(
             input_size=input_size,
@@ -226,18 +226,18 @@ class LSTM(BuiltIn):
         """The arguments of torch.nn.LSTM, then:
 
         Args:
-            peephole: let every gate see c[t-1]: parameters ``peephole_l0`` [4H] and so on.
-            recurrent_dropout: the probability of dropping a unit of h[t-1] in front of the
-                recurrent weight, while training; one mask for a whole sequence.
-            recurrent_dropout_per_step: a new mask at every step.
-            activations: of the input, forget, cell and output gate and of c[t], or some by the
+            peephole: let every gate see c[t-1]; adds the parameters ``peephole_l0`` [4H] and so on.
+            recurrent_dropout: the probability of dropping a unit of h[t-1] before the
+                recurrent weight, in training; one mask per sequence.
+            recurrent_dropout_per_step: use a new mask at every step.
+            activations: for the input, forget, cell and output gate and for c[t], or some by the
                 descriptor's names.
             return_cells: also return c[t] of the last layer for every step.
             peephole_on_new_cell: let the output gate's peephole see c[t] instead, as in ONNX.
-            zoneout: the probability that a unit of h or c keeps its value at a step, while
-                training; otherwise both are the expectation of that. {"h": 0.1, "c": 0.5} says it
-                by state.
-            clip: c[t] stays within ±clip, in front of h[t] = o·f(c[t]); likewise by state.
+            zoneout: the probability that a unit of h or c keeps its value at a step, in
+                training; in evaluation both are the expectation. {"h": 0.1, "c": 0.5} sets it
+                per state.
+            clip: keep c[t] within ±clip, before h[t] = o·f(c[t]); a mapping sets it per state.
         """
         super().__init__(
             input_size=input_size,
@@ -268,14 +268,14 @@ class LSTM(BuiltIn):
         lengths: Lengths | None = None,
         resets: Tensor | None = None,
     ) -> Any:
-        """output [T,N,D·P], (h_n [D·L,N,P], c_n [D·L,N,H]), with return_cells c [T,N,D·H].
+        """output [T,N,D·P], (h_n [D·L,N,P], c_n [D·L,N,H]), and with return_cells c [T,N,D·H].
 
         Args:
             input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
             hx: h_0 [D·L,N,P] and c_0 [D·L,N,H]; None means zeros.
             lengths: [N], a tensor or a list: how many steps of each sequence count; None means
                 all.
-            resets: [T,N], or [N,T] with batch_first: true where step t begins a new sequence.
+            resets: [T,N], or [N,T] with batch_first: true where step t starts a new sequence.
         """
         if isinstance(input, Proxy):
             return leaf_call(self, input, hx, lengths, resets)

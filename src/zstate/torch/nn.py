@@ -1,6 +1,6 @@
-"""The same modules as instances of torch.nn's: for code that asks isinstance(m, torch.nn.LSTM).
+"""The same modules as instances of torch.nn's, for code that asks isinstance(m, torch.nn.LSTM).
 
-torch.compile breaks its graph at every instance of torch.nn.RNN, LSTM and GRU; it compiles
+torch.compile breaks its graph at every instance of torch.nn.RNN, LSTM and GRU, but compiles
 zstate.torch.LSTM and so on. Otherwise the two are the same.
 
 >>> import torch

@@ -53,7 +53,7 @@ def check_export(operation: Operation) -> None:
         given = "options that ONNX's own nodes do not have"
     else:
         return
-    expected = f"{way}, or a model of torch.nn's layers, as zstate.torch.restore(model) makes it"
+    expected = f"{way}, or a model of torch.nn's layers, which zstate.torch.restore(model) makes"
     if operation.key not in OPERATIONS:
         expected, given = f"{way}, called after the cell was defined", "a cell from equations"
     raise OptionError(refusal(operation.name, "torch.onnx.export", expected, given))

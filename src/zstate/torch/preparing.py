@@ -1,4 +1,4 @@
-"""prepare(model): recurrent modules out, layers with packed weights in, for inference.
+"""prepare(model): swap recurrent modules for layers with packed weights, for inference.
 
 T time, N batch, I input features, H hidden units, D directions, L layers.
 """
@@ -33,7 +33,7 @@ def prepare(model: torch.nn.Module, weights: str = "float32") -> tuple[torch.nn.
     """Swap every recurrent module of a model for one with packed weights, in place.
 
     Args:
-        model: any module; what cannot be prepared is left alone, and the report says why.
+        model: any module; submodules that cannot be prepared stay, and the report says why.
         weights: "float32", "bfloat16" or "int8", as in :func:`zstate.prepare`.
 
     Returns the model (a new module if it is itself recurrent) and a report.
@@ -57,7 +57,7 @@ def prepare(model: torch.nn.Module, weights: str = "float32") -> tuple[torch.nn.
 
 
 class PreparedLayers(torch.nn.Module):
-    """Recurrent layers with packed weights, called like the module that they stand for.
+    """Recurrent layers with packed weights, called like the module they replace.
 
     It has no parameters, and its outputs have no gradients.
     """
@@ -77,7 +77,7 @@ class PreparedLayers(torch.nn.Module):
 
         Args:
             input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
-            hx: states [D·L,N,H], as the module that was replaced takes them; None: its first ones.
+            hx: states [D·L,N,H], as the replaced module takes them; None means its initial ones.
             lengths: [N], a tensor or a list: how many steps of each sequence count.
         """
         if not isinstance(input, PackedSequence):
@@ -163,7 +163,7 @@ def _layers_of(module: Any) -> list[Layer]:
 
 
 def _why_not(module: torch.nn.Module) -> str | None:
-    """What a prepared layer would not have, or would compute otherwise."""
+    """What a prepared layer would lack, or compute differently."""
     subclass = subclass_of(module, _KINDS)
     if subclass is not None:
         return subclass

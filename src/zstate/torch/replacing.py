@@ -1,6 +1,7 @@
-"""replace(model): torch.nn's recurrent modules out, ours in, weights kept; restore(model): back.
+"""replace(model): swap torch.nn's recurrent modules for ours, keeping weights; restore(model)
+undoes it.
 
-The parameters are handed over, not copied: an optimiser that was made before goes on working.
+The parameters are passed on, not copied, so an existing optimiser keeps working.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _OPTIONS = (
 
 @dataclass
 class Report:
-    """What was exchanged, and what was left alone and why; both by the module's path.
+    """What was swapped, and what was left alone and why, each by the module's path.
 
     >>> print(Report({"encoder": "LSTM"}, {"head": "a subclass of torch.nn.GRU"}))
     encoder: LSTM
@@ -62,8 +63,8 @@ def replace(model: torch.nn.Module, *, as_torch_nn: bool = False) -> tuple[torch
     """Swap every torch.nn recurrent module in a model for ours, in place.
 
     Args:
-        model: any module; what may compute something else than torch.nn's is left alone.
-        as_torch_nn: let the new modules be instances of torch.nn's too (those of zstate.torch.nn),
+        model: any module; submodules that may compute something else are left alone.
+        as_torch_nn: make the new modules instances of torch.nn's too (those of zstate.torch.nn),
             for code that asks isinstance(m, torch.nn.LSTM); torch.compile breaks its graph there.
 
     Returns the model (a new module if it is itself recurrent) and a report.
@@ -78,7 +79,7 @@ def replace(model: torch.nn.Module, *, as_torch_nn: bool = False) -> tuple[torch
 
 
 def restore(model: torch.nn.Module) -> tuple[torch.nn.Module, Report]:
-    """The inverse of :func:`replace`: modules with options that torch.nn lacks are left alone."""
+    """Undo :func:`replace`; modules with options that torch.nn lacks are left alone."""
     kinds = (*_BACK, Recurrent)
     return exchange("restore", model, kinds, _why_not_restore, _mover(_BACK))
 
@@ -94,7 +95,7 @@ def exchange(
     why_not: Callable[[torch.nn.Module], str | None],
     made_of: Callable[[torch.nn.Module], torch.nn.Module],
 ) -> tuple[torch.nn.Module, Report]:
-    """Swap the modules of these kinds, but for those that there is a reason to leave alone."""
+    """Swap the modules of these kinds, except where there is a reason not to."""
     if not isinstance(model, torch.nn.Module):
         raise DTypeError(refusal(label, "model", "a torch.nn.Module", describe(model)))
     report = Report()
@@ -143,7 +144,7 @@ def subclass_of(module: torch.nn.Module, kinds: Collection[type[torch.nn.Module]
 
 
 def _why_not_move(module: torch.nn.Module) -> str | None:
-    """What a new module of the same options would not have: it may change what is computed."""
+    """What a new module with the same options would lack, and which may change the results."""
     if torch.nn.utils.parametrize.is_parametrized(module):
         return "its parameters are parametrized"
     if has_hooks(module):

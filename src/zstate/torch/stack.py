@@ -47,7 +47,7 @@ def run(
     steps: Mapping[str, Tensor] | None = None,
 ) -> tuple[Any, States, Any]:
     """output, the last states [D·L,N,·], and the last layer's cells or None."""
-    # Every call of one step pays for what stands here: no function is called without need.
+    # Every single-step call pays for this code, so it calls no function needlessly.
     for state in initial:
         if state is not None:
             _check_tensors(module, initial)

@@ -18,7 +18,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _try_to_lock(file: BinaryIO) -> None:
-        # Far behind what the file says, which others may then still read.
+        # Far past the file's contents, which others can then still read.
         file.seek(2**30)
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)

@@ -31,7 +31,7 @@ from .sampling import Sampler
 
 _VALID_STEPS, _VALID_BATCH = 128, 16
 _CHECKPOINT = "checkpoint.safetensors"
-_STEPS_TO_AGREE = 16  # of several processes, between two questions whether to stop
+_STEPS_TO_AGREE = 16  # with several processes, between two checks whether to stop
 
 
 class Progress(NamedTuple):
@@ -140,7 +140,7 @@ class Run:
         run.history = [tuple(line) for line in about["history"][: int(done)]]
         run.gradient_norms = about["gradient_norms"][: int(done)]
         if settings.total < run.step:
-            expected = f"at least the {run.step} that are done"
+            expected = f"at least {run.step}, the steps already done"
             raise SettingError("total", expected, str(settings.total))
         return run
 
@@ -335,7 +335,7 @@ def load_model(folder: Path, device: str | None = None) -> tuple[Model, Alphabet
     wrong = [name for name, size in sizes.items() if name not in saved or saved[name].shape != size]
     wrong += [name for name in saved if name == f"layer{settings.layers}.bias"]
     if wrong:
-        raise no_run(folder, f"settings that are not those of {_CHECKPOINT}: {wrong[0]}")
+        raise no_run(folder, f"settings that do not match {_CHECKPOINT}: {wrong[0]}")
     model = Model(settings, len(alphabet.alphabet), device)
     _restore(model.graph, saved, folder, [tensor.name for tensor in model.parameters])
     return model, alphabet, about["prompt"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..layout import is_torch_tensor
 
 LN2 = math.log(2)
-_SECONDS = 0.1  # between two looks at a device: a progress line shows no more
+_SECONDS = 0.1  # between two reads from the device; a progress line shows no more
 _AHEAD = 16  # steps that a look leaves to the device, so that it has work meanwhile
 
 

@@ -26,8 +26,8 @@ from ..types import Array
 CELLS = {cell.short: len(cell.gates) for cell in (RNN, LSTM, GRU)}  # gates
 STATES = {cell.short: [each.name for each in cell.states] for cell in (RNN, LSTM, GRU)}
 TYPES = ("float32", "bfloat16", "float16")
-# Of float16, whose gradients would vanish: the loss is multiplied by a number that is halved after
-# a step whose gradients overflow, and doubled after so many without one.
+# For float16, whose gradients would vanish: the loss is multiplied by a scale, which is halved
+# after a step whose gradients overflow and doubled after this many steps without one.
 _FIRST_SCALE, _STEPS_TO_DOUBLE, _LARGEST_SCALE = 2.0**15, 1000, 2.0**24
 _KINDS: dict[type, Any] = {int: int, float: (int, float), str: str}
 _BETA1, _BETA2, _EPSILON = 0.9, 0.99, 1e-8
@@ -337,8 +337,8 @@ class Model:
             variable = g.variable(1.0, name=f"adam.{name}_power")
             powers.append(variable * beta)
             effects.append(kept(variable, powers[-1]))
-        # g.adam leaves out the velocity's correction for its start under epsilon; as published,
-        # epsilon stands beside the corrected one. In large layers gradients are as small as that.
+        # g.adam adds epsilon to the root of the uncorrected velocity; as published, it is added to
+        # that of the corrected one. In large layers gradients are that small.
         epsilon = g.square_root(1.0 - powers[1]) * _EPSILON
         for parameter, gradient in gradients.items():
             zeros = np.zeros([size or 0 for size in parameter.shape], np.float32)

@@ -108,7 +108,7 @@ def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
     order = gate_order(_DESCRIPTORS[run.settings.cell])
     by_gate = z.reshape(len(z), len(order), -1)  # [T,G,H]
     units = np.argsort(-by_gate.std(axis=0).sum(axis=0), kind="stable")[:_UNITS]
-    # What moves together stands together: in the order of the main direction of movement.
+    # Units that move together stand together, ordered along the main direction of movement.
     moved = (by_gate - by_gate.mean(axis=0))[:, :, units].reshape(-1, len(units))
     units = units[np.argsort(np.linalg.svd(moved, full_matrices=False)[2][0])]
     figure, rows = plt.subplots(

@@ -86,5 +86,7 @@ def joined(uses_gpus: bool) -> Processes | None:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ:
         return None
     if find_spec("torch") is None:
-        raise ImportError("training by several processes needs torch: pip install 'zstate[torch]'")
+        raise ImportError(
+            "training with several processes needs torch: pip install 'zstate[torch]'"
+        )
     return Processes(uses_gpus)

@@ -275,7 +275,7 @@ def _of_heads(kind: str, left: Tensor, right: Tensor, out: Tensor, stream: int) 
         out.copy_(dots(left[..., 0].t(), right[..., 0].t(), stream).view_as(out))
         return
     *_, m, n = out.shape
-    # The library is ten times slower where rows do not begin at whole pieces of 16 bytes.
+    # The library is ten times slower if rows do not begin at multiples of 16 bytes.
     is_ragged = bool(n * out.itemsize % 16)
     left, right = (_padded(each) if is_ragged else each for each in (left, right))
     left, right = left.mT if kind == "tn" else left, right.mT if kind == "nt" else right

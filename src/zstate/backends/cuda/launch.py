@@ -254,7 +254,7 @@ class Kernel:
             attributes[-1].value.clusterDim.x = self.placement.cluster_blocks
             attributes[-1].value.clusterDim.y = attributes[-1].value.clusterDim.z = 1
         if self.placement.is_cooperative:
-            # The driver refuses a launch whose blocks cannot all be resident: no wait is endless.
+            # The driver rejects a launch whose blocks cannot all be resident: no wait is endless.
             attributes.append(driver.CUlaunchAttribute())
             attributes[-1].id = names.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attributes[-1].value.cooperative = 1
@@ -453,6 +453,6 @@ def kernel_of(scan: Scan, options: Options, device: int, in_steps: bool = False)
             return kernel
         refused[placement.mode] += 1
     raise BackendError(
-        f"[{scan.form.cell}] backend 'cuda': no way to hold H = {scan.hidden} on this device "
-        f"({chip_of(device)}); {sum(refused.values())} placements were refused by the driver"
+        f"[{scan.form.cell}] backend 'cuda': H = {scan.hidden} does not fit on this device "
+        f"({chip_of(device)}); {sum(refused.values())} placements were rejected by the driver"
     )

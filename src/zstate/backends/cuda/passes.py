@@ -405,7 +405,7 @@ def lacks(options: Options) -> str | None:
     if not found.stages.products[0]:
         return f"cell {cell.short!r} has no product with R to scan"
     if any(bool(products) == bool(means) for products, means in pairs):
-        return f"cell {cell.short!r} takes means beside products with R"
+        return f"cell {cell.short!r} takes a mean and multiplies by R at once"
     if isinstance(found, BackwardPass):
         gates = [gate for gate, _ in found.products]
         twice = next((gate for gate in gates if gates.count(gate) > 1), None)

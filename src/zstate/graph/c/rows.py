@@ -141,7 +141,7 @@ def _move(writer: Writer, node: Node) -> None:
 def _moved(writer: Writer, node: Node, result: Tensor, places: Array, ends: Array) -> None:
     runs = _runs(places, ends)
     if len(runs) > _MOST_RUNS:
-        expected = f"values that stay beside each other, or move in at most {_MOST_RUNS} runs"
+        expected = f"values that stay contiguous, or move in at most {_MOST_RUNS} runs"
         raise refuse(LABEL, "tensor", expected, f"{node.op.name} in {len(runs)}")
 
     def source(first: int) -> Place:
@@ -220,7 +220,7 @@ def _soft_max(writer: Writer, node: Node) -> None:
     axis = node.attributes["axis"] % len(shape)
     if math.prod(shape[axis + 1 :]) != 1 or tensor.dtype != "float32":
         got = f"axis {axis} of {tensor.dtype}{brackets(shape)}"
-        raise refuse(LABEL, "axis", "the last one, of float32", got)
+        raise refuse(LABEL, "axis", "the last axis, in float32", got)
     writer.helpers.add("soft_max")
     target, given = writer.room(result), writer.pointer(tensor)
     rows = size_of(tensor) // shape[axis]

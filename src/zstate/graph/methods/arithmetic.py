@@ -1,7 +1,7 @@
-"""Element by element: arithmetic, comparison, select, functions, cast.
+"""Elementwise arithmetic, comparison, select, functions and cast.
 
-Shapes broadcast as NumPy's; the types must be the same. A number stands for a constant of the
-other tensor's type.
+Shapes broadcast as in NumPy; the types must be the same. A number becomes a constant of the other
+tensor's type.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Arithmetic(Core):
     def division(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """primary / secondary, of floats."""
+        """primary / secondary, for floats."""
         return self.apply("division", (primary, secondary), name=name)
 
     def power(
@@ -52,25 +52,25 @@ class Arithmetic(Core):
     def maximum(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """The larger of the two; of equal ones the gradient goes to primary."""
+        """The larger of the two; if they are equal, primary gets the gradient."""
         return self.apply("maximum", (primary, secondary), name=name)
 
     def minimum(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """The smaller of the two; of equal ones the gradient goes to primary."""
+        """The smaller of the two; if they are equal, primary gets the gradient."""
         return self.apply("minimum", (primary, secondary), name=name)
 
     def equal(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """Where both are equal: bool."""
+        """Whether the two are equal: bool."""
         return self.apply("equal", (primary, secondary), name=name)
 
     def not_equal(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """Where they differ: bool."""
+        """Whether they differ: bool."""
         return self.apply("not_equal", (primary, secondary), name=name)
 
     def less_than(
@@ -153,6 +153,6 @@ class Arithmetic(Core):
         return self.apply("relu", (tensor,), name=name)
 
     def cast(self, tensor: Tensor, dtype: str, *, name: str | None = None) -> Tensor:
-        """The tensor as another type; a gradient is cast back, and ends at integers."""
+        """The tensor in another type; its gradient is cast back, and stops at integers."""
         attributes = {"dtype": checked_dtype("cast", dtype)}
         return self.apply("cast", (tensor,), attributes, name)

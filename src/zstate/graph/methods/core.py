@@ -30,13 +30,13 @@ class Core:
         self._numbers = count()
         self._assigned: dict[Node, Tensor] = {}  # a variable's node, and its latest assign
         self._twins: dict[Node, Node] = {}
-        # Names that a model from elsewhere gives sizes which are not known yet, axis by axis.
+        # Names that an imported model gives to unknown sizes, axis by axis.
         self.axis_names: dict[Tensor, tuple[str, ...]] = {}
 
     def placeholder(
         self, *, shape: Sequence[int | None], dtype: str = "float32", name: str | None = None
     ) -> Tensor:
-        """A tensor that is fed at every run; a dimension may be None, known at run time."""
+        """A tensor fed at every run; a dimension may be None, known only at run time."""
         info = TensorInfo(checked_shape("placeholder", shape), checked_dtype("placeholder", dtype))
         return self.add_node(PLACEHOLDER, (), {"info": info}, name)[0]
 
@@ -59,10 +59,10 @@ class Core:
         dtype: str | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """A tensor that keeps its values from run to run; ``value`` is the first.
+        """A tensor that keeps its value from run to run; ``value`` is the first.
 
-        As an input of another node it is the value at the start of the run; :meth:`read` gives
-        the value after the assigns that were made before it.
+        As an input of another node it has its value at the start of the run; :meth:`read` gives the
+        value after the assigns added before it.
         """
         return self._stored(VARIABLE, value, shape, dtype, name)
 
@@ -73,14 +73,14 @@ class Core:
         attributes: Mapping[str, Any],
         name: str | None = None,
     ) -> list[Tensor]:
-        """Make a node of a row of the op table, its shapes checked; the methods call this."""
+        """Add a node for a row of the op table and check its shapes; the methods call this."""
         if name is not None and not isinstance(name, str):
             raise DTypeError(refusal(op.name, "name", "a string or None", describe(name)))
         label = label_of(op.name, name)
         results = op.infer([tensor.info for tensor in inputs], attributes, label)
         for info in results.values():
             check_size(label, info)
-        # A counter and not the number of nodes: two threads may build at a time.
+        # A counter rather than the number of nodes, because two threads may add nodes at once.
         number = next(self._numbers)
         node = Node(cast(Any, self), op, name or f"{op.name}_{number}", inputs, attributes)
         for result, info in results.items():
@@ -96,7 +96,7 @@ class Core:
         attributes: Mapping[str, Any],
         name: str | None = None,
     ) -> Tensor:
-        """The one result of a row that is named; the lowered form where there is one."""
+        """The one result of a named row; its lowered form if there is one."""
         row = OPS[op]
         if row.lower is not None:
             lowered = row.lower(cast(Any, self), inputs, attributes)
@@ -105,7 +105,7 @@ class Core:
         return self.add_node(row, inputs, attributes, name)[0]
 
     def own(self, label: str, name: str, tensor: object) -> Tensor:
-        """The tensor, if it is one of this graph."""
+        """The tensor, if it belongs to this graph."""
         if not isinstance(tensor, Tensor):
             got = describe(tensor)
             if isinstance(tensor, np.ndarray):
@@ -124,7 +124,7 @@ class Core:
         attributes: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """The one result of a row, numbers among the tensors made constants of the others' type."""
+        """The one result of a row; numbers become constants of the tensors' type."""
         return self._add_checked(op, tensors, attributes, name)[0]
 
     def apply_many(
@@ -184,14 +184,14 @@ def is_number(value: object) -> bool:
 
 
 def listed(label: str, name: str, values: Iterable[Any]) -> list[Any]:
-    """The tensors that a caller passed as a list; a single one is refused, as it has no members."""
+    """The tensors that a caller passed as a list; rejects a single tensor, which has no members."""
     if isinstance(values, Tensor | str) or not has_members(values):
         raise DTypeError(refusal(label, name, "a list of tensors", describe(values)))
     return list(values)
 
 
 def has_members(value: object) -> bool:
-    """Whether a value can be iterated; an array without dimensions only looks so."""
+    """Whether a value can be iterated; an array without dimensions only looks as if it could."""
     return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
 
 
@@ -202,7 +202,7 @@ def whole_number(label: str, name: str, value: object) -> int:
 
 
 def truth(label: str, name: str, value: object) -> bool:
-    """True or False, also as NumPy's or as 0 and 1; an array has no one truth."""
+    """True or False, including NumPy's, 0 and 1; an array has no single truth value."""
     if isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1):
         return bool(value)
     raise DTypeError(refusal(label, name, "True or False", describe(value)))
@@ -220,18 +220,20 @@ def real_number(label: str, name: str, value: object) -> float:
     try:
         return float(cast(float, value))
     except OverflowError:
-        raise OptionError(refusal(label, name, "a number of float64", "a larger one")) from None
+        raise OptionError(
+            refusal(label, name, "a number that fits float64", "a larger one")
+        ) from None
 
 
 def exact_number(label: str, name: str, value: object) -> float:
-    """A number that becomes an element: an integer stays one, as float64 does not hold them all."""
+    """A number that becomes an element: an integer stays one, as float64 cannot hold them all."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
     return real_number(label, name, value)
 
 
 def checked_shape(label: str, shape: object) -> PartialShape:
-    expected = "a sequence of sizes, None where known at run time"
+    expected = "a sequence of sizes, with None for those known at run time"
     if not isinstance(shape, list | tuple):
         raise DTypeError(refusal(label, "shape", expected, describe(shape)))
     sizes: list[int | None] = []

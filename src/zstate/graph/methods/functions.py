@@ -1,4 +1,4 @@
-"""Element by element, beyond arithmetic: rounding, roots, circular functions, logic, clamping."""
+"""More elementwise operations: rounding, roots, circular functions, logic, clamping."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Functions(Arithmetic):
         return self.apply("identity", (tensor,), name=name)
 
     def floor(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The largest integer of at most x."""
+        """The largest integer not above x."""
         return self.apply("floor", (tensor,), name=name)
 
     def ceil(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The smallest integer of at least x."""
+        """The smallest integer not below x."""
         return self.apply("ceil", (tensor,), name=name)
 
     def truncate(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
@@ -30,11 +30,11 @@ class Functions(Arithmetic):
         return self.apply("truncate", (tensor,), name=name)
 
     def rint(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The nearest integer; of two, the even one."""
+        """The nearest integer; halves round to even."""
         return self.apply("rint", (tensor,), name=name)
 
     def round(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The nearest integer; of two, the one farther from 0."""
+        """The nearest integer; halves round away from 0."""
         whole = self.truncate(tensor)
         up = self.greater_than_or_equal_to(self.absolute(tensor - whole), 0.5)
         step = self.select(up, self.sign(tensor), 0.0)
@@ -45,7 +45,7 @@ class Functions(Arithmetic):
         return self.apply("exponent_base2", (tensor,), name=name)
 
     def exponent_base10(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """10 to the power of x, of floats."""
+        """10 to the power of x, for floats."""
         label = label_of("exponent_base10", name)
         require_float(label, "tensor", self.own(label, "tensor", tensor).info)
         return self.power(10.0, tensor, name=name)
@@ -99,7 +99,7 @@ class Functions(Arithmetic):
         return self.apply("asinh", (tensor,), name=name)
 
     def acosh(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The inverse of cosh, for x of at least 1."""
+        """The inverse of cosh, for x ≥ 1."""
         return self.apply("acosh", (tensor,), name=name)
 
     def atanh(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
@@ -109,13 +109,15 @@ class Functions(Arithmetic):
     def modulo(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """The remainder of primary / secondary rounded towards 0, of floats: primary's sign."""
+        """The remainder of primary / secondary rounded towards 0, for floats; it has primary's
+        sign.
+        """
         return self.apply("modulo", (primary, secondary), name=name)
 
     def floor_modulo(
         self, primary: Tensor | float, secondary: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """primary - ⌊primary / secondary⌋ · secondary, of floats; 0 where secondary is 0."""
+        """primary - ⌊primary / secondary⌋ · secondary, for floats; 0 where secondary is 0."""
         return self.apply("floor_modulo", (primary, secondary), name=name)
 
     def division_no_nan(
@@ -127,39 +129,39 @@ class Functions(Arithmetic):
         return self.select(is_zero, 0.0, whole, name=name)
 
     def logical_and(self, primary: Tensor, secondary: Tensor, *, name: str | None = None) -> Tensor:
-        """Both, of bools."""
+        """Whether both are true, for bools."""
         return self.apply("logical_and", (primary, secondary), name=name)
 
     def logical_or(self, primary: Tensor, secondary: Tensor, *, name: str | None = None) -> Tensor:
-        """One or both, of bools."""
+        """Whether one or both are true, for bools."""
         return self.apply("logical_or", (primary, secondary), name=name)
 
     def logical_xor(self, primary: Tensor, secondary: Tensor, *, name: str | None = None) -> Tensor:
-        """One but not both, of bools."""
+        """Whether exactly one is true, for bools."""
         return self.apply("logical_xor", (primary, secondary), name=name)
 
     def logical_not(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The other, of bools."""
+        """The opposite, for bools."""
         return self.apply("logical_not", (tensor,), name=name)
 
     def logical_nand(
         self, primary: Tensor, secondary: Tensor, *, name: str | None = None
     ) -> Tensor:
-        """Not both, of bools."""
+        """Whether not both are true, for bools."""
         return self.logical_not(self.logical_and(primary, secondary), name=name)
 
     def logical_nor(self, primary: Tensor, secondary: Tensor, *, name: str | None = None) -> Tensor:
-        """Neither, of bools."""
+        """Whether neither is true, for bools."""
         return self.logical_not(self.logical_or(primary, secondary), name=name)
 
     def logical_xnor(
         self, primary: Tensor, secondary: Tensor, *, name: str | None = None
     ) -> Tensor:
-        """Both or neither, of bools."""
+        """Whether both or neither are true, for bools."""
         return self.logical_not(self.logical_xor(primary, secondary), name=name)
 
     def is_nan(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """Whether x is no number: bool."""
+        """Whether x is NaN: bool."""
         return self.apply("is_nan", (tensor,), name=name)
 
     def is_finite(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
@@ -178,8 +180,9 @@ class Functions(Arithmetic):
         *,
         name: str | None = None,
     ) -> Tensor:
-        """x between minimum and maximum; where they cross, maximum. At a bound the gradient is
-        x's."""
+        """x limited to minimum and maximum; if they cross, maximum. At a bound, x gets the
+        gradient.
+        """
         label = label_of("clamp", name)
         self.check_fit(label, {"tensor": tensor, "minimum": minimum, "maximum": maximum})
         return self.minimum(self.maximum(tensor, minimum), maximum, name=name)
@@ -187,13 +190,15 @@ class Functions(Arithmetic):
     def leaky_relu(
         self, tensor: Tensor, alpha: Tensor | float, *, name: str | None = None
     ) -> Tensor:
-        """x where it is positive, else alpha · x."""
+        """x where it is positive, otherwise alpha · x."""
         self.check_fit(label_of("leaky_relu", name), {"tensor": tensor, "alpha": alpha})
         positive = self.greater_than(tensor, 0.0)
         return self.select(positive, tensor, self.multiplication(tensor, alpha), name=name)
 
     def check_fit(self, label: str, operands: Mapping[str, Tensor | float]) -> None:
-        """Of one type, and broadcast: said of the whole operation, before its nodes are made."""
+        """Check that types agree and shapes broadcast, for the whole operation, before adding its
+        nodes.
+        """
         given = {key: t for key, t in operands.items() if not is_number(t)}
         infos = [self.own(label, key, tensor).info for key, tensor in given.items()]
         require_same_type(label, list(given), infos)

@@ -1,5 +1,4 @@
-"""What a model needs to learn: softmax and its loss, indices, random numbers, variables and their
-updates."""
+"""What training needs: softmax and its loss, indices, random numbers, variables, their updates."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class Learning(Arithmetic):
             source: logits, […,C,…] with C at ``axis``.
             labels: probabilities or one-hot rows, of the same shape and type.
             axis: the axis of the classes.
-            reduction: "none" gives the shape without that axis; "sum" and "mean" a scalar [].
+            reduction: "none" gives the shape without that axis; "sum" and "mean" give a scalar [].
                 The mean is over all positions.
             name: a name for messages and prints.
         """
@@ -57,7 +56,7 @@ class Learning(Arithmetic):
         off_value: float = 0.0,
         name: str | None = None,
     ) -> Tensor:
-        """``on_value`` at the index along a new axis of size ``depth``, else ``off_value``."""
+        """``on_value`` at the index along a new axis of size ``depth``, ``off_value`` elsewhere."""
         attributes = {
             "depth": whole_number("one_hot", "depth", depth),
             "axis": whole_number("one_hot", "axis", axis),
@@ -70,8 +69,7 @@ class Learning(Arithmetic):
     def gather(
         self, updates: Tensor, indices: Tensor, *, axis: int = 0, name: str | None = None
     ) -> Tensor:
-        """The entries of ``updates`` at ``indices`` along an axis: the indices' shape takes the
-        place of that axis."""
+        """The entries of ``updates`` at ``indices``; the indices' shape replaces the axis."""
         attributes = {"axis": whole_number("gather", "axis", axis)}
         return self.apply("gather", (updates, indices), attributes, name)
 
@@ -85,7 +83,7 @@ class Learning(Arithmetic):
         name: str | None = None,
     ) -> Tensor:
         """Zeros with ``size`` entries along an axis, each update added at its index: the
-        gradient of :meth:`gather`. Sums are in a fixed order."""
+        gradient of :meth:`gather`. The order of summation is fixed."""
         attributes = {
             "size": whole_number("scatter", "size", size),
             "axis": whole_number("scatter", "axis", axis),
@@ -132,9 +130,9 @@ class Learning(Arithmetic):
         dtype: str = "float32",
         name: str | None = None,
     ) -> list[Tensor]:
-        """[numbers, the state after them]: equally likely in minimum ≤ number < maximum.
+        """[numbers, the next state]: uniform in minimum ≤ number < maximum.
 
-        Assign the new state to the generator's variable, or the next run draws the same numbers.
+        Assign the next state to the generator's variable, or the next run draws the same numbers.
         """
         return self._random("uniform", shape, state, (minimum, maximum), dtype, name)
 
@@ -148,14 +146,14 @@ class Learning(Arithmetic):
         dtype: str = "float32",
         name: str | None = None,
     ) -> list[Tensor]:
-        """[numbers, the state after them]: normally distributed."""
+        """[numbers, the next state]: normally distributed."""
         return self._random("normal", shape, state, (mean, standard_deviation), dtype, name)
 
     def dropout(
         self, tensor: Tensor, rate: float, state: Tensor, *, name: str | None = None
     ) -> list[Tensor]:
-        """[tensor with each element 0 with probability ``rate``, else divided by 1 - rate; the
-        state of the generator after it]. The tensor's shape must be known."""
+        """[the tensor with each element 0 with probability ``rate``, otherwise divided by 1 - rate;
+        the generator's next state]. The tensor's shape must be known."""
         part = real_number("dropout", "rate", rate)
         if not 0 <= part < 1:
             raise OptionError(refusal("dropout", "rate", "at least 0 and below 1", str(part)))
@@ -188,27 +186,27 @@ class Learning(Arithmetic):
     def mean_over_processes(
         self, tensors: Sequence[Tensor], *, name: str | None = None
     ) -> list[Tensor]:
-        """The mean of each tensor over all processes of torch.distributed's default group, by one
-        message; where there is no group, the tensors themselves."""
+        """The mean of each tensor over all processes of torch.distributed's default group, in one
+        message; without a group, the tensors themselves."""
         return self.apply_many("mean_over_processes", tensors, name=name)
 
     def read(self, variable: Tensor, *, name: str | None = None) -> Tensor:
-        """The variable's value after the latest assign that was made before this call; with none,
-        its value at the start of the run. A run that includes the read includes that assign."""
+        """The variable's value after the latest assign added before this call; without one, its
+        value at the start of the run. A run that includes the read includes that assign."""
         node = self._variable("read", variable)
         return self.apply("read", (self._assigned.get(node.node, variable),), name=name)
 
     def assign(self, variable: Tensor, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The variable takes this value at the end of every run that includes the result, as a
-        target, an operation or an input. Of several assigns the one made last counts. A run that
-        fails changes no variable."""
+        """Store this value in the variable at the end of every run that includes the result, as a
+        target, an operation or an input. If there are several assigns, the last one added counts. A
+        run that fails changes no variable."""
         self._variable("assign", variable)
         result = self.apply("assign", (variable, tensor), name=name)
         self.note_assign(variable.node, result)
         return result
 
     def note_assign(self, variable: Node, result: Tensor) -> None:
-        """Reads that are made from now on see this assign."""
+        """Reads added from now on see this assign."""
         self._assigned[variable] = result
 
     def _variable(self, label: str, tensor: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class Recurrent(Core):
         descriptor: SingleGateRNNDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
-        """[h], with training [h, z]. Shapes as in :func:`zstate.single_gate_rnn`."""
+        """[h]; with training [h, z]. For the shapes see :func:`zstate.single_gate_rnn`."""
         tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, resets)
         return self._recurrent("single_gate_rnn", tensors, descriptor, name, heads)
 
@@ -56,7 +56,7 @@ class Recurrent(Core):
         descriptor: SingleGateRNNDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
-        """Gradients for source, recurrent_weight, and those passed of input_weight, bias,
+        """Gradients for source, recurrent_weight and, if passed, input_weight, bias,
         init_state."""
         tensors = (
             *(source, recurrent_weight, source_gradient, z_state, state_gradient),
@@ -80,7 +80,7 @@ class Recurrent(Core):
         descriptor: LSTMDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
-        """[h], with produce_cell [h, c], with training [h, c, z]; see :func:`zstate.lstm`."""
+        """[h]; with produce_cell [h, c]; with training [h, c, z]. See :func:`zstate.lstm`."""
         tensors = (
             *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
             *(mask, peephole, resets),
@@ -108,7 +108,7 @@ class Recurrent(Core):
         descriptor: LSTMDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
-        """Gradients for source, recurrent_weight, and those passed of input_weight, bias,
+        """Gradients for source, recurrent_weight and, if passed, input_weight, bias,
         peephole, init_state, init_cell."""
         tensors = (
             *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
@@ -132,7 +132,7 @@ class Recurrent(Core):
         descriptor: GRUDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
-        """[h], with training [h, z]. Shapes as in :func:`zstate.gru`."""
+        """[h]; with training [h, z]. For the shapes see :func:`zstate.gru`."""
         tensors = (
             *(source, recurrent_weight, input_weight, bias, init_state, mask),
             *(secondary_bias, resets),
@@ -158,7 +158,7 @@ class Recurrent(Core):
         descriptor: GRUDescriptor | None = None,
         name: str | None = None,
     ) -> list[Tensor]:
-        """Gradients for source, recurrent_weight, and those passed of input_weight, bias,
+        """Gradients for source, recurrent_weight and, if passed, input_weight, bias,
         init_state, secondary_bias."""
         tensors = (
             *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
@@ -183,12 +183,12 @@ class Recurrent(Core):
         name: str | None = None,
         **tensors: Tensor | None,
     ) -> list[Tensor]:
-        """Every state [T,N,D·H], and the training state with training.
+        """Every state [T,N,D·H]; with training, also the training state.
 
-        ``cell`` is one from equations (:func:`zstate.cells.cell`), or a built-in one or its name,
-        which gives what its own method gives. ``tensors`` are initial states, init_<state>
-        [N,D·H], and the cell's own parameters and values per step by their names. Shapes as in a
-        call of the cell.
+        ``cell`` is a cell from equations (:func:`zstate.cells.cell`), or a built-in one or its
+        name; the latter returns what its own method returns. ``tensors`` are the initial states,
+        init_<state> [N,D·H], and the cell's own parameters and values per step by name. Shapes are
+        the same as in a call of the cell.
 
         Example:
             >>> import numpy as np
@@ -220,12 +220,13 @@ class Recurrent(Core):
         name: str | None = None,
         **tensors: Tensor | None,
     ) -> list[Tensor]:
-        """Gradients for source, recurrent_weight, and those passed of input_weight, bias, the
-        cell's own parameters, the initial states. :meth:`gradients` makes these nodes by itself.
+        """Gradients for source, recurrent_weight and, if passed, input_weight, bias, the cell's own
+        parameters and the initial states. :meth:`gradients` adds these nodes for you.
 
-        source_gradient is the gradient of the first state [T,N,D·H], <state>_gradient that of
-        another, or of the last step alone [N,D·H]; z_state is the training state, and
-        <state>_output_fwd a state as :meth:`recurrent` gave it. The other tensors as there.
+        source_gradient is the gradient of the first state [T,N,D·H]; <state>_gradient is that of
+        another state, or of the last step alone [N,D·H]. z_state is the training state, and
+        <state>_output_fwd a state that :meth:`recurrent` returned. The other tensors are the same
+        as there.
         """
         tensors |= {"source": source, "recurrent_weight": recurrent_weight}
         tensors |= {"source_gradient": source_gradient, "z_state": z_state}
@@ -273,7 +274,7 @@ class Recurrent(Core):
         return in_type_of(self, found, passed["source"]) if steps else found
 
     def training_twin(self, node: Node) -> Node:
-        """The recurrent node itself if it keeps its training state, else its twin that does."""
+        """The recurrent node itself if it keeps its training state, or else its twin."""
         if node.attributes["descriptor"].training:
             return node
         if node not in self._twins:
@@ -320,7 +321,7 @@ _BUILT_IN: dict[object, Cell] = {key: each for each in CELLS for key in (each, e
 
 
 def _method_of(operation: Operation) -> Callable[..., list[Tensor]]:
-    """The method of an operation that is not written out above: a further cell's."""
+    """The method for an operation that is not written out above: another cell's."""
 
     def method(
         self: Recurrent,

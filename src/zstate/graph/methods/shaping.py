@@ -1,4 +1,4 @@
-"""Moving, cutting and joining; matrix products and reductions."""
+"""Moving, splitting and joining; matrix products and reductions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Shaping(Core):
     def matrix_multiplication(
         self, primary: Tensor, secondary: Tensor, *, name: str | None = None
     ) -> Tensor:
-        """[…,n,k] @ […,k,m] = […,n,m]; the dimensions in front broadcast."""
+        """[…,n,k] @ […,k,m] = […,n,m]; the leading dimensions broadcast."""
         return self.apply("matrix_multiplication", (primary, secondary), name=name)
 
     def transpose(
@@ -42,12 +42,12 @@ class Shaping(Core):
         return self.transpose(tensor, axes, name=name)
 
     def reshape(self, tensor: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
-        """The same elements in another shape; one size may be -1, what is left."""
+        """The same elements in another shape; one size may be -1, which is inferred."""
         attributes = {"shape": whole_numbers("reshape", "shape", shape)}
         return self.apply("reshape", (tensor,), attributes, name)
 
     def broadcast(self, tensor: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
-        """The tensor repeated along axes of size 1 and along new ones in front."""
+        """The tensor repeated along axes of size 1 and along new leading axes."""
         attributes = {"shape": whole_numbers("broadcast", "shape", shape)}
         return self.apply("broadcast", (tensor,), attributes, name)
 
@@ -77,7 +77,9 @@ class Shaping(Core):
         axis: int,
         name: str | None = None,
     ) -> list[Tensor]:
-        """The tensor cut along an axis into pieces of these sizes, or into this many equal ones."""
+        """The tensor split along an axis into pieces of these sizes, or into this many equal
+        pieces.
+        """
         label = label_of("split", name)
         shape = self.own(label, "tensor", tensor).shape
         place = whole_number(label, "axis", axis)
@@ -96,8 +98,7 @@ class Shaping(Core):
     def slice_tensor(
         self, tensor: Tensor, dimension: int, start: int, length: int, *, name: str | None = None
     ) -> Tensor:
-        """``length`` entries of one dimension, beginning at ``start``; a negative start counts from
-        the end."""
+        """``length`` entries of one dimension from ``start``, which may count from the end."""
         label = label_of("slice_tensor", name)
         shape = self.own(label, "tensor", tensor).shape
         axis, first, count = (
@@ -143,14 +144,14 @@ class Shaping(Core):
     def expand_dims(
         self, tensor: Tensor, *, axes: Sequence[int], name: str | None = None
     ) -> Tensor:
-        """New axes of size 1 at these places of the result."""
+        """New axes of size 1 at these positions in the result."""
         attributes = {"axes": whole_numbers("expand_dims", "axes", axes)}
         return self.apply("expand_dims", (tensor,), attributes, name)
 
     def squeeze(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """Without these axes of size 1; None means all that are known to have size 1."""
+        """The tensor without these axes of size 1; None means all axes known to have size 1."""
         shape = self.own("squeeze", "tensor", tensor).shape
         if axes is None:
             axes = [axis for axis, size in enumerate(shape) if size == 1]
@@ -178,12 +179,13 @@ class Shaping(Core):
 
         Args:
             tensor: of any shape.
-            left_padding: how much before each dimension.
-            right_padding: how much after each dimension.
-            padding_mode: "constant" puts ``constant_value``, "zero" zeros; the others put elements
-                of the tensor. Around [a,b,c], with 2 on each side: "reflect" mirrors at the edge
-                element, c b [a b c] b a, at most size - 1; "symmetric" mirrors with it,
-                b a [a b c] c b, at most size; "clamp_to_edge" repeats it, a a [a b c] c c.
+            left_padding: how much to add before each dimension.
+            right_padding: how much to add after each dimension.
+            padding_mode: "constant" adds ``constant_value``, "zero" adds zeros; the others repeat
+                elements of the tensor. Around [a,b,c], with 2 on each side: "reflect" mirrors
+                around the edge element, c b [a b c] b a, at most size - 1; "symmetric" mirrors
+                the edge element too, b a [a b c] c b, at most size; "clamp_to_edge" repeats it,
+                a a [a b c] c c.
             constant_value: for "constant".
             name: a name for messages and prints.
         """
@@ -201,27 +203,27 @@ class Shaping(Core):
     def reduction_sum(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """The sum over axes, which stay with size 1; None means all."""
+        """The sum over axes, which keep size 1; None means all."""
         attributes = {"axes": _axes("reduction_sum", axes)}
         return self.apply("reduction_sum", (tensor,), attributes, name)
 
     def mean(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """The mean over axes, which stay with size 1; None means all."""
+        """The mean over axes, which keep size 1; None means all."""
         return self.apply("mean", (tensor,), {"axes": _axes("mean", axes)}, name)
 
     def reduction_maximum(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """The maximum over axes, which stay with size 1; equal maxima share the gradient."""
+        """The maximum over axes, which keep size 1; equal maxima share the gradient."""
         attributes = {"axes": _axes("reduction_maximum", axes)}
         return self.apply("reduction_maximum", (tensor,), attributes, name)
 
     def reduction_arg_maximum(
         self, tensor: Tensor, *, axis: int, name: str | None = None
     ) -> Tensor:
-        """The place of the first maximum along an axis, which stays with size 1: int32."""
+        """The index of the first maximum along an axis, which keeps size 1: int32."""
         attributes = {"axis": whole_number("reduction_arg_maximum", "axis", axis)}
         return self.apply("reduction_arg_maximum", (tensor,), attributes, name)
 

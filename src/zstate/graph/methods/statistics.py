@@ -1,4 +1,4 @@
-"""Over axes: the other reductions, variance, normalization, order, running sums, shapes."""
+"""More operations over axes: reductions, variance, normalization, sorting, running sums, shapes."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ class Statistics(Functions, Learning, Shaping):
     def reduction_minimum(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """The minimum over axes, which stay with size 1; equal minima share the gradient."""
+        """The minimum over axes, which keep size 1; equal minima share the gradient."""
         return self._reduced("reduction_minimum", tensor, axes, name)
 
     def reduction_product(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """The product over axes, which stay with size 1; None means all."""
+        """The product over axes, which keep size 1; None means all."""
         return self._reduced("reduction_product", tensor, axes, name)
 
     def reduction_and(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """Whether all are true, over axes, which stay with size 1: of bools."""
+        """Whether all are true over axes, which keep size 1; for bools."""
         return self._reduced("reduction_and", tensor, axes, name)
 
     def reduction_or(
         self, tensor: Tensor, *, axes: Sequence[int] | None = None, name: str | None = None
     ) -> Tensor:
-        """Whether any is true, over axes, which stay with size 1: of bools."""
+        """Whether any is true over axes, which keep size 1; for bools."""
         return self._reduced("reduction_or", tensor, axes, name)
 
     def reduction_arg_minimum(
         self, tensor: Tensor, *, axis: int, name: str | None = None
     ) -> Tensor:
-        """The place of the first minimum along an axis, which stays with size 1: int32."""
+        """The index of the first minimum along an axis, which keeps size 1: int32."""
         attributes = {"axis": whole_number("reduction_arg_minimum", "axis", axis)}
         return self.apply("reduction_arg_minimum", (tensor,), attributes, name)
 
@@ -56,9 +56,9 @@ class Statistics(Functions, Learning, Shaping):
         mean: Tensor | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """The mean of (tensor - mean)² over axes, which stay with size 1; None means all.
+        """The mean of (tensor - mean)² over axes, which keep size 1; None means all.
 
-        ``mean`` is the tensor's own over these axes unless it is passed.
+        ``mean`` defaults to the tensor's own mean over these axes.
         """
         label = label_of("variance", name)
         require_float(label, "tensor", self.own(label, "tensor", tensor).info)
@@ -78,10 +78,11 @@ class Statistics(Functions, Learning, Shaping):
         epsilon: float = 0.0,
         name: str | None = None,
     ) -> Tensor:
-        """gamma · (tensor - mean) / √(variance + epsilon) + beta; gamma is 1 and beta 0 without.
+        """gamma · (tensor - mean) / √(variance + epsilon) + beta; gamma defaults to 1 and beta to
+        0.
 
-        Gradients flow through mean and variance as through everything else: take them of the
-        tensor for the gradient of batch or layer normalization, or feed them for fixed ones.
+        Gradients flow through mean and variance as through everything else. For batch or layer
+        normalization, compute the two from the tensor; for fixed ones, feed them.
         """
         label = label_of("normalization", name)
         given = {"tensor": tensor, "mean": mean, "variance": variance}
@@ -97,9 +98,10 @@ class Statistics(Functions, Learning, Shaping):
     def arg_sort(
         self, tensor: Tensor, *, axis: int, descending: bool = False, name: str | None = None
     ) -> Tensor:
-        """The places of the elements along an axis in rising, or falling, order: int32.
+        """The indices that sort the elements along an axis in ascending, or descending, order:
+        int32.
 
-        Equal elements stay in their order.
+        Equal elements keep their order.
         """
         attributes = {
             "axis": whole_number("arg_sort", "axis", axis),
@@ -110,23 +112,23 @@ class Statistics(Functions, Learning, Shaping):
     def sort(
         self, tensor: Tensor, *, axis: int, descending: bool = False, name: str | None = None
     ) -> Tensor:
-        """The elements along an axis in rising, or falling, order."""
+        """The elements along an axis in ascending, or descending, order."""
         order = self.arg_sort(tensor, axis=axis, descending=descending)
         return self.gather_along_axis(tensor, order, axis, name=name)
 
     def top_k(
         self, tensor: Tensor, k: int, *, axis: int = -1, name: str | None = None
     ) -> list[Tensor]:
-        """[the k largest values along an axis, largest first; their places: int32].
+        """[the k largest values along an axis, largest first; their indices: int32].
 
-        Of equal values the first comes first.
+        Equal values keep their order.
         """
         return self._extremes("top_k", tensor, k, axis, True, name)
 
     def bottom_k(
         self, tensor: Tensor, k: int, *, axis: int = -1, name: str | None = None
     ) -> list[Tensor]:
-        """[the k smallest values along an axis, smallest first; their places: int32]."""
+        """[the k smallest values along an axis, smallest first; their indices: int32]."""
         return self._extremes("bottom_k", tensor, k, axis, False, name)
 
     def cumulative_sum(
@@ -138,7 +140,8 @@ class Statistics(Functions, Learning, Shaping):
         reverse: bool = False,
         name: str | None = None,
     ) -> Tensor:
-        """The sum of the elements up to each one along an axis; ``exclusive``: without it.
+        """The sum of the elements up to and including each one along an axis; ``exclusive`` leaves
+        it out.
 
         ``reverse`` sums from the end.
         """
@@ -156,7 +159,7 @@ class Statistics(Functions, Learning, Shaping):
         return self.reverse(total, axes=[place], name=name) if reverse else total
 
     def shape_of(self, tensor: Tensor, *, name: str | None = None) -> Tensor:
-        """The tensor's sizes: int32 [rank]; one that is unknown now is filled in by the run."""
+        """The tensor's sizes: int32 [rank]; the run fills in unknown ones."""
         rank = len(self.own(label_of("shape_of", name), "tensor", tensor).shape)
         sizes = {"sizes": tuple(f"0.{axis}" for axis in range(rank))}
         return self.cast(self.add_node_named("sizes", (tensor,), sizes), "int32", name=name)

@@ -90,5 +90,5 @@ def _whole(g: Any, label: str, name: str, value: Tensor, gates: Tensor, width: i
         raise ShapeError(refusal(label, name, expected, brackets(value.shape)))
     if value.shape == shape and known(shape) is not None:
         return value
-    # Added to zeros, which has a derivative while sizes are unknown.
+    # Added to zeros, which has a derivative even while sizes are unknown.
     return value + zeros_like(g, _columns(gates, 0, width))

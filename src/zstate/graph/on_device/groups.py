@@ -25,7 +25,7 @@ class Unit(NamedTuple):
     function: Callable[..., Any]
     inputs: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
-    is_tuple: bool  # whether the function gives a tuple of the results, or the only one
+    is_tuple: bool  # whether the function returns a tuple of results, or a single one
 
 
 class Adam(NamedTuple):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..executable import Executable
 
 _ALIGNMENT = 256
-# The stream that programs last ran on, by device: one that runs on another waits for it, since
+# The stream that programs last ran on, by device: a program on another stream waits for it, because
 # programs share variables.
 _LAST_STREAM: dict[Any, Any] = {}
 
@@ -111,7 +111,7 @@ class Live:
             self._bring_home()
         self._inputs.fill(feeds)
         found = self._results()
-        # Of memory that the next run does not write to: the results belong to the caller.
+        # In memory that the next run does not write to: the results belong to the caller.
         results = [self.xp.copy(tensor) for tensor in found]
         if wants_numpy:
             results = [self.xp.to_numpy(tensor) for tensor in results]
@@ -244,7 +244,7 @@ class Live:
         moved = [n.name for n, home in self._homes if n.attributes["store"].value is not home]
         if moved or self._warm is None:
             got = f"new values of {moved[0]!r}" if moved else "no run yet"
-            expected = "a run before a CUDA graph is captured around one"
+            expected = "a run before a CUDA graph captures one"
             raise GraphError(refusal("run", "program", expected, got))
 
 

@@ -11,7 +11,7 @@ from ...errors import GraphError, OptionError, refusal
 from ...types import Array, Shape
 
 _PIECE = 8  # numbers of 16 bits in 16 bytes
-_LARGE_PRODUCT = 2**28  # multiply-adds: in smaller ones the copies take as long as they save
+_LARGE_PRODUCT = 2**28  # multiply-adds: in smaller products the copies cost more than they save
 
 
 class Kernels(Protocol):
@@ -61,7 +61,7 @@ class DeviceNamespace(TorchNamespace):
     def refused(self, number: int) -> OptionError:
         """What the check of this number says."""
         operation, name, size = self._checks[number - 1]
-        got = "an index outside, and has changed no variable since"
+        got = "an index outside, so no variable has changed since"
         return OptionError(refusal(operation, name, f"0 to {size - 1}", got))
 
     def is_capturing(self) -> bool:
@@ -77,11 +77,15 @@ class DeviceNamespace(TorchNamespace):
         if indices.numel() == 0:
             return indices
         if size == 0:
-            raise OptionError(refusal(operation, name, "none, of an empty axis", "indices"))
+            raise OptionError(
+                refusal(operation, name, "none, because the axis is empty", "indices")
+            )
         known = self._inside.get((id(indices), size))
         if known is None:
             known = indices, self._moved_inside(indices, size, (operation, name, size))
-            self._inside[id(indices), size] = known  # with the indices, so that no other has the id
+            self._inside[id(indices), size] = (
+                known  # keeps the indices alive, so that no other object gets their id
+            )
         return known[1]
 
     def _moved_inside(self, indices: Any, size: int, check: tuple[str, str, int]) -> Any:

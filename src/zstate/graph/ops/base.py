@@ -28,7 +28,7 @@ Attributes = Mapping[str, Any]
 Infos = Sequence[TensorInfo]
 Infer = Callable[[Infos, Attributes, str], dict[str, TensorInfo]]
 # The namespace, the inputs' shapes and types, the attributes -> a function of the input arrays that
-# gives an array, or a tuple of arrays for a row with several results.
+# returns an array, or a tuple of arrays for a row with several results.
 Prepare = Callable[["Namespace", Infos, Attributes], Callable[..., Any]]
 # The graph, the node, the gradient of each result (None: nothing depends on it), and which inputs
 # need a gradient -> one gradient for every input, None where none is needed or there is none.
@@ -129,7 +129,7 @@ def check_size(label: str, info: TensorInfo) -> None:
     if len(info.shape) > _MOST_DIMENSIONS:
         expected = f"at most {_MOST_DIMENSIONS} dimensions"
         raise ShapeError(refusal(label, "shape", expected, str(len(info.shape))))
-    # As NumPy counts: a size of 0 does not excuse the others.
+    # Counted as NumPy does: a size of 0 does not make up for the others.
     count = math.prod(size for size in info.shape if size)
     if count * float_dtype(info.dtype).itemsize > _MOST_BYTES:
         raise ShapeError(refusal(label, "shape", "fewer than 2^63 bytes", brackets(info.shape)))

@@ -85,7 +85,7 @@ def _matmul_derivative(
     return [first, second]
 
 
-# reductions: the reduced axes stay, with size 1
+# reductions: the reduced axes keep size 1
 
 
 def _reduced(info: TensorInfo, attributes: Attributes, label: str) -> TensorInfo:
@@ -217,7 +217,7 @@ def _place_prepare(name: str) -> Prepare:
             xp.astype,
             xp.expand_dims,
         )
-        if inputs[0].dtype == "bool":  # torch has no order of bools
+        if inputs[0].dtype == "bool":  # torch does not order bools
             return lambda array: expand(
                 astype(place(astype(array, dtype), axis), dtype), axis=(axis,)
             )

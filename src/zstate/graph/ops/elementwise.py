@@ -140,7 +140,7 @@ _BINARY = ("primary", "secondary")
 def check_exponent(label: str, exponent: Any) -> None:
     """Whole numbers have no reciprocals among them."""
     if 0 not in exponent.shape and int(exponent.min()) < 0:
-        expected = "exponents of at least 0 for integers (graph.cast makes floats of them)"
+        expected = "exponents of at least 0 for integers (graph.cast converts them to floats)"
         raise OptionError(refusal(label, "secondary", expected, str(int(exponent.min()))))
 
 

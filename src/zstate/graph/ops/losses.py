@@ -89,7 +89,7 @@ def _check_labels(source: TensorInfo, labels: TensorInfo, label: str) -> None:
 
 def _entropy_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     _check_labels(inputs[0], inputs[1], label)
-    # The softmax comes with the loss, for the gradient to start from.
+    # The softmax comes with the loss, so that the gradient can start from it.
     return {"loss": _loss_shape(inputs[0], attributes, label), "soft_max": inputs[0]}
 
 
@@ -124,7 +124,7 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
         if reduction != "none":
             loss = xp.sum(loss, axis=every, keepdims=False)
             loss = loss / count if reduction == "mean" else loss
-        # NumPy before 2 makes a float64 of a float32 scalar that meets a number.
+        # NumPy before 2 turns a float32 scalar combined with a number into float64.
         return xp.astype(loss, kind), raised
 
     return widened(xp, inputs[0].dtype, entropy)
@@ -135,7 +135,7 @@ def _entropy_derivative(
 ) -> list[Tensor | None]:
     gradient, through_soft_max = gradients
     (source, labels), a = node.inputs, node.attributes
-    assert gradient is not None and through_soft_max is None  # nobody but this reads the softmax
+    assert gradient is not None and through_soft_max is None  # nothing else reads the softmax
     first = second = None
     if needs[0]:
         inputs = (gradient, node.results[1], labels)

@@ -26,7 +26,7 @@ def _order_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     order, dtype, astype, flip = xp.argsort, xp.dtype("int32"), xp.astype, xp.flip
     if not attributes["descending"]:
         return lambda array: astype(order(array, axis), dtype)
-    # Turned round before and after: equal elements keep their order.
+    # Reversed before and after, so that equal elements keep their order.
     turn = (axis,)
     return lambda array: astype(last - flip(order(flip(array, turn), axis), turn), dtype)
 

@@ -75,8 +75,8 @@ def _pad_derivative(
     return [g.strided_slice(gradient, left, ends, [1] * len(left))]
 
 
-# With elements of the tensor: which one stands at place i of an axis of a size, i from -left to
-# size + right - 1; and how much padding there may be beside that many elements.
+# Padding with elements of the tensor: which one is at index i of an axis of a size, i from -left to
+# size + right - 1, and how much padding that many elements allow.
 
 
 def _reflected(i: Array, size: int) -> Array:

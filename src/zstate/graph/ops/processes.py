@@ -24,7 +24,7 @@ def _prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[.
     shapes = [known(info.shape) or () for info in inputs]
 
     def means(*arrays: Any) -> tuple[Any, ...]:
-        # In one piece: a message costs more than its bytes.
+        # In one piece, because a message costs more than its bytes.
         flat = xp.concat([xp.reshape(array, (-1,)) for array in arrays])
         flat = _mean(xp, flat)
         found, begin = [], 0

@@ -72,7 +72,7 @@ def _row(row: str, operands: tuple[str, ...], **kinds: str) -> Op:
         layout = check(operation, behind, descriptor, label)
         results = {}
         for name in layout.result_names():
-            # A gradient has the shape of its input, whichever of the accepted forms that had.
+            # A gradient has the shape of its input, in whichever accepted form that was passed.
             shape = named[name].shape if operation.is_gradient else layout.partial_shape(name)
             results[name] = TensorInfo(shape, layout.dtype)
         return results
@@ -135,8 +135,8 @@ def _derivative(row: str) -> Derivative:
         for name, result in backward.cell.fed_back.items():
             inputs[name] = results[result]
         if "input_weight" not in inputs:
-            # Of a projected source only the shape is needed, which zState has as well: so its
-            # buffer, as large as zState, is free behind the forward operation.
+            # Only the shape of a projected source is needed, and zState has the same one: so the
+            # source's buffer, as large as zState, is free after the forward operation.
             inputs["source"] = results["training_state"]
         for name, result in backward.cell.incoming.items():
             gradient = incoming.get(result)

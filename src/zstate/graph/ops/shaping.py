@@ -161,7 +161,7 @@ def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[
     if any(size < 0 for size in wanted):
         raise ShapeError(refusal(label, "shape", "sizes of at least 0", brackets(wanted)))
     found = broadcast_shapes(label, ("shape", "tensor"), [wanted, info.shape])
-    # An unknown size in front of a 1 has to be 1: the program will know.
+    # An unknown size broadcast to 1 has to be 1; the program checks it.
     if len(found) != len(wanted) or any(
         a not in (None, b) for a, b in zip(found, wanted, strict=True)
     ):
@@ -279,7 +279,7 @@ def split_derivative(
     return [g.concat_tensors(pieces, axis=node.attributes["axis"])]
 
 
-# slice and what puts it back, reverse
+# slice and its inverse, reverse
 
 
 def _slice_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:

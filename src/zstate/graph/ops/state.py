@@ -108,7 +108,7 @@ def _adam_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
         )
         if found is not None:
             return found
-        # In place on what was just made: these arrays are the model's size.
+        # In place, on arrays that were just made: they are as large as the model.
         new_m = gradient * (1 - beta1)
         new_m += m * beta1
         new_v = gradient * gradient
@@ -128,7 +128,7 @@ def _adam_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
 PLACEHOLDER = Op("placeholder", _given, operands=())
 CONSTANT = Op("constant", _given, operands=())
 VARIABLE = Op("variable", _given, operands=())
-# Compiling makes nothing of a read, and of an assign a note of what to keep after the run.
+# Compiling removes a read, and turns an assign into a note of what to store after the run.
 READ = Op("read", _read_infer, derivative=_pass_through, operands=("variable",))
 ASSIGN = Op(
     "assign", _assign_infer, derivative=_pass_through, operands=("variable", "tensor"), passive=(0,)

@@ -97,7 +97,7 @@ def _file(
         "STEP": step,
         "FEEDS": "\n".join(feeds) if feeds else "    :",
     }
-    # In one pass: names from the graph stand in the parts, and may look like a word to fill in.
+    # In one pass, because names from the graph may look like a placeholder.
     return re.sub("«([A-Z]+)»", lambda word: parts[word[1]], _TEMPLATE)
 
 

@@ -273,7 +273,7 @@ def _like(title: str) -> Row:
 
 
 def _random(w: Writer, node: Node, name: str) -> Call:
-    expected = "no generator, as the state of zstate's is not that of MPSGraph's"
+    expected = "no generator: the state of zstate's differs from MPSGraph's"
     raise OptionError(refusal(node.op.name, "state", expected, node.inputs[0].name))
 
 

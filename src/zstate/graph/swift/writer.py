@@ -163,7 +163,7 @@ class Writer:
         tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
         refuse_extensions(node, "MPSGraph")
         if getattr(descriptor, "peephole_on_new_cell", False):
-            expected = "peepholes that look at c[t-1], as MPSGraph's do"
+            expected = "peepholes that see c[t-1], as MPSGraph's do"
             raise OptionError(refusal(node.op.name, "peephole_on_new_cell", expected, "True"))
         for name in descriptor.activation_fields:
             kind = getattr(descriptor, name)

@@ -165,7 +165,7 @@ async function begin() {
   document.title = `${data.models.map((model) => model.name).join(" and ")} · zstate inspect`;
   const worst = Math.max(...app.models.flatMap((m) => m.layers.flatMap((l) => l.maps.map((v) => v.step / (v.span[1] - v.span[0])))));
   document.getElementById("about").textContent =
-    `zstate ${data.version}. Values have ${data.bits} bits between the least and the greatest of their map: exact to ±${Number((50 * worst).toPrecision(1))}% of its range of colours or better.`;
+    `zstate ${data.version}. Values have ${data.bits} bits between their map's smallest and largest value, so they are exact to ±${Number((50 * worst).toPrecision(1))}% of its colour range or better.`;
   app.setTheme(document.documentElement.dataset.theme);
   const change = (name) => {
     app.setTheme(name);

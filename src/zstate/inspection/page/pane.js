@@ -168,7 +168,7 @@ class Pane {
     const loss = this.model.nearestLoss(this.app.step);
     const at = this.model.losses[loss];
     const near = at === this.app.step ? "" : `, the nearest computed to step ${this.app.step}`;
-    this.parts(".flow-of").textContent = `norms of the gradient of ${this.model.ofLoss} at step ${at}${near}, by the states of every step`;
+    this.parts(".flow-of").textContent = `norms of the gradient of ${this.model.ofLoss} at step ${at}${near}, with respect to the states of every step`;
     return [Array.from({ length: this.model.steps }, (_, k) => k), ...this.flows().map(([layer, state]) => layer.flowOf(state, loss))];
   }
   showMemory() {
@@ -177,7 +177,7 @@ class Pane {
     this.parts(".state-label").hidden = states.length < 2;
     this.showSaturation();
     if (!states.length) {
-      this.parts(".memory-of").textContent = "units of this cell keep nothing by themselves: all goes through the recurrent weight";
+      this.parts(".memory-of").textContent = "units of this cell keep nothing by themselves: everything goes through the recurrent weight";
       return;
     }
     const times = this.layer.memory[this.parts(".state").value || states[0]];
@@ -265,7 +265,7 @@ class Pane {
       return line;
     });
     if (model.loss) lines.unshift(make("div", "", "expected next:"));
-    if (model.loss) lines.push(make("div", "", `came ${shown(model.className(model.targets[step]))}: ${model.loss[step].toFixed(2)} bits`));
+    if (model.loss) lines.push(make("div", "", `actual next ${shown(model.className(model.targets[step]))}: ${model.loss[step].toFixed(2)} bits`));
     lines.push(make("div", "", `${map.name} of unit ${this.unit}: ${number(map.at(step, this.unit))}`));
     tip.replaceChildren(...lines);
     tip.hidden = false;

@@ -95,7 +95,7 @@ def _power(node: Node) -> list[Tensor]:
     g, a, b = node.graph, node.tensor(0), node.tensor(1)
     if a.dtype == b.dtype:
         return [g.power(a, b)]
-    # In float64: of a large exponent float32 would not even keep whether it is odd.
+    # In float64, because float32 cannot even hold whether a large exponent is odd.
     return [g.cast(g.power(g.cast(a, "float64"), g.cast(b, "float64")), a.dtype)]
 
 

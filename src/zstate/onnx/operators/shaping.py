@@ -92,7 +92,9 @@ def _squeeze(node: Node) -> list[Tensor]:
             return [x.node.inputs[0]]
     axes = axes or None  # ONNX Runtime takes no axes for all of them
     if axes is None and None in x.shape:  # the number of dimensions would depend on the run
-        raise ShapeError(refusal("Squeeze", "axes", "some, as a size is unknown", f"none for {x}"))
+        raise ShapeError(
+            refusal("Squeeze", "axes", "axes, because a size is unknown", f"none for {x}")
+        )
     return [node.graph.squeeze(x, axes=axes)]
 
 
@@ -192,7 +194,7 @@ def _pad(node: Node) -> list[Tensor]:
         value = int(value) if isinstance(value, bool) else value
     axes = [axis_of("Pad", "axes", a, rank) for a in (node.ints(3) if node.has(3) else range(rank))]
     if len({*axes}) != len(axes) or len(pads) != 2 * len(axes):
-        expected = f"two for every one of the axes {axes}, each of them once"
+        expected = f"two for each of the axes {axes}, each axis once"
         raise ShapeError(refusal("Pad", "pads", expected, str(len(pads))))
     left, right = [0] * rank, [0] * rank
     for place, axis in enumerate(axes):
