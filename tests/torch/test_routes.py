@@ -212,11 +212,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, Route, torch.dt
     """How often each route was taken, by call, route and the type that was drawn."""
     counts: Counter[tuple[str, Route, torch.dtype]] = Counter()
     counts.dtype = torch.float32  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        dispatch,
-        "on_choice",
-        lambda call, route: counts.update([(call, route, counts.dtype)]),  # type: ignore[attr-defined]
-    )
+    choose = dispatch.choose
+
+    def counted(call: dispatch.Call, tensors: dispatch.Tensors) -> Route:
+        route = choose(call, tensors)
+        counts.update([(call, route, counts.dtype)])  # type: ignore[attr-defined]
+        return route
+
+    monkeypatch.setattr(dispatch, "choose", counted)
     return counts
 
 
