@@ -15,7 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..backends import PREPARED, native, prepare, remember_call, run_known_tensors, use_torch
+from ..backends import (
+    PREPARED,
+    native,
+    of_tensor,
+    prepare,
+    remember_call,
+    run_known_tensors,
+    use_torch,
+)
 from ..descriptors import AnyDescriptor
 from ..layout import tensor_forms
 from ..operations import AnyResult, Operation
@@ -45,7 +53,7 @@ def run_known(
         if tensor is None:
             key.append(None)
         elif type(tensor) in PLAIN_TYPES and not (recording and tensor.requires_grad):
-            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+            key.append(of_tensor(tensor))
         else:
             return None
     prepared = PREPARED.get(tuple(key))
