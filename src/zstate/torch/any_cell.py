@@ -16,10 +16,10 @@ from ..cells.decorator import MadeCell
 from ..errors import DTypeError, OptionError, refusal
 from ..layout import describe
 from ..operations import Operation, operations_of
+from .bases import Proxy, leaf_call
 from .changes import ByState
 from .checks import Lengths, several_states
 from .layer import Hidden
-from .leaf import Proxy, leaf_call
 from .recurrent import Layers, Weights
 from .stack import run
 

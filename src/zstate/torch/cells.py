@@ -15,10 +15,9 @@ from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
-from .bases import CellBase
+from .bases import CellBase, Proxy, leaf_call
 from .checks import check_input, check_state, check_tensor, two_states
 from .layer import Hidden, operation_inputs
-from .leaf import Proxy, leaf_call
 from .onnx_nodes import is_exporting, run_node, words_of
 from .operators import run
 from .parameters import (

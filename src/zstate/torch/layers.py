@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import operations
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
+from .bases import Proxy, leaf_call
 from .changes import ByState
 from .checks import Lengths, two_states
-from .leaf import Proxy, leaf_call
 from .parameters import Activations
 from .recurrent import BuiltIn
 from .stack import run
