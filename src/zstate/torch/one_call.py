@@ -21,16 +21,16 @@ from torch.nn.functional import dropout
 from ..operations import Operation
 from . import dispatch
 from .autograd import Recorded
+from .base import Weights
 from .dispatch import Route, Tensors, engine_gives_gradients
 from .gradient_pairs import pair_of
 from .private import is_tracing
-from .recurrent import Weights
 from .sequences.whole import WHOLE, Sequences
 from .step_values import run_operation
 from .tensors import compute
 
 if TYPE_CHECKING:
-    from .recurrent import Layers
+    from .base import Layers
 
 Hidden: TypeAlias = tuple[Tensor | None, ...]  # one per state of the cell, h first
 
