@@ -125,9 +125,9 @@ class Docstrings(griffe.Extension):
 
 def _unpack(function: griffe.Function, package: griffe.Module) -> None:
     """List the keywords of an operation, named by a type of zstate.keywords, one by one."""
-    last = function.parameters[-1]
-    kind = re.fullmatch(r"Unpack\[(\w+)\]", str(last.annotation))
-    if kind is None:
+    *_, last = (None, *function.parameters)
+    kind = last and re.fullmatch(r"Unpack\[(\w+)\]", str(last.annotation))
+    if not kind:
         return
     del function.parameters[last.name]
     array = str(function.parameters["source"].annotation)

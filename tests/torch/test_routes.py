@@ -247,3 +247,10 @@ def test_random_calls_take_every_route(taken: Any, pytestconfig: pytest.Config) 
             for route in REACHED[call] & {Route.ENGINE, Route.RECORDED}:
                 assert taken[call, route, dtype], (call, route, dtype)
     assert "known_call_on_tensors" in native._native.paths_taken()
+
+
+def test_a_layer_away_from_the_cpu_is_routed_once(taken: Any) -> None:
+    layer = zt.LSTM(3, 4, bidirectional=True, device="meta")
+    output, _ = layer(torch.zeros(2, 1, 3, device="meta"))
+    assert output.shape == (2, 1, 8)
+    assert taken == Counter({("operation", Route.DISPATCHED, torch.float32): 1})
