@@ -99,6 +99,9 @@ class Docstrings(griffe.Extension):
     Markdown would read a link into a shape such as [T,N,H]."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        for owner in (pkg["jax.functions"], pkg["graph.methods.recurrent.Recurrent"]):
+            for function in owner.functions.values():
+                _unpack(function, pkg)
         for module in pkg.modules.values():
             exported = {*(pkg.exports or ()), *(module.exports or ())}
             for name, member in module.members.items():
@@ -118,6 +121,27 @@ class Docstrings(griffe.Extension):
             parts[::2] = map(_escaped, parts[::2])
             parts[1::2] = [f"```pycon\n{session}\n```" for session in parts[1::2]]
             obj.docstring.value = "".join(parts) + example.replace("Example", "Examples") + code
+
+
+def _unpack(function: griffe.Function, package: griffe.Module) -> None:
+    """List the keywords of an operation, named by a type of zstate.keywords, one by one."""
+    *_, last = (None, *function.parameters)
+    kind = last and re.fullmatch(r"Unpack\[(\w+)\]", str(last.annotation))
+    if not kind:
+        return
+    del function.parameters[last.name]
+    array = str(function.parameters["source"].annotation)
+    order = [each.name for each in package["functional"][function.name].parameters]
+    members = package["keywords"][kind[1]].all_members
+    for name in sorted(members, key=[*order, *members].index):
+        annotation = re.sub(r"\bA\b", array, str(members[name].annotation))
+        inner = annotation.removeprefix("Required[")
+        default = None if inner != annotation else "1" if name == "heads" else "None"
+        keyword = griffe.ParameterKind.keyword_only
+        inner = inner.removesuffix("]") if default is None else inner
+        function.parameters.add(
+            griffe.Parameter(name, annotation=inner, kind=keyword, default=default)
+        )
 
 
 def _escaped(text: str) -> str:

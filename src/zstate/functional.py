@@ -7,7 +7,6 @@ produced, or whose input was not passed, is None. Inputs are never written to.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -28,6 +27,7 @@ from .operations import (
     RNNGradients,
     RNNResult,
 )
+from .signatures import arguments_of, sign, signature_of
 
 _on_torch: Any = None  # zstate.torch's run(), once it was needed: to ask every time costs as much
 
@@ -362,33 +362,23 @@ def gru_gradients(
 
 
 def function_of(
-    operation: Operation, call: Callable[..., Any] = run, further: tuple[str, ...] = ()
+    operation: Operation, call: Callable[..., Any] = run, **further: Any
 ) -> Callable[..., Any]:
-    """The function for an operation that is not written out above: another cell's.
+    """The function for an operation by its signature; for those not written out above.
 
-    ``call`` takes the operation, its tensors, the descriptor, the backend, and the rest by name.
+    ``call`` takes the operation, its tensors, and the rest by name.
     """
-    rest = ("heads", *further)
-    names = (*operation.inputs, "descriptor", "backend", *rest)
-    keyword, either = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature(
-        [
-            inspect.Parameter(name, either)
-            if name in operation.required
-            else inspect.Parameter(name, keyword, default=1 if name == "heads" else None)
-            for name in names
-        ]
-    )
+    rest = {"backend": str, **further}
+    signature = signature_of(operation, operation.required, Array, operation.result, **rest)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        tensors = tuple(given.get(name) for name in operation.inputs)
-        others = {name: given[name] for name in rest if name in given}
-        return call(operation, tensors, given.get("descriptor"), given.get("backend"), **others)
+        given = arguments_of(operation.name, signature, *args, **kwargs)
+        tensors = tuple([given.pop(name) for name in operation.inputs])
+        return call(operation, tensors, **given)
 
     function.__name__ = function.__qualname__ = operation.name
     function.__doc__ = f"{operation.name}: {', '.join(operation.result._fields)}."
-    function.__signature__ = signature  # type: ignore[attr-defined]
+    sign(function, signature)
     return function
 
 

@@ -21,7 +21,8 @@ from jax.test_util import check_grads
 
 import zstate as zs
 import zstate.jax as zj
-from zstate.jax import ffi
+from zstate import layout
+from zstate.jax import ffi, signature
 
 needs_handlers = pytest.mark.skipif(
     zj.unavailable() is not None, reason="built without the XLA handlers"
@@ -527,3 +528,22 @@ def test_settings_reach_the_engine_in_the_handlers() -> None:
     for number in (3, before):
         zs.set_num_threads(number)
         assert library.zstate_get_num_threads() == number
+
+
+def test_a_call_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once as it comes, once with its training state, and once its gradients: not at every step
+    of tracing, differentiating and lowering, and not at all for the next program."""
+    checked = []
+    check = layout._Checker.check
+    monkeypatch.setattr(
+        layout._Checker,
+        "check",
+        lambda self, tensors: checked.append(self.label) or check(self, tensors),
+    )
+    signature._checked.cache_clear()
+    for times in (1, 0):
+        values, descriptor = make("lstm")
+        del values["mask"]  # whose gradient is composed
+        jax.jit(jax.grad(loss("lstm", descriptor)))(values)
+        assert sorted(checked) == ["lstm"] * 2 * times + ["lstm_gradients"] * times
+        checked.clear()

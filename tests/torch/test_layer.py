@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import zstate.torch as zt
 from zstate.torch import dispatch
+from zstate.torch.dispatch import Route
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RNN": (zt.RNN, {}),
@@ -61,7 +62,12 @@ def weighted(results: list[Tensor]) -> Tensor:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Any:
     """From now on every operation is recorded by itself."""
-    return lambda: monkeypatch.setattr(dispatch, "records_as_one_step", lambda source: False)
+    choose = dispatch.choose
+
+    def chosen(call: dispatch.Call, tensors: dispatch.Tensors) -> Route:
+        return Route.DISPATCHED if call == "layer" else choose(call, tensors)
+
+    return lambda: monkeypatch.setattr(dispatch, "choose", chosen)
 
 
 @kinds

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import zstate as zs
 import zstate.torch as zt
 from tests.torch.modules import LAYERS, H, I, N, T, assert_same, flat
-from zstate.torch.layer import recurrent_mask
+from zstate.torch.one_call import recurrent_mask
 from zstate.torch.sequences.whole import WHOLE
 
 

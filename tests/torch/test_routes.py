@@ -212,11 +212,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, Route, torch.dt
     """How often each route was taken, by call, route and the type that was drawn."""
     counts: Counter[tuple[str, Route, torch.dtype]] = Counter()
     counts.dtype = torch.float32  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        dispatch,
-        "on_choice",
-        lambda call, route: counts.update([(call, route, counts.dtype)]),  # type: ignore[attr-defined]
-    )
+    choose = dispatch.choose
+
+    def counted(call: dispatch.Call, tensors: dispatch.Tensors) -> Route:
+        route = choose(call, tensors)
+        counts.update([(call, route, counts.dtype)])  # type: ignore[attr-defined]
+        return route
+
+    monkeypatch.setattr(dispatch, "choose", counted)
     return counts
 
 
@@ -244,3 +247,10 @@ def test_random_calls_take_every_route(taken: Any, pytestconfig: pytest.Config) 
             for route in REACHED[call] & {Route.ENGINE, Route.RECORDED}:
                 assert taken[call, route, dtype], (call, route, dtype)
     assert "known_call_on_tensors" in native._native.paths_taken()
+
+
+def test_a_layer_away_from_the_cpu_is_routed_once(taken: Any) -> None:
+    layer = zt.LSTM(3, 4, bidirectional=True, device="meta")
+    output, _ = layer(torch.zeros(2, 1, 3, device="meta"))
+    assert output.shape == (2, 1, 8)
+    assert taken == Counter({("operation", Route.DISPATCHED, torch.float32): 1})

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from zstate.backends import native
-from zstate.torch.threads import share_threads
+from zstate.torch.tensors import share_threads
 
 pytestmark = pytest.mark.skipif(
     native.unavailable() is not None or not share_threads(),

@@ -21,8 +21,7 @@ import zstate.convert as zc
 import zstate.onnx
 import zstate.torch as zt
 from zstate import cells
-from zstate.torch import layer as layer_module
-from zstate.torch import step_values
+from zstate.torch import one_call, step_values
 
 from .modules import LENGTHS, H, I, N, T, assert_same, flat
 
@@ -374,7 +373,7 @@ def test_activations_and_all_cells() -> None:
 
 def test_with_recurrent_dropout(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     masks = Recorder()
-    monkeypatch.setattr(layer_module, "dropout", masks)
+    monkeypatch.setattr(one_call, "dropout", masks)
     kind = KINDS["LSTM"]
     layer = made(kind, zoneout=0.3, recurrent_dropout=0.5, bidirectional=True, num_layers=2)
     x, states = source(), some_states(kind, layer)

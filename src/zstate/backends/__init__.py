@@ -11,6 +11,7 @@ bfloat16 tensors as their bits (uint16); others use arrays of ml_dtypes' type.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -66,6 +67,10 @@ BACKENDS: dict[str, Backend] = {"cuda": cuda, "native": native, "reference": ref
 PREPARED: dict[tuple[object, ...], Prepared] = {}
 _MOST_PREPARED = 4096  # then start over: a bound, not a policy
 
+# What a call is known by, of each of its inputs.
+of_array = attrgetter("shape", "dtype")
+of_tensor = attrgetter("shape", "dtype", "device", "layout")
+
 
 def available() -> list[Backend]:
     """The backends that this machine can run, fastest first."""
@@ -112,9 +117,9 @@ def signature(
         if tensor is None:
             key.append(None)
         elif type(tensor) is np.ndarray or is_plain_array(tensor):
-            key += (tensor.shape, tensor.dtype)
+            key.append(of_array(tensor))
         elif is_torch_tensor(tensor):
-            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+            key.append(of_tensor(tensor))
         else:
             return None
     return tuple(key)

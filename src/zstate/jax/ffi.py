@@ -142,13 +142,7 @@ def _by_head(signature: Signature, layout: Layout, values: Sequence[Any]) -> lis
 
     def run_one(one: Layout, given: dict[str, Any]) -> dict[str, Any]:
         inputs = tuple(name for name in one.operation.inputs if name in given)
-        own = replace(
-            signature,
-            operation=one.operation,
-            descriptor=one.descriptor,
-            inputs=inputs,
-            no_dx=False,
-        )
+        own = replace(signature, operation=one.operation, descriptor=one.descriptor, inputs=inputs)
         found = run(own, [given[name] for name in inputs])
         return dict(zip(one.result_names(), found, strict=True))
 

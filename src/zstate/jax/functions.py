@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.export
 import jax.numpy as jnp
 
 from .. import functional
-from .. import operations as ops
 from ..backends import check_name
 from ..cells import CELLS, Cell
 from ..cells.decorator import tell_of_cells
-from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from ..descriptors import AnyDescriptor
 from ..errors import BackendError, DTypeError, ShapeError, refusal
 from ..extensions import extended, has_head_axis, without_head_axis
 from ..layout import (
@@ -38,11 +38,17 @@ from ..operations import (
     RNNResult,
     operations_of,
 )
+from ..signatures import sign
 from . import cuda, ffi
 from .lengths import check_lengths, run_with_lengths
 from .primitives import forward_p, gradient_p
 from .signature import Signature
 from .versions import vary_alike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..keywords import JaxGRU, JaxLSTM, JaxRNN
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,6 +64,7 @@ def run(
     heads: int = 1,
 ) -> AnyResult:
     """A call of the functional interface; the last of the tensors are the resets, [T,N]."""
+    tensors = (_as_value(operation, "source", tensors[0]), *tensors[1:])
     if heads == 1 and has_head_axis(operation, tensors[1], descriptor):
         rest = (descriptor, backend, lengths)
         return cast(AnyResult, without_head_axis(run, operation, tensors, *rest))
@@ -124,92 +131,52 @@ def _check_backend(layout: Layout, backend: str | None) -> None:
         )
 
 
+# Every operation as a function, by its signature in the table; some are written below for editors.
+_BY_TABLE = {
+    name: functional.function_of(each, run, **({} if each.is_gradient else {"lengths": Any}))
+    for name, each in OPERATIONS.items()
+}
+
+
 def _described(function: Callable[P, R]) -> Callable[P, R]:
     """The function with the text of the one that it has on NumPy arrays, and a line on lengths."""
-    whole: str = getattr(functional, function.__name__).__doc__ or ""  # none under python -OO
+    name = function.__name__
+    whole: str = getattr(functional, name).__doc__ or ""  # none under python -OO
     text = whole.partition("\n    Example:")[0]
     line = "        lengths: [N], how many steps of each sequence count; None means all T.\n"
     function.__doc__ = text.replace("\n\n    Returns:", f"\n{line}\n    Returns:")
+    sign(function, signature(_BY_TABLE[name]))
     return function
 
 
 @_described
-def single_gate_rnn(
-    source: Value,
-    recurrent_weight: Value,
-    *,
-    input_weight: Value | None = None,
-    bias: Value | None = None,
-    init_state: Value | None = None,
-    mask: Value | None = None,
-    resets: Value | None = None,
-    heads: int = 1,
-    descriptor: SingleGateRNNDescriptor | None = None,
-    backend: str | None = None,
-    lengths: Value | None = None,
-) -> RNNResult:
+def single_gate_rnn(source: Value, recurrent_weight: Value, **inputs: Unpack[JaxRNN]) -> RNNResult:
     """:func:`zstate.single_gate_rnn` on jax arrays, with ``lengths``."""
-    tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, resets)
-    return cast(RNNResult, run(ops.SINGLE_GATE_RNN, tensors, descriptor, backend, lengths, heads))
+    found = _BY_TABLE["single_gate_rnn"](source, recurrent_weight, **inputs)
+    return cast(RNNResult, found)
 
 
 @_described
-def lstm(
-    source: Value,
-    recurrent_weight: Value,
-    *,
-    input_weight: Value | None = None,
-    bias: Value | None = None,
-    init_state: Value | None = None,
-    init_cell: Value | None = None,
-    mask: Value | None = None,
-    peephole: Value | None = None,
-    resets: Value | None = None,
-    heads: int = 1,
-    descriptor: LSTMDescriptor | None = None,
-    backend: str | None = None,
-    lengths: Value | None = None,
-) -> LSTMResult:
+def lstm(source: Value, recurrent_weight: Value, **inputs: Unpack[JaxLSTM]) -> LSTMResult:
     """:func:`zstate.lstm` on jax arrays, with ``lengths``."""
-    tensors = (
-        *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
-        *(mask, peephole, resets),
-    )
-    return cast(LSTMResult, run(ops.LSTM_FORWARD, tensors, descriptor, backend, lengths, heads))
+    return cast(LSTMResult, _BY_TABLE["lstm"](source, recurrent_weight, **inputs))
 
 
 @_described
-def gru(
-    source: Value,
-    recurrent_weight: Value,
-    *,
-    input_weight: Value | None = None,
-    bias: Value | None = None,
-    init_state: Value | None = None,
-    mask: Value | None = None,
-    secondary_bias: Value | None = None,
-    resets: Value | None = None,
-    heads: int = 1,
-    descriptor: GRUDescriptor | None = None,
-    backend: str | None = None,
-    lengths: Value | None = None,
-) -> GRUResult:
+def gru(source: Value, recurrent_weight: Value, **inputs: Unpack[JaxGRU]) -> GRUResult:
     """:func:`zstate.gru` on jax arrays, with ``lengths``."""
-    tensors = (
-        *(source, recurrent_weight, input_weight, bias, init_state, mask),
-        *(secondary_bias, resets),
-    )
-    return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend, lengths, heads))
+    return cast(GRUResult, _BY_TABLE["gru"](source, recurrent_weight, **inputs))
 
 
-def _on_jax(operation: Operation, function: Callable[P, R]) -> Callable[P, R]:
-    """A function of the functional interface, which goes by its source, on a jax array there."""
+def _like(function: Callable[P, R]) -> Callable[P, R]:
+    """The function on jax arrays that takes what it takes on NumPy arrays."""
+    return cast(Callable[P, R], wraps(function)(_BY_TABLE[function.__name__]))
 
-    @wraps(function)
-    def run_on_jax(source: Value, *others: Any, **options: Any) -> R:
-        return function(_as_value(operation, "source", source), *others, **options)
 
-    return cast(Callable[P, R], run_on_jax)
+single_gate_rnn_gradients = _like(functional.single_gate_rnn_gradients)
+lstm_gradients = _like(functional.lstm_gradients)
+gru_gradients = _like(functional.gru_gradients)
+FURTHER = {name: each for name, each in _BY_TABLE.items() if name not in globals()}
 
 
 def _serialized(cell: Cell, own: bool = True) -> None:
@@ -225,15 +192,3 @@ def _serialized(cell: Cell, own: bool = True) -> None:
 for _each in CELLS:
     _serialized(_each, own=False)
 tell_of_cells(_serialized)
-
-single_gate_rnn_gradients = _on_jax(
-    ops.SINGLE_GATE_RNN_GRADIENTS, functional.single_gate_rnn_gradients
-)
-lstm_gradients = _on_jax(ops.LSTM_GRADIENTS, functional.lstm_gradients)
-gru_gradients = _on_jax(ops.GRU_GRADIENTS, functional.gru_gradients)
-
-FURTHER = {
-    name: functional.function_of(each, run, () if each.is_gradient else ("lengths",))
-    for name, each in OPERATIONS.items()
-    if name not in globals()
-}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax
 from ..descriptors import AnyDescriptor
 from ..layout import Layout, TensorInfo, check
 from ..operations import Operation
+from ..types import Shape
 from .versions import split_axes
 
 Value = Any  # a jax array or a tracer
@@ -27,16 +29,25 @@ class Signature:
     no_dx: bool = False  # no one reads the source's gradient, so it may be anything
 
     def layout(self, values: Sequence[Value]) -> Layout:
-        """Checks the values' shapes and types."""
-        infos = {
-            name: TensorInfo(tuple(value.shape), value.dtype.name)
-            for name, value in zip(self.inputs, values, strict=True)
-        }
-        return check(self.operation, infos, self.descriptor)
+        """What the values' shapes and types say; they are checked once, however often it is asked
+        while a program is traced, differentiated and lowered."""
+        kinds = tuple([(tuple(value.shape), value.dtype) for value in values])
+        return _checked(self.operation, self.descriptor, self.inputs, kinds)
 
     def trained(self) -> Signature:
         """The same forward operation with all its results."""
         return replace(self, descriptor=replace(self.descriptor, training=True))
+
+
+@lru_cache(maxsize=4096)
+def _checked(
+    operation: Operation,
+    descriptor: AnyDescriptor,
+    inputs: tuple[str, ...],
+    kinds: tuple[tuple[Shape, Any], ...],
+) -> Layout:
+    infos = [TensorInfo(shape, dtype.name) for shape, dtype in kinds]
+    return check(operation, dict(zip(inputs, infos, strict=True)), descriptor)
 
 
 def result_types(signature: Signature, values: Sequence[Value]) -> list[jax.ShapeDtypeStruct]:

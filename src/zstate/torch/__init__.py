@@ -11,7 +11,6 @@ from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
 from .preparing import PreparedLayers, prepare
 from .replacing import Report, replace, restore
-from .threads import share_threads
 
 __all__ = [
     "GRU",
@@ -27,8 +26,6 @@ __all__ = [
     "replace",
     "restore",
 ]
-
-share_threads()
 
 
 def __dir__() -> list[str]:

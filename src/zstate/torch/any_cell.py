@@ -16,12 +16,12 @@ from ..cells.decorator import MadeCell
 from ..errors import DTypeError, OptionError, refusal
 from ..layout import describe
 from ..operations import Operation, operations_of
-from .changes import ByState
+from .as_torch_nn import Proxy, leaf_call
+from .base import Layers, Weights
 from .checks import Lengths, several_states
-from .layer import Hidden
-from .leaf import Proxy, leaf_call
-from .recurrent import Layers, Weights
+from .one_call import Hidden
 from .stack import run
+from .zoneout import ByState
 
 
 class Recurrent(Layers):

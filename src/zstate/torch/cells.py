@@ -15,10 +15,10 @@ from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import DESCRIPTORS
 from ..operations import Operation
-from .bases import CellBase
+from .as_torch_nn import CellBase, Proxy, leaf_call
+from .base import Weights, own_of
 from .checks import check_input, check_state, check_tensor, two_states
-from .layer import Hidden, operation_inputs
-from .leaf import Proxy, leaf_call
+from .one_call import Hidden, operation_inputs
 from .onnx_nodes import is_exporting, run_node, words_of
 from .operators import run
 from .parameters import (
@@ -29,7 +29,6 @@ from .parameters import (
     reset_parameters,
 )
 from .private import parameter
-from .recurrent import Weights, own_of
 
 
 class RecurrentCell(CellBase):

@@ -7,7 +7,6 @@ steps: a call of one time step costs little more than this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Literal
 
@@ -35,15 +34,11 @@ class Route(Enum):
     DISPATCHED = "dispatched"  # an operator through torch's dispatcher, visible to everything
 
 
-# Tests set it to learn which routes were taken. Nothing else does.
-on_choice: Callable[[Call, Route], None] | None = None
-
-
 def choose(call: Call, tensors: Tensors) -> Route:
     """The route of a forward or a gradient operation, of a layer, or of a packed call.
 
-    The last two have routes of their own only with ENGINE and RECORDED; with any other, they call
-    their operations one by one.
+    A layer on the CPU and a packed call have routes of their own only with ENGINE and RECORDED;
+    with any other, they call their operations one by one.
     """
     if torch.compiler.is_compiling():
         if is_forward_mode():  # which no operator has: let torch run this without a graph
@@ -53,29 +48,16 @@ def choose(call: Call, tensors: Tensors) -> Route:
     assert first is not None
     if is_watched():
         if is_forward_mode():
-            route = Route.DIFFERENTIABLE
-        else:
-            route = Route.DISPATCHED if current_transform() is None else Route.TRANSFORMED
-    elif (
+            return Route.DIFFERENTIABLE
+        return Route.DISPATCHED if current_transform() is None else Route.TRANSFORMED
+    if (
         not are_plain(tensors)
         or first.is_meta
-        or (call == "layer" and not records_as_one_step(first))
+        or (call == "layer" and (first.shape[0] == 0 or is_autocast("cpu")))
         or (call == "gradients" and is_batched(tensors[2]))  # of the state
     ):
-        route = Route.DISPATCHED
-    else:
-        route = Route.RECORDED if needs_gradient(tensors) else Route.ENGINE
-    if on_choice is not None:
-        on_choice(call, route)
-    return route
-
-
-def records_as_one_step(source: Tensor) -> bool:
-    """Whether a layer is one step: it has a time step, and it runs on the CPU without autocast.
-
-    A GPU computes while the host goes on to the next step of autograd: little would be gained.
-    """
-    return source.is_cpu and source.shape[0] > 0 and not is_autocast("cpu")
+        return Route.DISPATCHED
+    return Route.RECORDED if needs_gradient(tensors) else Route.ENGINE
 
 
 def engine_gives_gradients(incoming: Tensors) -> bool:

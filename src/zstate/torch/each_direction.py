@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .layer import Hidden, LayerResult, operation_inputs, recurrent_mask
+from .one_call import Hidden, LayerResult, operation_inputs, recurrent_mask
 from .sequences.whole import Sequences
 from .step_values import run_operation
 
 if TYPE_CHECKING:
-    from .recurrent import Layers, Weights
+    from .base import Layers, Weights
 
 
 def run_each_direction(

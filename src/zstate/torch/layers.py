@@ -14,12 +14,12 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import operations
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
-from .changes import ByState
+from .as_torch_nn import Proxy, leaf_call
+from .base import BuiltIn
 from .checks import Lengths, two_states
-from .leaf import Proxy, leaf_call
 from .parameters import Activations
-from .recurrent import BuiltIn
 from .stack import run
+from .zoneout import ByState
 
 
 class _OneState(BuiltIn):

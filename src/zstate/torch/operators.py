@@ -26,10 +26,11 @@ from ..descriptors import AnyDescriptor
 from ..errors import OptionError, refusal
 from ..layout import TensorInfo, check, check_descriptor
 from ..operations import OPERATIONS, AnyResult, Operation, operations_of
+from . import dispatch
 from .autograd import Recorded, input_gradients, remember
 from .checks import check_device, refuse_unusual
 from .descriptor_text import decode, encode, learn, trained
-from .dispatch import Results, Route, Tensors, cast, choose, needs_gradient
+from .dispatch import Results, Route, Tensors, cast, needs_gradient
 from .gradient_pairs import pair_of
 from .onnx_nodes import check_export
 from .private import is_forward_mode, is_tracing
@@ -60,7 +61,7 @@ def run(
         if known is not None:
             return known
     tensors = cast(tensors)
-    route = choose("gradients" if operation.is_gradient else "operation", tensors)
+    route = dispatch.choose("gradients" if operation.is_gradient else "operation", tensors)
     try:
         if route is Route.ENGINE:
             return compute(operation, tensors, descriptor, backend)
@@ -151,7 +152,7 @@ class OperationStep:
         return pair.by_input(self._again(pair.gradient, inputs, self.descriptor), len(tensors))
 
     def _again(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Results:
-        route = choose("gradients" if operation.is_gradient else "operation", tensors)
+        route = dispatch.choose("gradients" if operation.is_gradient else "operation", tensors)
         return _by_route(route, operation, tensors, descriptor, self.backend)
 
     def differentiable(self, *tensors: Tensor | None) -> Results:

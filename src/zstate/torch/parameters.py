@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, refusal
-from .own_gradient import with_own_gradient
-from .private import own_parameters
+from .private import is_exporting, own_parameters
 
 AnyActivation: TypeAlias = Activation | str
 # One for each gate in the descriptor's order, or some by the descriptor's names.
@@ -102,3 +101,33 @@ def one_bias(
         return ih + with_own_gradient(hh) if sums else ih, None
     blend, candidate = hh.split_with_sizes((hh.shape[0] - hidden, hidden))
     return ih + torch.constant_pad_nd(blend, (0, hidden)) if sums else ih, candidate
+
+
+# ---- a gradient of one's own ----
+
+# Both summands of a bias have the same gradient. In a compiled graph, torch's inductor hands it out
+# as one buffer in two tensors, so that what changes gradients in place (a second backward pass,
+# clip_grad_norm_) would change it twice (seen with torch 2.13). A copy by an operator that inductor
+# cannot see through keeps the two apart.
+
+_LIBRARY = torch.library.Library("zstate", "FRAGMENT")
+_LIBRARY.define("copied(Tensor tensor) -> Tensor")
+_LIBRARY.impl("copied", lambda tensor: tensor.clone(), "CompositeExplicitAutograd")
+torch.library.register_fake("zstate::copied", torch.empty_like, lib=_LIBRARY)
+
+
+def with_own_gradient(tensor: Tensor) -> Tensor:
+    """The same tensor."""
+    if torch.compiler.is_dynamo_compiling() and not is_exporting():
+        return _OwnGradient.apply(tensor)  # type: ignore[no-any-return]
+    return tensor
+
+
+class _OwnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.ops.zstate.copied(gradient)  # type: ignore[no-any-return]

@@ -18,9 +18,9 @@ from ..errors import DTypeError, GraphError, ShapeError, ZStateError, refusal
 from ..layout import brackets, describe
 from ..prepared import model as prepared
 from .any_cell import Recurrent
+from .base import Layers
 from .layers import GRU, LSTM, RNN
 from .private import has_hooks
-from .recurrent import Layers
 from .replacing import BOTH, Report, exchange, subclass_of
 
 _KINDS: tuple[type[torch.nn.Module], ...] = (

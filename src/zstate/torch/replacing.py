@@ -16,11 +16,11 @@ from ..errors import DTypeError, refusal
 from ..layout import describe
 from . import nn
 from .any_cell import Recurrent
-from .bases import beyond_torch_nn
+from .as_torch_nn import beyond_torch_nn
+from .base import Layers
 from .cells import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from .layers import GRU, LSTM, RNN
 from .private import has_hooks, own_buffers, own_children, own_parameters
-from .recurrent import Layers
 
 Pairs: TypeAlias = dict[type[torch.nn.Module], type[torch.nn.Module]]
 

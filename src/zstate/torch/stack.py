@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import describe
+from .base import BuiltIn, Layers
 from .checks import (
     Lengths,
     as_lengths,
@@ -25,10 +26,9 @@ from .checks import (
 )
 from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
-from .layer import Hidden, LayerResult, run_in_one_call
+from .one_call import Hidden, LayerResult, run_in_one_call
 from .onnx_nodes import is_exporting, run_node, words_of
 from .private import parameter
-from .recurrent import BuiltIn, Layers
 from .sequences import packed
 from .sequences.padded import Padded
 from .sequences.rows import put_rows, take_rows

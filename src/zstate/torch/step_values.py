@@ -24,7 +24,7 @@ from .dispatch import Tensors, cast, is_autocast
 from .sequences.whole import Sequences
 
 if TYPE_CHECKING:
-    from .recurrent import Layers
+    from .base import Layers
 
 
 def run_operation(

@@ -1,4 +1,4 @@
-"""From torch tensors to a backend and back, without a copy.
+"""From torch tensors to a backend and back, without a copy, and on torch's threads.
 
 The backends of the CPU know NumPy alone: a CPU tensor goes in as a NumPy view of its memory, and a
 result comes back as a tensor over the NumPy array's memory. NumPy has no bfloat16 of its own, so
@@ -7,6 +7,7 @@ those tensors travel as their bits.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..backends import PREPARED, native, prepare, remember_call, run_known_tensors, use_torch
+from ..backends import (
+    PREPARED,
+    native,
+    of_tensor,
+    prepare,
+    remember_call,
+    run_known_tensors,
+    use_torch,
+)
 from ..descriptors import AnyDescriptor
 from ..layout import tensor_forms
 from ..operations import AnyResult, Operation
@@ -23,7 +32,29 @@ from ..types import Array, float_dtype
 from .checks import with_memory
 from .dispatch import PLAIN_TYPES, Tensors, is_autocast, is_batched, is_watched
 
+_OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+
+
+def share_threads() -> bool:
+    """Let the engine compute on the threads that torch computes on; whether that could be done.
+
+    torch's OpenMP threads spin for some milliseconds after each of its operations, as the engine's
+    own do: two sets of them on the same cores slow both libraries down several times over in a
+    model that alternates between the two. With one set, there is nothing to take turns on.
+    """
+    if native.unavailable() is not None or "OpenMP" not in torch.__config__.parallel_info():
+        return False
+    try:
+        process = ctypes.CDLL(None)
+        found = [ctypes.cast(getattr(process, name), ctypes.c_void_p) for name in _OPENMP]
+    except (AttributeError, OSError, TypeError):  # another runtime, or another system
+        return False
+    native.use_openmp(*(function.value or 0 for function in found))
+    return True
+
+
 use_torch(PLAIN_TYPES, torch.to_dlpack, torch.from_numpy)  # type: ignore[attr-defined]
+share_threads()
 
 
 def run_known(
@@ -45,7 +76,7 @@ def run_known(
         if tensor is None:
             key.append(None)
         elif type(tensor) in PLAIN_TYPES and not (recording and tensor.requires_grad):
-            key += (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+            key.append(of_tensor(tensor))
         else:
             return None
     prepared = PREPARED.get(tuple(key))

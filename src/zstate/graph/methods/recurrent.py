@@ -3,168 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...cells import CELLS, Cell, MadeCell
-from ...descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from ...descriptors import AnyDescriptor
 from ...errors import DTypeError, OptionError, refusal
 from ...extensions import has_head_axis, with_heads
 from ...layout import describe
 from ...operations import OPERATIONS, Operation, check_saved
+from ...signatures import arguments_of, sign, signature_of
 from ..ops import RECURRENT
 from ..ops.recurrent import MADE, operation_of, with_training
 from ..tensor import Node, Tensor, result_name
 from .core import Core, label_of
 from .step_values import in_type_of, with_step_values
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ...keywords import (
+        GraphGRU,
+        GraphGRUGradients,
+        GraphLSTM,
+        GraphLSTMGradients,
+        GraphRNN,
+        GraphRNNGradients,
+    )
+
 
 class Recurrent(Core):
     """The recurrent methods; they return lists in the published order."""
 
-    def single_gate_rnn(
-        self,
-        source: Tensor,
-        *,
-        recurrent_weight: Tensor,
-        input_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        init_state: Tensor | None = None,
-        mask: Tensor | None = None,
-        resets: Tensor | None = None,
-        heads: int = 1,
-        descriptor: SingleGateRNNDescriptor | None = None,
-        name: str | None = None,
-    ) -> list[Tensor]:
+    def single_gate_rnn(self, source: Tensor, **inputs: Unpack[GraphRNN]) -> list[Tensor]:
         """[h]; with training [h, z]. For the shapes see :func:`zstate.single_gate_rnn`."""
-        tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, resets)
-        return self._recurrent("single_gate_rnn", tensors, descriptor, name, heads)
+        return self._by_table("single_gate_rnn", source, inputs)
 
     def single_gate_rnn_gradients(
-        self,
-        source: Tensor,
-        *,
-        recurrent_weight: Tensor,
-        source_gradient: Tensor,
-        z_state: Tensor,
-        state_gradient: Tensor | None = None,
-        input_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        init_state: Tensor | None = None,
-        mask: Tensor | None = None,
-        resets: Tensor | None = None,
-        heads: int = 1,
-        descriptor: SingleGateRNNDescriptor | None = None,
-        name: str | None = None,
+        self, source: Tensor, **inputs: Unpack[GraphRNNGradients]
     ) -> list[Tensor]:
         """Gradients for source, recurrent_weight and, if passed, input_weight, bias,
         init_state."""
-        tensors = (
-            *(source, recurrent_weight, source_gradient, z_state, state_gradient),
-            *(input_weight, bias, init_state, mask, resets),
-        )
-        return self._recurrent("single_gate_rnn_gradients", tensors, descriptor, name, heads)
+        return self._by_table("single_gate_rnn_gradients", source, inputs)
 
-    def lstm(
-        self,
-        source: Tensor,
-        *,
-        recurrent_weight: Tensor,
-        input_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        init_state: Tensor | None = None,
-        init_cell: Tensor | None = None,
-        mask: Tensor | None = None,
-        peephole: Tensor | None = None,
-        resets: Tensor | None = None,
-        heads: int = 1,
-        descriptor: LSTMDescriptor | None = None,
-        name: str | None = None,
-    ) -> list[Tensor]:
+    def lstm(self, source: Tensor, **inputs: Unpack[GraphLSTM]) -> list[Tensor]:
         """[h]; with produce_cell [h, c]; with training [h, c, z]. See :func:`zstate.lstm`."""
-        tensors = (
-            *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
-            *(mask, peephole, resets),
-        )
-        return self._recurrent("lstm", tensors, descriptor, name, heads)
+        return self._by_table("lstm", source, inputs)
 
-    def lstm_gradients(
-        self,
-        source: Tensor,
-        *,
-        recurrent_weight: Tensor,
-        source_gradient: Tensor,
-        z_state: Tensor,
-        cell_output_fwd: Tensor,
-        state_gradient: Tensor | None = None,
-        cell_gradient: Tensor | None = None,
-        input_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        init_state: Tensor | None = None,
-        init_cell: Tensor | None = None,
-        mask: Tensor | None = None,
-        peephole: Tensor | None = None,
-        resets: Tensor | None = None,
-        heads: int = 1,
-        descriptor: LSTMDescriptor | None = None,
-        name: str | None = None,
-    ) -> list[Tensor]:
+    def lstm_gradients(self, source: Tensor, **inputs: Unpack[GraphLSTMGradients]) -> list[Tensor]:
         """Gradients for source, recurrent_weight and, if passed, input_weight, bias,
         peephole, init_state, init_cell."""
-        tensors = (
-            *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
-            *(state_gradient, cell_gradient, input_weight, bias, init_state, init_cell),
-            *(mask, peephole, resets),
-        )
-        return self._recurrent("lstm_gradients", tensors, descriptor, name, heads)
+        return self._by_table("lstm_gradients", source, inputs)
 
-    def gru(
-        self,
-        source: Tensor,
-        *,
-        recurrent_weight: Tensor,
-        input_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        init_state: Tensor | None = None,
-        mask: Tensor | None = None,
-        secondary_bias: Tensor | None = None,
-        resets: Tensor | None = None,
-        heads: int = 1,
-        descriptor: GRUDescriptor | None = None,
-        name: str | None = None,
-    ) -> list[Tensor]:
+    def gru(self, source: Tensor, **inputs: Unpack[GraphGRU]) -> list[Tensor]:
         """[h]; with training [h, z]. For the shapes see :func:`zstate.gru`."""
-        tensors = (
-            *(source, recurrent_weight, input_weight, bias, init_state, mask),
-            *(secondary_bias, resets),
-        )
-        return self._recurrent("gru", tensors, descriptor, name, heads)
+        return self._by_table("gru", source, inputs)
 
-    def gru_gradients(
-        self,
-        source: Tensor,
-        *,
-        recurrent_weight: Tensor,
-        source_gradient: Tensor,
-        z_state: Tensor,
-        output_fwd: Tensor,
-        state_gradient: Tensor | None = None,
-        input_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        init_state: Tensor | None = None,
-        mask: Tensor | None = None,
-        secondary_bias: Tensor | None = None,
-        resets: Tensor | None = None,
-        heads: int = 1,
-        descriptor: GRUDescriptor | None = None,
-        name: str | None = None,
-    ) -> list[Tensor]:
+    def gru_gradients(self, source: Tensor, **inputs: Unpack[GraphGRUGradients]) -> list[Tensor]:
         """Gradients for source, recurrent_weight and, if passed, input_weight, bias,
         init_state, secondary_bias."""
-        tensors = (
-            *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
-            *(input_weight, bias, init_state, mask, secondary_bias, resets),
-        )
-        return self._recurrent("gru_gradients", tensors, descriptor, name, heads)
+        return self._by_table("gru_gradients", source, inputs)
 
     def recurrent(
         self,
@@ -282,6 +179,13 @@ class Recurrent(Core):
             self._twins[node] = results[0].node
         return self._twins[node]
 
+    def _by_table(self, kind: str, source: Tensor, inputs: Mapping[str, object]) -> list[Tensor]:
+        """A method of the table of operations: it takes what its signature says."""
+        operation = OPERATIONS[kind]
+        given = arguments_of(kind, _SIGNATURES[kind], source, **inputs)
+        tensors = [given.pop(each) for each in operation.inputs]
+        return self._recurrent(kind, tensors, **given)
+
     def _recurrent(
         self,
         kind: str,
@@ -320,30 +224,24 @@ class Recurrent(Core):
 _BUILT_IN: dict[object, Cell] = {key: each for each in CELLS for key in (each, each.name)}
 
 
+_SIGNATURES = {
+    name: signature_of(each, ("source",), Tensor, list[Tensor], name=str)
+    for name, each in OPERATIONS.items()
+}
+
+
 def _method_of(operation: Operation) -> Callable[..., list[Tensor]]:
     """The method for an operation that is not written out above: another cell's."""
 
-    def method(
-        self: Recurrent,
-        source: Tensor,
-        *,
-        heads: int = 1,
-        descriptor: AnyDescriptor | None = None,
-        name: str | None = None,
-        **tensors: Tensor | None,
-    ) -> list[Tensor]:
-        unknown = ", ".join(sorted(set(tensors) - set(operation.inputs[1:])))
-        if unknown:
-            expected = f"tensors among {', '.join(operation.inputs[1:])}"
-            raise OptionError(refusal(label_of(operation.name, name), "inputs", expected, unknown))
-        given = (source, *(tensors.get(each) for each in operation.inputs[1:]))
-        return self._recurrent(operation.name, given, descriptor, name, heads)
+    def method(self: Recurrent, source: Tensor, **inputs: object) -> list[Tensor]:
+        return self._by_table(operation.name, source, inputs)
 
     method.__name__ = operation.name
     method.__doc__ = f"{operation.name}: {', '.join(operation.result._fields)}."
     return method
 
 
-for _operation in OPERATIONS.values():
-    if not hasattr(Recurrent, _operation.name):
-        setattr(Recurrent, _operation.name, _method_of(_operation))
+for _name, _signature in _SIGNATURES.items():
+    if not hasattr(Recurrent, _name):
+        setattr(Recurrent, _name, _method_of(OPERATIONS[_name]))
+    sign(getattr(Recurrent, _name), _signature, is_method=True)

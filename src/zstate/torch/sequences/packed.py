@@ -21,7 +21,7 @@ from ...backends import native
 from ...descriptors import AnyDescriptor
 from ...layout import Layout, batch_axes
 from ...operations import OPERATIONS, Operation, operations_of
-from .. import operators
+from .. import dispatch, operators
 from ..autograd import Recorded
 from ..descriptor_text import trained
 from ..dispatch import (
@@ -29,7 +29,6 @@ from ..dispatch import (
     Route,
     Tensors,
     cast,
-    choose,
     engine_gives_gradients,
     values_are_hidden,
 )
@@ -76,7 +75,7 @@ class Packed:
     def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
         """The operation's results, at least those asked for; source, state and cell [M,·]."""
         tensors = cast(tensors)
-        route = choose("packed", tensors)
+        route = dispatch.choose("packed", tensors)
         if route is Route.ENGINE:
             return compute_packed(operation, tensors, descriptor, self.sizes)
         step = PackedStep(operation, descriptor, self.sizes)

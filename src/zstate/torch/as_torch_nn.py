@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy as Proxy  # for the modules
 
 from ..errors import OptionError, refusal
 from .private import own_parameters
@@ -38,6 +39,12 @@ def beyond_torch_nn(module: torch.nn.Module) -> str | None:
         if option in own_parameters(module) or module.__dict__.get(option, nothing) != nothing:
             return option
     return None
+
+
+def leaf_call(module: torch.nn.Module, *arguments: Any) -> Any:
+    """What torch.fx records for a call on its proxies: the module itself, as of torch.nn's."""
+    tracer: Any = arguments[0].tracer
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), arguments, {})
 
 
 class _Refusing(torch.nn.Module):

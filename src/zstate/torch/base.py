@@ -17,8 +17,7 @@ from ..cells.variants import Changes, variant, variant_of_key
 from ..descriptors import AnyDescriptor
 from ..errors import DTypeError, OptionError, refusal
 from ..operations import Operation, operations_of
-from .bases import LayerBase
-from .changes import ByState, checked_changes
+from .as_torch_nn import LayerBase
 from .parameters import (
     Activations,
     activation_options,
@@ -27,6 +26,7 @@ from .parameters import (
     reset_parameters,
 )
 from .private import parameter
+from .zoneout import ByState, checked_changes
 
 _CHANGING = ("zoneout", "clip")
 

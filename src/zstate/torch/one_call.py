@@ -19,17 +19,18 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from ..operations import Operation
+from . import dispatch
 from .autograd import Recorded
-from .dispatch import Route, Tensors, choose, engine_gives_gradients
+from .base import Weights
+from .dispatch import Route, Tensors, engine_gives_gradients
 from .gradient_pairs import pair_of
 from .private import is_tracing
-from .recurrent import Weights
 from .sequences.whole import WHOLE, Sequences
 from .step_values import run_operation
 from .tensors import compute
 
 if TYPE_CHECKING:
-    from .recurrent import Layers
+    from .base import Layers
 
 Hidden: TypeAlias = tuple[Tensor | None, ...]  # one per state of the cell, h first
 
@@ -93,8 +94,9 @@ def run_in_one_call(
     if module.recurrent_dropout:
         mask = recurrent_mask(module, source, sequences, module.directions)
     tensors = (source, mask, sequences.resets, *initial, *module.layer_parameters(layer))
-    as_one = module.is_plain and sequences.is_whole
-    route = choose("layer", tensors) if as_one else Route.DISPATCHED
+    # A GPU computes while the host goes on to the next step of autograd: little would be gained.
+    as_one = source.is_cpu and module.is_plain and sequences.is_whole
+    route = dispatch.choose("layer", tensors) if as_one else Route.DISPATCHED
     results: Any
     if route is Route.RECORDED:
         results = Recorded.apply(LayerStep(module), *tensors)
