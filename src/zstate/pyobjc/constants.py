@@ -71,7 +71,6 @@ DISTRIBUTIONS = {0: "uniform", 1: "normal"}
 MPSGraphOptionsNone = 0
 MPSGraphOptionsSynchronizeResults = MPSGraphOptionsDefault = 1
 MPSGraphOptionsVerbose = 2
-MPSGraphDeviceTypeMetal = 0
 MPSGraphDeploymentPlatformMacOS = 0
 MPSGraphDeploymentPlatformIOS = 1
 MPSGraphDeploymentPlatformTvOS = 2
@@ -82,18 +81,11 @@ MPSGraphOptimizationProfilePerformance = 0
 MPSGraphOptimizationProfilePowerEfficiency = 1
 MPSGraphReducedPrecisionFastMathNone = MPSGraphReducedPrecisionFastMathDefault = 0
 
-MTLResourceCPUCacheModeDefaultCache = 0
-MTLResourceCPUCacheModeWriteCombined = 1
 MTLResourceStorageModeShared = 0
 MTLResourceStorageModeManaged = 16
 MTLResourceStorageModePrivate = 32
-MTLStorageModeShared = 0
-MTLStorageModeManaged = 1
-MTLStorageModePrivate = 2
 MTLCommandBufferStatusNotEnqueued = 0
-MTLCommandBufferStatusEnqueued = 1
 MTLCommandBufferStatusCommitted = 2
-MTLCommandBufferStatusScheduled = 3
 MTLCommandBufferStatusCompleted = 4
 MTLCommandBufferStatusError = 5
 

@@ -23,7 +23,6 @@ from .descriptors import (
     tell,
 )
 from .executable import MPSGraphExecutable
-from .foundation import NSArray
 from .metal import MPSCommandBuffer, MPSGraphDevice
 from .ndarrays import MPSGraphTensorData, array_of, data_of, fed, sizes_of, store
 from .objects import (
@@ -395,7 +394,7 @@ def _add_operation(selector: str, target: str | Build, words: tuple[str, ...]) -
 
 def _inner(value: Any) -> Any:
     """The graph's tensors behind wrappers, also in a list; anything else as it is."""
-    if isinstance(value, list | tuple | NSArray):
+    if isinstance(value, list | tuple):
         return [each._tensor if isinstance(each, MPSGraphTensor) else each for each in value]
     return value._tensor if isinstance(value, MPSGraphTensor) else value
 
