@@ -232,6 +232,16 @@ def gradient_of(label: str, function: Callable[..., Tensor]) -> Build:
     return build
 
 
+relu_gradient = gradient_of("reLUGradient", Graph.relu)
+sigmoid_gradient = gradient_of("sigmoidGradient", Graph.sigmoid)
+soft_max_gradient = gradient_of("softMaxGradient", Graph.soft_max)
+leaky_relu_gradient = gradient_of("leakyReLUGradient", Graph.leaky_relu)
+soft_max_cross_entropy_gradient = gradient_of(
+    "softMaxCrossEntropyGradient", Graph.soft_max_cross_entropy
+)
+top_k_gradient = gradient_of("topKGradient", lambda g, x, **options: g.top_k(x, **options)[0])
+
+
 def gamma_gradient(
     g: Graph,
     gradient: Tensor,
