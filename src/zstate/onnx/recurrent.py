@@ -15,7 +15,7 @@ import numpy as np
 
 from ..convert import FRAMEWORKS
 from ..convert.blocks import peephole_options
-from ..convert.options import TAKES_ALPHA, TAKES_BETA, options
+from ..convert.options import by_direction, options
 from ..convert.table import LSTM, RNN
 from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
@@ -61,7 +61,10 @@ def recurrent(node: Node) -> list[Tensor | None]:
     count = 2 if word == "bidirectional" else 1
     if attributes.get("clip", 0) >= _NO_CLIP:
         del attributes["clip"]
-    told = _by_direction(cell, attributes, count)
+    told = [
+        {**options(ROW, cell, each, count, True, None), "bidirectional": False}
+        for each in by_direction(ROW, cell, attributes, count)
+    ]
     if cell == LSTM and node.has(P):
         told = [each | peephole_options(ROW) for each in told]
     has_cell = cell == LSTM and node.wants(2)
@@ -113,34 +116,6 @@ def recurrent(node: Node) -> list[Tensor | None]:
 
 def _attribute_names(node: Node) -> list[str]:
     return [attribute.name for attribute in node.proto.attribute]
-
-
-def _by_direction(cell: str, facts: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The descriptor's fields for each direction; alphas and betas go to those that take them."""
-    words = facts.get("activations")
-    if words is None or count == 1 or len(words) % 2:
-        return (
-            [options(ROW, cell, facts, 1, True, None)] * count
-            if count == 1
-            else [{**options(ROW, cell, facts, 2, True, None), "bidirectional": False}] * 2
-        )
-    half = len(words) // 2
-    found = []
-    alphas, betas = (list(facts.get(f"activation_{name}") or []) for name in ("alpha", "beta"))
-    for part in (words[:half], words[half:]):
-        taken = {
-            "activation_alpha": [
-                alphas.pop(0) for word in part if word.lower() in TAKES_ALPHA and alphas
-            ],
-            "activation_beta": [
-                betas.pop(0) for word in part if word.lower() in TAKES_BETA and betas
-            ],
-        }
-        found.append(options(ROW, cell, {**facts, **taken, "activations": part}, 1, True, None))
-    if alphas or betas:
-        expected = "no more than the activations take"
-        raise OptionError(refusal("onnx.load", "activation_alpha", expected, str(alphas + betas)))
-    return found
 
 
 def _shapes(node: Node, cell: str, count: int, told: Any) -> tuple[int, dict[int, tuple[int, ...]]]:
