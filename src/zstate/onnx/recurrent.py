@@ -15,8 +15,9 @@ import numpy as np
 
 from ..convert import FRAMEWORKS
 from ..convert.blocks import peephole_options
+from ..convert.objects import CELLS
 from ..convert.options import by_direction, options
-from ..convert.table import LSTM, RNN
+from ..convert.table import LSTM
 from ..descriptors import Activation, AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
@@ -28,7 +29,6 @@ from .operators.indexing import steps_at, within_lengths, within_steps
 from .sizes import expect_sizes
 
 ROW = FRAMEWORKS["onnx"]
-CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": "gru"}
 # The places of a node's inputs.
 W, R, B, LENGTHS, H0, C0, P = range(1, 8)
 _WEIGHTS = (W, R, B, P)

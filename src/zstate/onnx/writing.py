@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
+from ..convert.objects import CELLS
 from ..convert.options import in_a_list
 from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
@@ -17,7 +18,7 @@ from ..graph.ops.recurrent import title_of
 from ..graph.tensor import Node
 from ..layout import brackets, gate_order
 from .quantised import DOMAIN, KIND, small
-from .recurrent import CELLS, ROW, activation_word, gate_rows
+from .recurrent import ROW, activation_word, gate_rows
 from .saving import Exporter, Value
 from .scan import scan
 
