@@ -53,7 +53,7 @@ def gate_rows(theirs: Sequence[str], ours: Sequence[str], hidden: int) -> Array:
 def recurrent(node: Node) -> list[Tensor | None]:
     """Y [T,D,N,H], Y_h [D,N,H] and, of an LSTM, Y_c [D,N,H]; batch first with layout = 1."""
     g, cell = node.graph, CELLS[node.kind]
-    attributes = {name: node.attribute(name) for name in _attribute_names(node)}
+    attributes = {each.name: node.attribute(each.name) for each in node.proto.attribute}
     layout = int(attributes.pop("layout", 0))
     word = str(attributes.pop("direction", "forward")).lower()
     if word not in ("forward", "reverse", "bidirectional"):
@@ -84,9 +84,14 @@ def recurrent(node: Node) -> list[Tensor | None]:
     if count == 2 and descriptors[0] == descriptors[1] and lengths is None:
         descriptor = replace(descriptors[0], bidirectional=True)
         found = _call(g, cell, source, tensors, descriptor, node.name)
-        last = (slice(-1, None), slice(0, 1))  # where each direction ends
-        halves = [_half(g, each, hidden) for each in found]  # of the state, and of the cell
-        ends = [[_step(g, each, last[k], k, hidden) for k in range(2)] for each in found]
+        steps = g.split(found[0], [hidden, hidden], axis=2)
+        ends = [  # where each direction ends
+            [
+                g.strided_slice(each, [-1, 0, 0], [None, None, hidden]),
+                g.strided_slice(each, [0, 0, hidden], [1, None, 2 * hidden]),
+            ]
+            for each in found
+        ]
     else:
         parts = [
             _one_direction(
@@ -101,21 +106,15 @@ def recurrent(node: Node) -> list[Tensor | None]:
             )
             for k, descriptor in enumerate(descriptors)
         ]
-        halves = [[part[0] for part in parts]]
+        steps = [part[0] for part in parts]
         ends = [[part[1][k] for part in parts] for k in range(1 + has_cell)]
     axis = 2 if layout else 1
     if layout:
-        halves = [[g.transpose(each, [1, 0, 2]) for each in halves[0]]]
+        steps = [g.transpose(each, [1, 0, 2]) for each in steps]
         ends = [[g.transpose(each, [1, 0, 2]) for each in pair] for pair in ends]
-    state = (
-        g.stack(halves[0], axis=axis) if count == 2 else g.expand_dims(halves[0][0], axes=[axis])
-    )
+    state = g.stack(steps, axis=axis) if count == 2 else g.expand_dims(steps[0], axes=[axis])
     joined = [g.concat_tensors(pair, axis=axis - 1) if count == 2 else pair[0] for pair in ends]
     return [state, *joined]
-
-
-def _attribute_names(node: Node) -> list[str]:
-    return [attribute.name for attribute in node.proto.attribute]
 
 
 def _shapes(node: Node, cell: str, count: int, told: Any) -> tuple[int, dict[int, tuple[int, ...]]]:
@@ -306,18 +305,6 @@ def _call(
         source, **tensors, descriptor=descriptor, name=name or None
     )
     return found
-
-
-def _half(g: Graph, tensor: Tensor, hidden: int) -> list[Tensor]:
-    return g.split(tensor, [hidden, hidden], axis=2)
-
-
-def _step(g: Graph, tensor: Tensor, time: slice, index: int, hidden: int) -> Tensor:
-    """[1,N,H]: one direction of the two, at one step."""
-    window = (index * hidden, (index + 1) * hidden)
-    return g.strided_slice(
-        tensor, [time.start, 0, window[0]], [time.stop, None, window[1]], name=None
-    )
 
 
 def _one_direction(

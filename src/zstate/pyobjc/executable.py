@@ -110,16 +110,10 @@ class MPSGraphExecutable(NSObject):
         tell(descriptor, found)
         return found
 
-    def runAsyncWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
-        self,
-        commandQueue: object,
-        inputsArray: _Inputs,
-        resultsArray: Sequence[MPSGraphTensorData] | None,
-        executionDescriptor: Any,
-    ) -> _Data:
-        """The same: it runs at once, and the handlers are called before this returns."""
-        run = self.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_
-        return run(commandQueue, inputsArray, resultsArray, executionDescriptor)
+    # The same: it runs at once, and the handlers are called before this returns.
+    runAsyncWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_ = (
+        runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_
+    )
 
     def encodeToCommandBuffer_inputsArray_resultsArray_executionDescriptor_(
         self,
