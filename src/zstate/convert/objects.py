@@ -266,13 +266,7 @@ def _flax_cell(module: Any) -> Piece:
         expected = f"{', '.join(_FLAX)}, or RNN or Bidirectional around them"
         raise OptionError(refusal("load", "weights", expected, type(cell).__name__))
     arrays = {}
-    stems = {
-        name
-        for roles in FRAMEWORKS["flax"].spellings(kind)
-        for names in roles.values()
-        for name in names
-    }
-    for name in sorted(stems):
+    for name in sorted(FRAMEWORKS["flax"].stems(kind)):
         layer, variable = name.split("/")
         value = getattr(getattr(cell, layer, None), variable, None)
         if value is not None:

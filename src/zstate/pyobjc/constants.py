@@ -25,18 +25,9 @@ MPSDataTypeUInt64 = 64
 MPSDataTypeBool = _ALTERNATE | 8
 
 _DATA_TYPES: dict[int, str] = {
-    MPSDataTypeFloat16: "float16",
-    MPSDataTypeFloat32: "float32",
-    MPSDataTypeBFloat16: "bfloat16",
-    MPSDataTypeInt8: "int8",
-    MPSDataTypeInt16: "int16",
-    MPSDataTypeInt32: "int32",
-    MPSDataTypeInt64: "int64",
-    MPSDataTypeUInt8: "uint8",
-    MPSDataTypeUInt16: "uint16",
-    MPSDataTypeUInt32: "uint32",
-    MPSDataTypeUInt64: "uint64",
-    MPSDataTypeBool: "bool",
+    number: name.removeprefix("MPSDataType").lower()
+    for name, number in [*globals().items()]
+    if name.startswith("MPSDataType") and number != MPSDataTypeInvalid
 }
 DATA_TYPE_NUMBERS = {name: number for number, name in _DATA_TYPES.items()}
 
