@@ -8,7 +8,7 @@ equations of a cell. Any other body is refused: the graph has no loops of its ow
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -175,6 +175,7 @@ class _Body:
         def part(tensor: Tensor) -> Tensor:
             return self.g.slice_tensor(tensor, len(tensor.shape) - 1, start, end - start)
 
+        @cache  # a short file may say a sum of very many terms
         def of(each: Expression) -> Expression:
             if each.op == "add":
                 return self.book.operation("add", *map(of, each.args))
