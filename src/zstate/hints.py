@@ -37,6 +37,14 @@ ELSEWHERE = {
         "GRU": "gru",
         "LSTM": "lstm",
     },
+    "zstate.pyobjc": {
+        **dict.fromkeys(("NSArray", "NSMutableArray"), "pass a list, as PyObjC takes one"),
+        **dict.fromkeys(
+            ("NSDictionary", "NSMutableDictionary"), "pass a dict, as PyObjC takes one"
+        ),
+        "NSNumber": "pass a number, as PyObjC takes one",
+        "NSMutableData": "read into a bytearray or an array, as PyObjC takes them",
+    },
     "Graph": {
         **dict.fromkeys(("fit", "train", "backward", "step", "minimize"), _TRAINING),
         **dict.fromkeys(("matmul", "mm", "dot", "gemm"), "matrix_multiplication"),

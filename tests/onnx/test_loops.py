@@ -154,6 +154,19 @@ def test_another_body_is_refused_or_means_the_same(cell: str) -> None:
     assert refused > 20 and accepted > 0
 
 
+def test_a_sum_of_very_many_terms_is_refused_at_once() -> None:
+    proto = model(np.random.default_rng(9), "gru after")
+    nodes = body_of(proto).node
+    (place,) = [k for k, node in enumerate(nodes) if node.output[0] == "hb"]
+    doubled = [helper.make_node("Add", [f"hb{k}"] * 2, [f"hb{k + 1}"]) for k in range(64)]
+    whole = [*nodes]
+    whole[place].output[0], doubled[-1].output[0] = "hb0", "hb"
+    del nodes[:]
+    nodes.extend([*whole[: place + 1], *doubled, *whole[place + 1 :]])
+    with pytest.raises(zs.ZStateError, match="Loop"):
+        zo.load(proto)
+
+
 def test_what_a_loop_counts_is_checked() -> None:
     rng = np.random.default_rng(9)
     whole = model(rng, "rnn")

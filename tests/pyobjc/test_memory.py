@@ -61,9 +61,7 @@ def test_a_buffer_is_read_when_the_graph_runs_and_written_in_place() -> None:
     wanted = A.copy()
     wanted[0, 0] = 9
     np.testing.assert_array_equal(contents(target).reshape(2, 3), wanted**2)
-    assert source.length() == 24 and source.storageMode() == pyobjc.MTLStorageModeShared
-    source.setLabel_("weights")
-    assert source.label() == "weights"
+    assert source.length() == 24
 
 
 def test_rows_may_have_a_distance() -> None:
@@ -116,7 +114,6 @@ def test_rows_may_have_a_distance() -> None:
             lambda: pyobjc.MPSGraphTensorData.alloc().initWithMPSNDArray_(A),
             "ndarray: expected an MPSNDArray, got",
         ),
-        (lambda: descriptor(2, 3).reshapeWithShape_([4]), r"shape: expected as many elements as"),
         (
             lambda: pyobjc.MPSCommandBuffer.commandBufferFromCommandQueue_(DEVICE),
             "commandQueue: expected an MTLCommandQueue, got",
@@ -136,7 +133,6 @@ def test_an_array_is_written_read_and_fed() -> None:
     assert (kind.lengthOfDimension_(0), kind.lengthOfDimension_(1)) == (3, 2)
     array = pyobjc.MPSNDArray.alloc().initWithDevice_descriptor_(DEVICE, kind)
     assert not np.asarray(array).any()
-    assert (array.dataTypeSize(), array.resourceSize()) == (4, 24)
     feed = pyobjc.MPSGraphTensorData.alloc().initWithMPSNDArray_(array)
     array.writeBytes_strideBytes_(A, None)
     assert feed.mpsndarray() is array
@@ -162,40 +158,17 @@ def test_strides_go_from_the_fastest_dimension_to_the_slowest() -> None:
         array.readBytes_strideBytes_(np.empty(6, np.float32), [4, 16])
 
 
-def test_arrays_from_sizes_scalars_and_buffers() -> None:
-    make = pyobjc.MPSNDArrayDescriptor.descriptorWithDataType_dimensionCount_dimensionSizes_
-    assert make(F32, 2, [3, 2]).getShape() == [2, 3]
-    scalar = pyobjc.MPSNDArray.alloc().initWithDevice_scalar_(DEVICE, 2.5)
-    assert np.asarray(scalar).tolist() == [2.5]
-    buffer = buffer_of(np.arange(8, dtype=np.float32))
-    part = pyobjc.MPSNDArray.alloc().initWithBuffer_offset_descriptor_(buffer, 8, descriptor(2, 3))
-    np.testing.assert_array_equal(np.asarray(part), np.arange(2, 8).reshape(2, 3))
-    assert part.userBuffer() is buffer
-    commands = QUEUE.commandBuffer()
-    whole = DEVICE.newBufferWithLength_options_(24, SHARED)
-    part.exportDataWithCommandBuffer_toBuffer_destinationDataType_offset_rowStrides_(
-        commands, whole, I32, 0, None
-    )
+def test_an_array_is_exported_by_the_commit() -> None:
+    array = pyobjc.MPSNDArray.alloc().initWithDevice_descriptor_(DEVICE, descriptor(2, 3))
+    array.writeBytes_strideBytes_(np.arange(2, 8, dtype=np.float32), None)
+    export = array.exportDataWithCommandBuffer_toBuffer_destinationDataType_offset_rowStrides_
+    commands, whole = QUEUE.commandBuffer(), DEVICE.newBufferWithLength_options_(32, SHARED)
+    export(commands, whole, I32, 8, None)
+    assert not contents(whole, np.int32).any()  # nothing before the commit
     commands.commit()
-    assert contents(whole, np.int32).tolist() == [2, 3, 4, 5, 6, 7]
-    commands = QUEUE.commandBuffer()
-    part.importDataWithCommandBuffer_fromBuffer_sourceDataType_offset_rowStrides_(
-        commands, buffer_of(A), F32, 0, None
-    )
-    assert contents(buffer)[2] == 2  # nothing before the commit
-    commands.commit()
-    np.testing.assert_array_equal(contents(buffer)[2:].reshape(2, 3), A)
-
-
-def test_a_refused_copy_is_called_by_its_name() -> None:
-    array = pyobjc.MPSNDArray.alloc().initWithDevice_scalar_(DEVICE, 2.5)
-    copies = {
-        "exportData": array.exportDataWithCommandBuffer_toBuffer_destinationDataType_offset_rowStrides_,
-        "importData": array.importDataWithCommandBuffer_fromBuffer_sourceDataType_offset_rowStrides_,
-    }
-    for name, copy in copies.items():
-        with pytest.raises(zs.OptionError, match=rf"\[{name}\] rowStrides: expected None"):
-            copy(QUEUE.commandBuffer(), buffer_of(A), F32, 0, [4])
+    assert contents(whole, np.int32).tolist() == [0, 0, 2, 3, 4, 5, 6, 7]
+    with pytest.raises(zs.OptionError, match=r"\[exportData\] rowStrides: expected None"):
+        export(QUEUE.commandBuffer(), whole, F32, 0, [4])
 
 
 def test_encoded_work_is_done_by_the_commit() -> None:
@@ -215,21 +188,22 @@ def test_encoded_work_is_done_by_the_commit() -> None:
     commands.waitUntilCompleted()
     np.testing.assert_array_equal(np.asarray(results[y]), (A + 1) ** 2)
     assert told == [(results, None), pyobjc.MTLCommandBufferStatusCompleted]
-    assert commands.status() == commands.commandBuffer().status() == 4
+    assert commands.status() == 4
     with pytest.raises(zs.GraphError, match="expected one that is not committed yet"):
         encode(commands, {x: A}, [y], None, None)
 
 
-def test_commit_and_continue_orders_work() -> None:
+def test_commits_order_work() -> None:
     graph, x, y = squares()
     middle, last = (DEVICE.newBufferWithLength_options_(24, SHARED) for _ in range(2))
-    commands = pyobjc.MPSCommandBuffer.commandBufferWithCommandBuffer_(QUEUE.commandBuffer())
+    commands = pyobjc.MPSCommandBuffer.commandBufferFromCommandQueue_(QUEUE)
     encode = (
         graph.encodeToCommandBuffer_feeds_targetOperations_resultsDictionary_executionDescriptor_
     )
     encode(commands, {x: A}, None, {y: in_buffer(middle, 2, 3)}, None)
-    commands.commitAndContinue()
+    commands.commit()
     np.testing.assert_array_equal(contents(middle).reshape(2, 3), A**2)
+    commands = pyobjc.MPSCommandBuffer.commandBufferFromCommandQueue_(QUEUE)
     encode(commands, {x: in_buffer(middle, 2, 3)}, None, {y: in_buffer(last, 2, 3)}, None)
     assert not contents(last).any()
     commands.commit()
@@ -369,8 +343,7 @@ def test_tensors_know_their_operations_and_graphs_their_placeholders() -> None:
     graph.setOptions_(pyobjc.MPSGraphOptionsVerbose)
     assert graph.options() == pyobjc.MPSGraphOptionsVerbose
     device = pyobjc.MPSGraphDevice.deviceWithMTLDevice_(DEVICE)
-    assert pyobjc.MTLCopyAllDevices() == [DEVICE]
-    assert device.metalDevice() is DEVICE and device.type() == pyobjc.MPSGraphDeviceTypeMetal
+    assert device.metalDevice() is DEVICE
 
 
 def test_gradient_descent_on_a_variable() -> None:
@@ -387,46 +360,9 @@ def test_gradient_descent_on_a_variable() -> None:
         getattr(graph, name)(rate, v, x, None)
 
 
-def test_foundation_values() -> None:
-    data = pyobjc.NSMutableData.dataWithLength_(8)
-    data.mutableBytes()[4:] = np.float32(1.5).tobytes()
-    data.appendData_(pyobjc.NSData.dataWithBytes_length_(b"abcdef", 2))
-    data.appendBytes_length_(b"xyz", 1)
-    assert (data.length(), bytes(data)[8:]) == (11, b"abx")
-    data.setLength_(8)
-    assert np.frombuffer(data.bytes(), np.float32).tolist() == [0, 1.5]
-    out = bytearray(4)
-    data.getBytes_length_(out, 4)
-    assert out == bytes(4)
-    assert pyobjc.NSData.dataWithData_(data).isEqualToData_(data)
-    two = pyobjc.NSNumber.numberWithInt_(2)
-    assert two == 2 and two.intValue() == 2 and two.doubleValue() == 2.0 and two + 1 == 3
-    assert pyobjc.NSNumber.numberWithFloat_(0.5).floatValue() == 0.5
-    assert pyobjc.NSNumber.numberWithBool_(1) is True
-    shape = pyobjc.NSMutableArray.array()
-    shape.addObject_(two)
-    shape.append(pyobjc.NSNumber.numberWithInteger_(3))
-    shape.insertObject_atIndex_(7, 0)
-    shape.removeObjectAtIndex_(0)
-    assert (shape.count(), shape.firstObject(), shape.lastObject(), list(shape)) == (
-        2,
-        2,
-        3,
-        [2, 3],
-    )
-    assert shape == [2, 3] and 3 in shape and shape.objectAtIndex_(1) == 3
-    graph = pyobjc.MPSGraph.alloc().init()
-    x = graph.placeholderWithShape_dataType_name_(shape, F32, None)
-    y = graph.squareWithTensor_name_(x, None)
-    feeds = pyobjc.NSMutableDictionary.dictionary()
-    feeds.setObject_forKey_(in_buffer(buffer_of(A), 2, 3), x)
-    targets = pyobjc.NSArray.arrayWithObject_(y)
-    found = graph.runWithFeeds_targetTensors_targetOperations_(feeds, targets, None)
-    np.testing.assert_array_equal(np.asarray(found[y]), A**2)
-    assert feeds.count() == 1 and feeds.allKeys() == [x] and x in feeds
-    feeds.removeAllObjects()
-    assert not len(feeds) and feeds.objectForKey_(x) is None
-    pair = pyobjc.NSDictionary.dictionaryWithObjects_forKeys_([1, 2], ["a", "b"])
-    assert pair == {"a": 1, "b": 2} and pair["b"] == 2
-    with pytest.raises(zs.ShapeError, match="index: expected 0 to 1, got 2"):
-        shape.objectAtIndex_(2)
+def test_bytes() -> None:
+    data = pyobjc.NSData.dataWithBytes_length_(b"abcdef", 2)
+    assert (data.length(), len(data), bytes(data), bytes(data.bytes())) == (2, 2, b"ab", b"ab")
+    again = pyobjc.NSData.dataWithBytes_length_(data, 1)
+    assert bytes(again) == b"a" and data.bytes().readonly
+    assert pyobjc.NSData.alloc().init().length() == 0

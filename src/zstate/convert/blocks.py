@@ -42,7 +42,9 @@ def decode(
     bias, second = arrays.get("bias"), arrays.get("second")
     if bias is not None:
         bias = turned("bias", bias, order, ours)
-    if second is not None and second.shape[0] != hidden:
+    if second is not None and reset_after and second.shape[0] == hidden:
+        tensors["secondary_bias"], second = second, None
+    if second is not None:
         second = turned("second bias", second, order, ours)
         if reset_after:
             place = ours.index("o")
@@ -51,11 +53,6 @@ def decode(
             blocks[place] = np.zeros_like(blocks[place])
             second = np.concatenate(blocks)
         assert bias is not None
-        bias = _added(bias, second)
-    elif second is not None and reset_after:
-        tensors["secondary_bias"] = second
-    elif second is not None:
-        assert bias is not None  # a single-gate RNN: [G·H] is [H]
         bias = _added(bias, second)
     if bias is not None:
         tensors["bias"] = bias

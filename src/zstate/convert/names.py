@@ -63,9 +63,7 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
 @cache
 def _pattern(framework: str) -> re.Pattern[str]:
     row = FRAMEWORKS[framework]
-    stems = {*row.refused}
-    for roles in (roles for cell in CELLS for roles in row.spellings(cell)):
-        stems |= {name for names in roles.values() for name in names}
+    stems = {*row.refused}.union(*map(row.stems, CELLS))
     name = "|".join(re.escape(stem) for stem in sorted(stems, key=len, reverse=True))
     back = f"(?P<back>{row.directions[1]})?" if row.second == "suffix" else ""
     number = rf"(?:{row.number}(?P<number>\d+))?" if row.number else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -52,7 +53,7 @@ def pieces(source: str, weights: Any) -> list[Piece]:
     if isinstance(weights, str | PathLike):
         expected = "a layer or its arrays (`zstate convert` reads files)"
         raise DTypeError(refusal("load", "weights", expected, repr(str(weights))))
-    found = _READERS.get(source, _nothing)(weights)
+    found = _READERS[source](weights) if source in _READERS else None
     if found is None:
         expected = f"a mapping of names to arrays, or a layer of {FRAMEWORKS[source].title}"
         raise DTypeError(refusal("load", "weights", expected, describe(weights)))
@@ -93,10 +94,6 @@ def as_array(name: str, value: Any) -> Array:
     return array
 
 
-def _nothing(layer: Any) -> None:
-    return None
-
-
 def _class_of(layer: Any, *packages: str) -> str:
     """The name of a layer's class, with its module if that is none of these packages'.
 
@@ -114,14 +111,9 @@ _NOT_THE_LAYERS = {
     *("forget_gate_last", "reset_gate_first"),
 }
 
-_TORCH = {
-    "RNN": RNN,
-    "LSTM": LSTM,
-    "GRU": GRU,
-    "RNNCell": RNN,
-    "LSTMCell": LSTM,
-    "GRUCell": GRU,
-}
+# What torch, MLX and ONNX call the cells.
+CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
+_TORCH = CELLS | {f"{name}Cell": cell for name, cell in CELLS.items()}
 
 
 def _torch(module: Any) -> list[Piece] | None:
@@ -132,15 +124,14 @@ def _torch(module: Any) -> list[Piece] | None:
     for path, part in module.named_modules():
         known = type(part).__module__.startswith(("torch.nn.modules.", "zstate.torch."))
         kind = _TORCH.get(type(part).__name__) if known else None
+        where = f"{path or 'the model'} ({type(part).__name__})"
         if kind is None and (part._parameters or type(part).__name__ in _TORCH):
-            where = f"{path or 'the model'} ({type(part).__name__})"
             expected = "only recurrent modules of torch.nn or zstate.torch"
             raise OptionError(refusal("load", "weights", expected, where))
         if kind is None:
             continue
         if getattr(part, "changes", None) is not None:
             expected = "layers without zoneout and clip, which no other format has"
-            where = f"{path or 'the model'} ({type(part).__name__})"
             raise OptionError(refusal("load", "weights", expected, where))
         facts, options = {}, {}
         ours = getattr(part, "descriptor", getattr(part, "_descriptor", None))
@@ -181,15 +172,7 @@ def keras_both(forward: _Known, backward: _Known, merge_mode: Any) -> _Known:
     return forward[0], forward[1] | {"merge_mode": merge_mode}
 
 
-def _keras3(layer: Any) -> list[Piece] | None:
-    return _keras(layer, 3)
-
-
-def _keras2(layer: Any) -> list[Piece] | None:
-    return _keras(layer, 2)
-
-
-def _keras(layer: Any, version: int) -> list[Piece] | None:
+def _keras(version: int, layer: Any) -> list[Piece] | None:
     if not callable(getattr(layer, "get_config", None)):
         return None
     if not layer.weights:
@@ -234,7 +217,7 @@ def _mlx(module: Any) -> list[Piece] | None:
     if not callable(getattr(module, "parameters", None)):
         return None
     name = _class_of(module, "mlx")
-    cell = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}.get(name)
+    cell = CELLS.get(name)
     if cell is None:
         raise OptionError(refusal("load", "weights", "nn.RNN, nn.LSTM or nn.GRU", name))
     facts = {"nonlinearity": module.nonlinearity} if cell == RNN else {}
@@ -283,13 +266,7 @@ def _flax_cell(module: Any) -> Piece:
         expected = f"{', '.join(_FLAX)}, or RNN or Bidirectional around them"
         raise OptionError(refusal("load", "weights", expected, type(cell).__name__))
     arrays = {}
-    stems = {
-        name
-        for roles in FRAMEWORKS["flax"].spellings(kind)
-        for names in roles.values()
-        for name in names
-    }
-    for name in sorted(stems):
+    for name in sorted(FRAMEWORKS["flax"].stems(kind)):
         layer, variable = name.split("/")
         value = getattr(getattr(cell, layer, None), variable, None)
         if value is not None:
@@ -325,13 +302,12 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-ONNX_CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
 ONNX_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
 def is_recurrent(node: Any) -> bool:
     """Whether a node is ONNX's own RNN, LSTM or GRU."""
-    return node.op_type in ONNX_CELLS and node.domain in ("", "ai.onnx")
+    return node.op_type in CELLS and node.domain in ("", "ai.onnx")
 
 
 def onnx_constants(graph: Any) -> dict[str, Any]:
@@ -382,7 +358,7 @@ def onnx_piece(
             raise OptionError(refusal("load", role, expected, f"{name!r}, which is computed"))
     # Names that are no UTF-8 come as bytes.
     facts = {str(each.name): _onnx_attribute(each) for each in node.attribute}
-    cell = ONNX_CELLS[node.op_type]
+    cell = CELLS[node.op_type]
     if cell == GRU:
         facts.setdefault("linear_before_reset", 0)  # what a node without it means
     return Piece(arrays, facts, cell)
@@ -409,8 +385,8 @@ def _onnx_attribute(attribute: Any) -> Any:
 
 _READERS: dict[str, Callable[[Any], list[Piece] | None]] = {
     "torch": _torch,
-    "keras": _keras3,
-    "tensorflow": _keras2,
+    "keras": partial(_keras, 3),
+    "tensorflow": partial(_keras, 2),
     "mlx": _mlx,
     "flax": _flax,
     "coreml": _coreml,

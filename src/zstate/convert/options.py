@@ -48,7 +48,10 @@ def options(
     if row.directed:
         _check_direction(row, left, directions)
     if row.listed:
-        left = _from_onnx(row, cell, left, directions)
+        left, *others = by_direction(row, cell, left, directions)
+        if any(other != left for other in others):
+            expected, got = "the same in both directions", repr(facts["activations"])
+            raise OptionError(refusal("load", "activations", expected, got))
     fields: dict[str, Any] = dict(usual(cell))
     for word, names in row.activations[cell].items():
         if word in left:
@@ -149,8 +152,12 @@ def _text(value: Any) -> str:
     return name
 
 
-def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int) -> dict[str, Any]:
-    """ONNX lists the activations of all directions; alpha and beta go to those that take them."""
+def by_direction(
+    row: Framework, cell: str, facts: Mapping[str, Any], directions: int
+) -> list[dict[str, Any]]:
+    """The facts of each direction, with each of its activations: ONNX lists those of all
+    directions; alpha and beta go to those that take them."""
+    left = dict(facts)
     told = "activations" in left
     words = _list(left, "activations")
     alphas = [as_number(each, "activation_alpha") for each in _list(left, "activation_alpha")]
@@ -159,7 +166,7 @@ def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int)
     if told and len(words) != directions * len(names):
         expected = f"{directions * len(names)} of them"
         raise OptionError(refusal("load", "activations", expected, repr(words)))
-    found = []
+    found: list[Activation] = []
     for word in map(_text, words):
         low = word.lower()
         alpha, beta = _ONNX_DEFAULTS.get(low, (None, None))
@@ -170,17 +177,14 @@ def _from_onnx(row: Framework, cell: str, left: dict[str, Any], directions: int)
         if low in ONNX_VALUES and not _same((alpha, beta), ONNX_VALUES[low]):
             expected = "alpha={}, beta={}".format(*ONNX_VALUES[low])
             raise OptionError(refusal("load", word, expected, f"alpha={alpha}, beta={beta}"))
-        found.append(word)
+        found.append(_activation(row, names[len(found) % len(names)], word))
     if alphas or betas:
         got = repr(alphas + betas)
         raise OptionError(
             refusal("load", "activation_alpha", "no more than the activations take", got)
         )
-    half = found[: len(names)] if found else []
-    if found and [w.lower() for w in half] * directions != [w.lower() for w in found]:
-        expected = "the same in both directions"
-        raise OptionError(refusal("load", "activations", expected, repr(found)))
-    return left | dict(zip(names, half, strict=False))
+    parts = [found[k * len(names) : (k + 1) * len(names)] for k in range(directions)]
+    return [left | dict(zip(names, part, strict=False)) for part in parts]
 
 
 def _list(left: dict[str, Any], fact: str) -> list[Any]:
@@ -228,7 +232,8 @@ def told(row: Framework, layer: Layer) -> dict[str, Any]:
     if row.directed:
         facts[row.directed] = "bidirectional" if layer.directions == 2 else "forward"
     if row.listed:
-        facts = _to_onnx(layer, facts)
+        told = in_a_list([*words.values()] * layer.directions)
+        facts = {"hidden_size": layer.hidden, row.directed: facts[row.directed], **told}
     if row.reverse and layer.directions == 1:
         facts[row.reverse] = descriptor.reverse
     if row.bias_fact:
@@ -251,11 +256,10 @@ def _word(row: Framework, cell: str, name: str, kind: Activation) -> str:
     raise AssertionError
 
 
-def _to_onnx(layer: Layer, facts: dict[str, Any]) -> dict[str, Any]:
-    direction = facts.pop("direction")
-    words = list(facts.values()) * layer.directions
+def in_a_list(words: Sequence[str]) -> dict[str, Any]:
+    """The attributes of an ONNX node that say the activations of all its directions."""
     pairs = [ONNX_VALUES[word.lower()] for word in words if word.lower() in ONNX_VALUES]
-    found = {"hidden_size": layer.hidden, "direction": direction, "activations": words}
+    found: dict[str, Any] = {"activations": [*words]}
     if pairs:
         found["activation_alpha"] = [alpha for alpha, _ in pairs]
         found["activation_beta"] = [beta for _, beta in pairs]

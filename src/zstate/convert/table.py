@@ -87,6 +87,12 @@ class Framework:
         """The names of a cell's arrays by role, those that are written first."""
         return (self.names[cell], *self.also.get(cell, ()))
 
+    def stems(self, cell: str) -> set[str]:
+        """All names of a cell's arrays."""
+        return {
+            name for roles in self.spellings(cell) for names in roles.values() for name in names
+        }
+
 
 def _all(value: Any) -> dict[str, Any]:
     return dict.fromkeys(CELLS, value)

@@ -23,14 +23,21 @@ from .calling import Call
 from .probes import CELLS, GRU, LSTM, REFUSED, RNN, Probe
 from .readings import orders
 
+_SIZES, _ONE_STEP = (4, 5, 3, 3), (1, 8, 4, 4)  # T, N, I, H
+_WEIGHTS = "recurrent_weight input_weight bias"
+_INPUTS = "input_weight bias init_state init_cell"
+_MASK, _PEEPHOLE = f"{_INPUTS} mask", f"{_INPUTS} peephole"
+_BACK = "source_gradient"
+_NO_ACTIVATION = 9
+
 
 def _call(
     rng: np.random.Generator,
     *,
     cell: str,
     options: Mapping[str, Any] | None = None,
-    sizes: tuple[int, int, int, int] = (4, 5, 3, 3),  # T, N, I, H
-    inputs: str = "input_weight bias init_state init_cell",
+    sizes: tuple[int, int, int, int] = _SIZES,
+    inputs: str = _INPUTS,
     incoming: str = "",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     equal: str = "",  # tensors whose blocks of H rows, or halves, are all the same
@@ -81,11 +88,6 @@ def _equal(rng: np.random.Generator, name: str, shape: tuple[int, ...], width: i
     if name == "input_weight":
         return np.tile(rng.normal(size=(width, shape[1])), (shape[0] // width, 1))
     return np.tile(rng.normal(size=(*shape[:-1], width)), shape[-1] // width)
-
-
-_NO_ACTIVATION = 9
-_WEIGHTS = "recurrent_weight input_weight bias"
-_ONE_STEP = (1, 8, 4, 4)
 
 
 def _spaced(order: str) -> str:
@@ -164,7 +166,6 @@ def _own_of_rnn(add: Callable[..., None]) -> None:
         "zstate",
         {"the pre-activation": ("inner", "z"), "the activated gate": ("activated", "z")},
         "training_state",
-        sizes=_ONE_STEP,
     )
 
 
@@ -182,30 +183,25 @@ def _gates(
     add(
         *("gate order", "In which order do W, R and b hold the gates?", "order"),
         *(_orders(cell, order), "state", others),
-        sizes=_ONE_STEP,
     )
     add(
         *(f"gate order, {apple}", f"In which order does {apple} put them?", "other_order"),
         *(_orders(cell, other), "state", others),
         options=moved,
-        sizes=_ONE_STEP,
     )
     add(
         *("hard sigmoid", "Which slope and offset does the hard sigmoid have?", "hard_sigmoid"),
         _SLOPES,
         options={hard: Activation.HARD_SIGMOID},
-        sizes=_ONE_STEP,
     )
     add(
         *("zState", "What does zState hold, and in which order?", "zstate"),
         *(_zstates(cell, order), "training_state", many),
-        sizes=_ONE_STEP,
     )
     add(
         *(f"zState, {apple}", f"What does zState hold with {apple}?", "other_zstate"),
         *(_zstates(cell, other), "training_state", many),
         options=moved,
-        sizes=_ONE_STEP,
     )
 
 
@@ -215,7 +211,6 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
         "Is initCell c[-1], and initState h[-1]? (One page calls both h[-1].)",
         "initial",
         {"yes": "as named", "the other way round": "exchanged"},
-        sizes=_ONE_STEP,
         equal=_WEIGHTS,
     )
     _gates(add, LSTM, "ifzo", "izfo", "forget_gate_last", "output_gate_activation")
@@ -226,8 +221,8 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
         {"h, c": ("state", "cell"), "h": ("state",)},
         "shapes",
         options={"training": False},
+        sizes=_SIZES,
     )
-    peephole = "input_weight bias init_state init_cell peephole"
     add(
         "peephole",
         "Which cell do the peepholes read, and from which gates?",
@@ -238,8 +233,7 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
             "c[t-1], from i, f and o only": "z not",
             "c[t-1] from i and f, c[t] from o": "o at the new, z not",
         },
-        inputs=peephole,
-        sizes=_ONE_STEP,
+        inputs=_PEEPHOLE,
     )
     add(
         *(
@@ -248,8 +242,7 @@ def _own_of_lstm(add: Callable[..., None]) -> None:
         ),
         *("peephole_order", _orders(LSTM, "izfo"), "state", "the 23 other orders"),
         options={"forget_gate_last": True},
-        inputs=peephole,
-        sizes=_ONE_STEP,
+        inputs=_PEEPHOLE,
     )
 
 
@@ -258,7 +251,6 @@ def _own_of_gru(add: Callable[..., None]) -> None:
     add(
         *("flipZ = NO", "How does the GRU blend without flipZ?", "blend"),
         {keeps: "z keeps", renews: "z renews"},
-        sizes=_ONE_STEP,
         equal=_WEIGHTS,
     )
     add(
@@ -269,7 +261,6 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         ),
         {renews: "z renews", keeps: "z keeps"},
         options={"flip_z": True},
-        sizes=_ONE_STEP,
         equal=_WEIGHTS,
     )
     _gates(add, GRU, "zro", "rzo", "reset_gate_first", "update_gate_activation")
@@ -280,7 +271,6 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         "reset_after",
         {"((h[t-1]·m)Ro^T)·r": "after", "(h[t-1]·r·m)Ro^T": "before"},
         options=after,
-        sizes=_ONE_STEP,
     )
     secondary = "input_weight bias init_state secondary_bias"
     add(
@@ -294,7 +284,6 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         },
         options=after,
         inputs=secondary,
-        sizes=_ONE_STEP,
     )
     add(
         "zState, resetAfter",
@@ -308,7 +297,6 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         "training_state",
         options=after,
         inputs=secondary,
-        sizes=_ONE_STEP,
     )
     add(
         "secondaryBias without resetAfter",
@@ -316,7 +304,6 @@ def _own_of_gru(add: Callable[..., None]) -> None:
         "lone_secondary_bias",
         {"refused with an exception": REFUSED, "nothing": "nowhere", "it is added": "outside"},
         inputs=secondary,
-        sizes=_ONE_STEP,
         carried=False,
     )
 
@@ -346,7 +333,7 @@ _PLACES = {
 
 
 def _masks(cell: str, add: Callable[..., None]) -> None:
-    masked = "input_weight bias init_state init_cell mask"
+    add = partial(add, inputs=_MASK)
     add(
         "mask",
         "Where is the mask applied?",
@@ -357,7 +344,6 @@ def _masks(cell: str, add: Callable[..., None]) -> None:
             "on h[t], the output": "output",
             **_PLACES[cell],
         },
-        inputs=masked,
         sizes=_ONE_STEP,
     )
     steps = {"input step t": "input", "processing step t": "processing"}
@@ -365,30 +351,32 @@ def _masks(cell: str, add: Callable[..., None]) -> None:
         *("mask, reverse", "Which step does mask[t] belong to with reverse?"),
         *("mask_time_reverse", steps),
         options={"reverse": True},
-        inputs=masked,
     )
     add(
         *("mask, bidirectional", "Which step does mask[t] belong to in the reverse half?"),
         *("mask_time_both", steps),
         options={"bidirectional": True},
-        inputs=masked,
     )
     used = {"it broadcasts": True, "it is ignored": False}
     for shape, numbers in (("[1,N,H]", (1, 5, 3)), ("[T,1,1]", (4, 1, 1)), ("[H]", (3,))):
         add(
             *(f"mask of shape {shape}", f"What does a mask of shape {shape} do?"),
             *("mask_used", used),
-            inputs=masked,
             shapes={"mask": numbers},
             carried=False,
         )
     add(
         *("mask of shape [N,H]", "What does a mask of two axes do? (Here N = T.)", "mask_matrix"),
         {"[N,H], for every step": "N", "[T,H], for the whole batch": "T"},
-        inputs=masked,
         sizes=(4, 4, 3, 3),
         shapes={"mask": (4, 3)},
     )
+
+
+_STACKED = {
+    "the forward direction, then the reverse one": "by direction",
+    "the reverse direction, then the forward one": "reverse first",
+}
 
 
 def _directions(cell: str, add: Callable[..., None]) -> None:
@@ -404,7 +392,6 @@ def _directions(cell: str, add: Callable[..., None]) -> None:
         "forward",
         options={"reverse": True},
     )
-    inputs = "input_weight bias init_state init_cell"
     both = {"bidirectional": True}
     initial = "init_state init_cell"
     add(
@@ -428,17 +415,13 @@ def _directions(cell: str, add: Callable[..., None]) -> None:
         options=both,
         equal=_WEIGHTS,
     )
-    weights = {
-        "the forward direction, then the reverse one": "by direction",
-        "the reverse direction, then the forward one": "reverse first",
-        "the directions of each gate side by side (W and b)": "by gate",
-    }
+    by_gate = (
+        {} if cell == RNN else {"the directions of each gate side by side (W and b)": "by gate"}
+    )
     add(
         *("weights, bidirectional", "How are the weights of two directions stacked?"),
-        "both_weights",
-        dict(list(weights.items())[: 2 if cell == RNN else 3]),
+        *("both_weights", _STACKED | by_gate),
         options=both,
-        inputs=inputs,
     )
     if cell == RNN:
         return
@@ -455,24 +438,15 @@ def _directions(cell: str, add: Callable[..., None]) -> None:
 
 
 def _peepholes_both_ways(add: Callable[..., None]) -> None:
-    stacked = {
-        "the forward direction, then the reverse one": "by direction",
-        "the reverse direction, then the forward one": "reverse first",
-    }
     by_gate = {"the directions of each gate side by side": "by gate"}
-    both = {"bidirectional": True}
-    peephole = "input_weight bias init_state init_cell peephole"
+    add = partial(add, inputs=_PEEPHOLE, options={"bidirectional": True})
     add(
         *("peephole of shape [2,4H]", "How are the peepholes of two directions stacked?"),
-        *("peephole_both", stacked),
-        options=both,
-        inputs=peephole,
+        *("peephole_both", _STACKED),
     )
     add(
         *("peephole of shape [8H]", "What does a peephole of shape [8H] mean?"),
-        *("peephole_flat", {**stacked, **by_gate}),
-        options=both,
-        inputs=peephole,
+        *("peephole_flat", _STACKED | by_gate),
         shapes={"peephole": (24,)},
     )
 
@@ -504,23 +478,19 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
     published = OPERATIONS[f"{cell}_gradients"].result._fields
     every = " ".join(published[2:])
     after = {"reset_after": True} if cell == GRU else {}
-    few = (2, 2, 1, 2)
+    inputs = "input_weight init_state init_cell"
+    add = partial(add, looks_at="gradients", inputs=inputs, incoming=_BACK, sizes=(2, 2, 1, 2))
     add(
         *("gradients", "Which gradients are returned, and in which order?", "gradient_order"),
         {"as listed": published, **{label: tuple(s.split()) for label, s in _SLOTS[cell].items()}},
-        "gradients",
         options=after,
         inputs=every,
-        incoming="source_gradient",
-        sizes=few,
     )
     add(
         *("gradients of nil", "Does an input that is nil have a slot among the gradients?"),
-        *("gradient_slots", {"no": "passed", "yes": "listed"}, "gradients"),
+        *("gradient_slots", {"no": "passed", "yes": "listed"}),
         options=after,
         inputs="input_weight",
-        incoming="source_gradient",
-        sizes=few,
         full=True,
     )
     add(
@@ -533,18 +503,13 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
             "sourceGradient opposite to h, source's gradient like source": (True, False),
             "sourceGradient opposite to h, source's gradient in processing order": (True, True),
         },
-        "gradients",
         options={"reverse": True},
-        inputs="input_weight init_state init_cell",
-        incoming="source_gradient",
-        sizes=few,
     )
     places = {
         "it is added at the last processed step": "last",
         "it is added at the first processed step": "first",
         "it is ignored": "ignored",
     }
-    state: dict[str, Any] = {"inputs": "input_weight init_state init_cell", "sizes": few}
     names = {"state_gradient": "stateGradient"} | (
         {"cell_gradient": "cellGradient"} if cell == LSTM else {}
     )
@@ -552,20 +517,17 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
         for form, shape in (("[N,H]", (2, 2)), ("[1,N,H]", (1, 2, 2))):
             add(
                 *(f"{label} of shape {form}", f"What does a {label} of shape {form} do?"),
-                *(name, places, "gradients"),
-                incoming=f"source_gradient {name}",
+                *(name, places),
+                incoming=f"{_BACK} {name}",
                 shapes={name: shape},
-                **state,
             )
     if cell == LSTM:
         add(
             *("cellGradient of shape [T,N,H]", "What does a cellGradient for every step do?"),
             "every_cell_gradient",
             {"the gradient of every c": "every", "only its last row counts": "last"},
-            "gradients",
-            incoming="source_gradient cell_gradient",
+            incoming=f"{_BACK} cell_gradient",
             shapes={"cell_gradient": (2, 2, 2)},
-            **state,
         )
     add(
         *(
@@ -574,24 +536,20 @@ def _gradients(cell: str, add: Callable[..., None]) -> None:
             "both_last",
         ),
         {"each half at the last step of its direction": "own", "both halves at T-1": "last row"},
-        "gradients",
         options={"bidirectional": True},
-        incoming="source_gradient state_gradient",
-        **state,
+        incoming=f"{_BACK} state_gradient",
     )
 
 
 def _kinks(add: Callable[..., None]) -> None:
+    add = partial(add, looks_at="gradients", inputs="", incoming=_BACK)
     add(
         "relu at 0",
         "What is the derivative of relu at 0?",
         "relu_kink",
         {"0": 0.0, "1": 1.0, "1/2": 0.5},
-        "gradients",
         options={"activation": Activation.RELU},
         sizes=(1, 3, 1, 1),
-        inputs="",
-        incoming="source_gradient",
         values={"source": np.array([-1.0, 0.0, 1.0]).reshape(1, 3, 1)},
     )
     kinks = np.array([-3, -2.5, -2, -1, -0.7, 0.3, 1, 2, 2.5, 3])
@@ -600,17 +558,15 @@ def _kinks(add: Callable[..., None]) -> None:
         "What is the derivative of the hard sigmoid where its output is exactly 0 or 1?",
         "hard_sigmoid_kink",
         {"0": 0.0, "its slope": 1.0},
-        "gradients",
         options=_HARD,
         sizes=(1, 10, 1, 1),
-        inputs="",
-        incoming="source_gradient",
         values={"source": kinks.reshape(1, 10, 1)},
     )
 
 
 def _limits(add: Callable[..., None]) -> None:
     """What may end the process; nothing follows from it for other probes, so it comes last."""
+    add = partial(add, carried=False)
     refused = {"refused with an exception": REFUSED}
     bad = {"recurrent_weight": (3, 12), "input_weight": (3, 12), "init_state": (3, 5)}
     labels = {"recurrent_weight": "R", "input_weight": "W", "init_state": "initState"}
@@ -623,20 +579,17 @@ def _limits(add: Callable[..., None]) -> None:
             *("transposed", {**refused, "it is taken as its transpose": (name,)}),
             inputs="input_weight init_state init_cell",
             shapes={name: shape},
-            carried=False,
         )
     add(
         *("two float types", "What does a call with float32 and float16 tensors do?"),
         *("two_types", {**refused, "it is computed": True}),
         half="recurrent_weight",
-        carried=False,
     )
     add(
         *("an activation outside the five", "What does activation number 9 do?"),
         *("unknown_activation", {**refused, "it means none": 0, "it means tanh": 2}),
         options={"activation": _NO_ACTIVATION},
         sizes=_ONE_STEP,
-        carried=False,
     )
     for letter, sizes in (("T", (0, 2, 2, 2)), ("N", (3, 0, 2, 2))):
         add(
@@ -644,7 +597,6 @@ def _limits(add: Callable[..., None]) -> None:
             *("empty", {"empty results, zero gradients": True}, "everything"),
             incoming="source_gradient state_gradient",
             sizes=sizes,
-            carried=False,
         )
 
 
@@ -652,7 +604,7 @@ def _probes() -> Iterator[Probe]:
     own = {RNN: _own_of_rnn, LSTM: _own_of_lstm, GRU: _own_of_gru}
     for cell in CELLS:
         family = _Family(cell)
-        own[cell](family.add)
+        own[cell](partial(family.add, sizes=_ONE_STEP))
         for group in (_outputs, _directions, _masks):
             group(cell, family.add)
         if cell == LSTM:

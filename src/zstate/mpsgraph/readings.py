@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -94,6 +94,22 @@ def zstate_reading(cell: str) -> dict[str, Any]:
     }
 
 
+class _Meaning(NamedTuple):
+    """A cell as one reading has it."""
+
+    cell: str
+    options: Mapping[str, Any]
+    reading: Reading
+
+    def option(self, name: str) -> bool:
+        """Whether an option is set."""
+        return bool(self.options.get(name))
+
+    @property
+    def has_other_order(self) -> bool:
+        return self.option(_OTHER_ORDER[self.cell])
+
+
 class Answer(NamedTuple):
     """Results in the order in which a framework gives them; None matches anything."""
 
@@ -113,10 +129,10 @@ class _Forward(NamedTuple):
 
 def answer(call: Call, reading: Reading) -> Answer:
     """What a framework with this reading gives for a call."""
-    options = {**_DEFAULTS[call.cell], **call.options}
+    of = _Meaning(call.cell, {**_DEFAULTS[call.cell], **call.options}, reading)
     tensors = {name: array.astype(np.float64) for name, array in call.tensors.items()}
-    found = _forward(call.cell, options, tensors, reading)
-    unknown = _saved_reading(call.cell, options, reading) is None
+    found = _forward(of, tensors)
+    unknown = _saved_reading(of) is None
     there = tuple(
         None if unknown and name == "training_state" else getattr(found, name)
         for name in outputs(call, reading)
@@ -126,13 +142,13 @@ def answer(call: Call, reading: Reading) -> Answer:
     incoming = {name: array.astype(np.float64) for name, array in call.incoming.items()}
 
     def loss(moved: Mapping[str, Array]) -> Any:
-        return _loss(_forward(call.cell, options, moved, reading), options, incoming, reading)
+        return _loss(of, _forward(of, moved), incoming)
 
     back: list[Array | None] = []
     for name in reading["gradient_order"]:
         if name in tensors:
             gradient = _derivative(loss, tensors, name)
-            if name == "source" and options.get("reverse") and reading["reverse_gradients"][1]:
+            if name == "source" and of.option("reverse") and reading["reverse_gradients"][1]:
                 gradient = _flipped(gradient)
             back.append(gradient)
         elif reading["gradient_slots"] == "listed":
@@ -160,16 +176,14 @@ def _derivative(
     return np.broadcast_to(slopes, tensor.size).reshape(tensor.shape)
 
 
-def _loss(
-    found: _Forward, options: Mapping[str, Any], incoming: Mapping[str, Array], reading: Reading
-) -> Any:
+def _loss(of: _Meaning, found: _Forward, incoming: Mapping[str, Array]) -> Any:
     """What the incoming gradients are the gradients of."""
-    outputs = incoming["source_gradient"]
-    if options.get("reverse") and reading["reverse_gradients"][0]:
+    outputs, reading = incoming["source_gradient"], of.reading
+    if of.option("reverse") and reading["reverse_gradients"][0]:
         outputs = _flipped(outputs)
     total = _total(outputs, found.state)
     last_state, last_cell = found.last_state, found.last_cell
-    if options.get("bidirectional") and reading["both_last"] == "last row":
+    if of.option("bidirectional") and reading["both_last"] == "last row":
         last_state, last_cell = found.state[..., -1, :, :], found.cell[..., -1, :, :]
     for name, every, last in (
         ("state_gradient", found.state, last_state),
@@ -200,12 +214,11 @@ def _flipped(steps: Array) -> Array:
     return turned
 
 
-def _forward(
-    cell: str, options: Mapping[str, Any], tensors: Mapping[str, Array], reading: Reading
-) -> _Forward:
-    if not options.get("bidirectional"):
-        backwards = bool(options.get("reverse"))
-        found = _scan(cell, options, tensors, reading, 0, backwards)
+def _forward(of: _Meaning, tensors: Mapping[str, Array]) -> _Forward:
+    reading = of.reading
+    if not of.option("bidirectional"):
+        backwards = of.option("reverse")
+        found = _scan(of, tensors, 0, backwards)
         if not backwards or reading["reverse_outputs"] == "processing":
             return found
         if reading["reverse_outputs"] == "h in input order":
@@ -215,8 +228,7 @@ def _forward(
             cell=_flipped(found.cell),
             training_state=_flipped(found.training_state),
         )
-    forth = _scan(cell, options, tensors, reading, 0, False)
-    back = _scan(cell, options, tensors, reading, 1, True)
+    forth, back = _scan(of, tensors, 0, False), _scan(of, tensors, 1, True)
     reverse_first, in_processing_order = reading["both_outputs"]
     steps = [
         (a, b if in_processing_order else _flipped(b))
@@ -226,7 +238,7 @@ def _forward(
         steps = [(b, a) for a, b in steps]
     every = [np.concatenate(pair, axis=-1) for pair in steps]
     if reading["both_zstate"] == "by gate":
-        pairs = np.stack([_blocks(cell, half) for half in steps[2]], axis=-2)
+        pairs = np.stack([_blocks(of.cell, half) for half in steps[2]], axis=-2)
         every[2] = pairs.reshape(every[2].shape)
     last = [np.concatenate(pair, axis=-1) for pair in zip(forth[3:], back[3:], strict=True)]
     return _Forward(*every, *last)
@@ -238,9 +250,13 @@ def _blocks(cell: str, stacked: Array) -> Array:
     return stacked.reshape(*stacked.shape[:-1], gates, stacked.shape[-1] // gates)
 
 
+_Step: TypeAlias = tuple[Array, Array, Array]  # h, c and what is saved
+
+
 class _View(NamedTuple):
     """What one direction sees."""
 
+    of: _Meaning
     projected: Array  # [T,N,GH], the bias included
     R: Array  # [GH,H]
     p: Array  # [1,GH]
@@ -250,23 +266,16 @@ class _View(NamedTuple):
     peephole_order: str
 
 
-def _scan(
-    cell: str,
-    options: Mapping[str, Any],
-    tensors: Mapping[str, Array],
-    reading: Reading,
-    d: int,
-    backwards: bool,
-) -> _Forward:
+def _scan(of: _Meaning, tensors: Mapping[str, Array], d: int, backwards: bool) -> _Forward:
     """One direction, its results in processing order."""
-    view, h, c = _view(cell, options, tensors, reading, d)
-    both = bool(options.get("bidirectional"))
-    mask_time = reading["mask_time_both" if both else "mask_time_reverse"]
+    view, h, c = _view(of, tensors, d)
+    both = of.option("bidirectional")
+    mask_time = of.reading["mask_time_both" if both else "mask_time_reverse"]
     states, cells, saved = [], [], []
     times = range(view.projected.shape[-3])
     for number, t in enumerate(reversed(times) if backwards else times):
         m = view.mask[t if mask_time == "input" else number]
-        h, c, z = _STEPS[cell](options, reading, view, view.projected[..., t, :, :], h, c, m)
+        h, c, z = _STEPS[of.cell](view, view.projected[..., t, :, :], h, c, m)
         states.append(h)
         cells.append(c)
         saved.append(z)
@@ -282,14 +291,13 @@ def _scan(
     return _Forward(stacked(states), stacked(cells), stacked(saved), h, c)
 
 
-def _view(
-    cell: str, options: Mapping[str, Any], given: Mapping[str, Array], reading: Reading, d: int
-) -> tuple[_View, Array, Array]:
+def _view(of: _Meaning, given: Mapping[str, Array], d: int) -> tuple[_View, Array, Array]:
     """What direction d sees of the tensors, and its states before the first step."""
+    cell, _, reading = of
     tensors = {
         name: given[name].T if name in reading["transposed"] else given[name] for name in given
     }
-    both = bool(options.get("bidirectional"))
+    both = of.option("bidirectional")
     gates = len(_ORDERS[cell][0])
     weights = reading["both_weights"]
     at = 1 - d if weights == "reverse first" else d
@@ -323,10 +331,10 @@ def _view(
     c = tensors["init_cell"][..., columns] if "init_cell" in tensors else zeros
     if reading["initial"] == "exchanged":
         h, c = c, h
-    other = bool(options.get(_OTHER_ORDER[cell]))
-    order = reading["other_order" if other else "order"]
+    order = reading["other_order" if of.has_other_order else "order"]
     b2 = tensors.get("secondary_bias")
     view = _View(
+        of=of,
         projected=projected,
         R=R,
         p=_peephole(tensors, reading, both, d, gates * width),
@@ -335,7 +343,7 @@ def _view(
             tensors, reading, (steps, batch, 2 * width if both else width), d * width, width
         ),
         order=order,
-        peephole_order=reading["peephole_order"] if other else order,
+        peephole_order=reading["peephole_order"] if of.has_other_order else order,
     )
     return view, h, c
 
@@ -404,50 +412,35 @@ def _by_gate(stacked: Array, order: str) -> dict[str, Array]:
     return {gate: stacked[..., k * width : (k + 1) * width] for k, gate in enumerate(order)}
 
 
-def _recurrent(reading: Reading, view: _View, h: Array, m: Array) -> Array:
+def _recurrent(view: _View, h: Array, m: Array) -> Array:
     """The recurrent term [N,GH] with the mask in its place."""
-    place = reading["mask_place"]
+    place = view.of.reading["mask_place"]
     term: Array = (h * m if place not in ("after R", "output") else h) @ _turned(view.R)
     return term * np.tile(m, view.R.shape[-2] // view.R.shape[-1]) if place == "after R" else term
 
 
-def _saved_reading(
-    cell: str, options: Mapping[str, Any], reading: Reading
-) -> tuple[str, str] | None:
+def _saved_reading(of: _Meaning) -> tuple[str, str] | None:
     """Whether zState holds activated gates, and their order; None if that is not known."""
-    if options.get("reset_after") and reading["reset_after_zstate"] is None:
+    if of.option("reset_after") and of.reading["reset_after_zstate"] is None:
         return None
     found: tuple[str, str] | None
-    found = reading["other_zstate" if options.get(_OTHER_ORDER[cell]) else "zstate"]
+    found = of.reading["other_zstate" if of.has_other_order else "zstate"]
     return found
 
 
-def _saved(
-    cell: str,
-    options: Mapping[str, Any],
-    reading: Reading,
-    activated: Mapping[str, Array],
-    inner: Mapping[str, Array],
-) -> Array:
-    kind, order = _saved_reading(cell, options, reading) or ("activated", "".join(activated))
+def _saved(of: _Meaning, activated: Mapping[str, Array], inner: Mapping[str, Array]) -> Array:
+    kind, order = _saved_reading(of) or ("activated", "".join(activated))
     values = activated if kind == "activated" else inner
     return np.concatenate(np.broadcast_arrays(*(values[gate] for gate in order)), axis=-1)
 
 
-def _rnn_step(
-    options: Mapping[str, Any],
-    reading: Reading,
-    view: _View,
-    x: Array,
-    h: Array,
-    c: Array,
-    m: Array,
-) -> tuple[Array, Array, Array]:
-    inner = x + _recurrent(reading, view, h, m)
+def _rnn_step(view: _View, x: Array, h: Array, c: Array, m: Array) -> _Step:
+    _, options, reading = of = view.of
+    inner = x + _recurrent(view, h, m)
     new = _activate(options["activation"], inner, reading)
     if reading["mask_place"] == "output":
         new = new * m
-    return new, c, _saved("single_gate_rnn", options, reading, {"z": new}, {"z": inner})
+    return new, c, _saved(of, {"z": new}, {"z": inner})
 
 
 # Gates that do not look at the old cell.
@@ -457,18 +450,11 @@ _BLIND = {
 }
 
 
-def _lstm_step(
-    options: Mapping[str, Any],
-    reading: Reading,
-    view: _View,
-    x: Array,
-    h: Array,
-    c: Array,
-    m: Array,
-) -> tuple[Array, Array, Array]:
+def _lstm_step(view: _View, x: Array, h: Array, c: Array, m: Array) -> _Step:
+    _, options, reading = of = view.of
     if reading["mask_place"] == "cell too":
         c = c * m
-    inner = _by_gate(x + _recurrent(reading, view, h, m), view.order)
+    inner = _by_gate(x + _recurrent(view, h, m), view.order)
     p = _by_gate(view.p, view.peephole_order)
     looks = reading["peephole_cell"]
     for gate in "ifzo":
@@ -487,45 +473,38 @@ def _lstm_step(
     new = gates["o"] * _activate(options["activation"], new_c, reading)
     if reading["mask_place"] == "output":
         new = new * m
-    return new, new_c, _saved("lstm", options, reading, gates, inner)
+    return new, new_c, _saved(of, gates, inner)
 
 
-def _gru_step(
-    options: Mapping[str, Any],
-    reading: Reading,
-    view: _View,
-    x: Array,
-    h: Array,
-    c: Array,
-    m: Array,
-) -> tuple[Array, Array, Array]:
+def _gru_step(view: _View, x: Array, h: Array, c: Array, m: Array) -> _Step:
+    _, options, reading = of = view.of
     if reading["mask_place"] == "blend too":
         h, m = h * m, np.ones_like(m)
-    term = _by_gate(_recurrent(reading, view, h, m), view.order)
+    term = _by_gate(_recurrent(view, h, m), view.order)
     inner = _by_gate(x, view.order)
     inner = {name: inner[name] + (term[name] if name in "zr" else 0) for name in "zro"}
     z = _activate(options["update_gate_activation"], inner["z"], reading)
     r = _activate(options["reset_gate_activation"], inner["r"], reading)
     b2 = 0 if view.b2 is None else view.b2
-    where = reading["secondary_bias" if options.get("reset_after") else "lone_secondary_bias"]
-    if options.get("reset_after") and reading["reset_after"] == "after":
+    where = reading["secondary_bias" if of.option("reset_after") else "lone_secondary_bias"]
+    if of.option("reset_after") and reading["reset_after"] == "after":
         unreset = term["o"] + (b2 if where == "inside" else 0)
         s = unreset * r + (b2 if where == "outside" else 0)
     else:
-        unreset = s = _by_gate(_recurrent(reading, view, h * r, m), view.order)["o"]
+        unreset = s = _by_gate(_recurrent(view, h * r, m), view.order)["o"]
         s = s + (0 if where == "nowhere" else b2)
     inner["o"] = inner["o"] + s
     o = _activate(options["output_gate_activation"], inner["o"], reading)
-    keeps = reading["flipped_blend" if options.get("flip_z") else "blend"] == "z keeps"
+    keeps = reading["flipped_blend" if of.option("flip_z") else "blend"] == "z keeps"
     new = z * h + (1 - z) * o if keeps else (1 - z) * h + z * o
     if reading["mask_place"] == "output":
         new = new * m
     last = {"unreset": unreset, "s": s}.get(reading["reset_after_zstate"], o)
-    gates = {"z": z, "r": r, "o": last if options.get("reset_after") else o}
-    return new, c, _saved("gru", options, reading, gates, inner)
+    gates = {"z": z, "r": r, "o": last if of.option("reset_after") else o}
+    return new, c, _saved(of, gates, inner)
 
 
-_STEPS: dict[str, Callable[..., tuple[Array, Array, Array]]] = {
+_STEPS: dict[str, Callable[..., _Step]] = {
     "single_gate_rnn": _rnn_step,
     "lstm": _lstm_step,
     "gru": _gru_step,

@@ -7,19 +7,21 @@ equations of a cell. Any other body is refused: the graph has no loops of its ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from typing import Any
 
 import numpy as np
 
-from ..convert.table import GRU, RNN
-from ..descriptors import Activation
+from ..cells import Cell
+from ..cells.expressions import Book, Expression
 from ..errors import OptionError, refusal
 from ..graph import Tensor
-from ..layout import DESCRIPTORS, gate_order
 from .loading import Node, Row
 from .package import onnx_package
 from .recurrent import ROW
+from .scan_body import FUNCTIONS
+from .scan_reading import Match, forms
 
 
 def _other(what: str) -> OptionError:
@@ -33,52 +35,16 @@ class _Counter:
     plus: int
 
 
-@dataclass(eq=False)
-class _State:
-    """h before the step."""
-
-
-@dataclass(eq=False)
-class _Sum:
-    """known + Σ state · block + Σ products."""
-
-    known: Tensor | None = None
-    blocks: list[tuple[Any, Tensor]] = field(default_factory=list)  # of [H,·]
-    products: list[_Product] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class _Active:
-    """activation(sum)."""
-
-    kind: Activation
-    of: _Sum
-
-
-@dataclass(eq=False)
-class _Rest:
-    """1 - value."""
-
-    of: Any
-
-
-@dataclass(eq=False)
-class _Product:
-    factors: tuple[Any, Any]
-
-    def beside(self, kind: type) -> Any:
-        """The factor that is not of a kind; None unless one of the two is."""
-        first, second = self.factors
-        if isinstance(first, kind):
-            return second
-        return first if isinstance(second, kind) else None
-
-
 class _Body:
-    """The values of one step: outside the loop by their own names, the others here."""
+    """The values of one step: outside the loop by their own names, the others here.
 
-    def __init__(self, node: Node, graph: Any, values: dict[str, Any]) -> None:
-        self.owner, self.g = node.owner, node.graph
+    What depends on the state is an expression. Its leaves are the state and tensors from outside:
+    "x" of all steps [T,N,·], "own" of none; a sum has one of these at the most, in front. A product
+    has the tensor of its weight [H,·].
+    """
+
+    def __init__(self, node: Node, graph: Any, values: dict[str, Any], book: Book) -> None:
+        self.owner, self.g, self.book = node.owner, node.graph, book
         self.values = values  # that depend on the state, or count
         self.casts: dict[str, Any] = {}
         self.steps: set[str] = set()  # that depend on the step's input; outside, on all steps
@@ -136,73 +102,104 @@ class _Body:
         raise _other(f"{kind} of the step's input")
 
     def _with_state(self, proto: Any, kind: str, inputs: list[Any]) -> list[Any]:
-        names = proto.input
+        names, first = proto.input, inputs[0]
         if kind in ("Identity", "Cast"):
-            if kind == "Cast" and not isinstance(inputs[0], _Counter):
+            if kind == "Cast" and not isinstance(first, _Counter):
                 raise _other("a Cast of the state")
-            return [inputs[0]]
-        if isinstance(inputs[0], _Counter) and kind == "Add":
-            return [_Counter(inputs[0].plus + int(self.owner.known(names[1]).item()))]
-        if kind == "MatMul" and inputs[1] is None and names[1] not in self.steps:
-            return [_Sum(blocks=[(inputs[0], self.owner.tensor(names[1]))])]
+            return [first]
+        if isinstance(first, _Counter) and kind == "Add":
+            return [_Counter(first.plus + int(self.owner.known(names[1]).item()))]
         if kind == "Add":
-            return [self._added(*(self._sum(n, v) for n, v in zip(names, inputs, strict=True)))]
-        if kind == "Mul" and None not in inputs:
-            return [_Product((inputs[0], inputs[1]))]
-        if kind == "Sub" and inputs[0] is None and self.owner.known(names[0]).tolist() == 1:
-            return [_Rest(inputs[1])]
-        if kind in ("Relu", "Tanh", "Sigmoid") and isinstance(inputs[0], _Sum):
-            return [_Active(ROW.words[kind], inputs[0])]
-        if kind == "Slice" and isinstance(inputs[0], _Sum):
-            starts, ends, axes = (self.owner.known(name).tolist() for name in names[1:4])
-            for start, end, axis in zip(starts, ends, axes, strict=True):
-                if axis not in (1, -1) and (start, end >= 2**31 - 1) != (0, True):
-                    raise _other("a Slice of the batch")
-            window: dict[int, Any] = dict(zip(axes, zip(starts, ends, strict=True), strict=True))
-            start, end = window.get(1, window.get(-1, (0, 2**63 - 1)))
-            if len(names) == 4:
-                return [self._part(inputs[0], start, end)]
-        if kind == "Split" and isinstance(inputs[0], _Sum) and _axis(proto) in (-1, 1):
-            count, width = len(proto.output), self._width(inputs[0])
+            return [self._sum(*map(self._term, names, inputs))]
+        if kind == "Sub" and first is None and self.owner.known(names[0]).tolist() == 1:
+            return [self.book.operation("subtract", 1, inputs[1])]
+        if not isinstance(first, Expression):
+            raise _other(f"{kind} of the state")
+        if kind == "MatMul" and inputs[1] is None and names[1] not in self.steps:
+            return [self.book.make("product", (first,), self.owner.tensor(names[1]))]
+        if kind == "Mul" and isinstance(inputs[1], Expression):
+            return [self.book.operation("multiply", *inputs)]
+        if kind in ("Relu", "Tanh", "Sigmoid"):
+            return [self.book.operation(FUNCTIONS[kind], first)]
+        if kind == "Slice" and len(names) == 4:
+            return [self._part(first, *self._window(names))]
+        if kind == "Split" and _axis(proto) in (-1, 1):
+            count, width = len(proto.output), _width(first)
             sizes = [width // count] * count
             if len(names) > 1:
                 sizes = self.owner.known(names[1]).tolist()
             ends = np.cumsum(sizes).tolist()
-            return [self._part(inputs[0], end - n, end) for end, n in zip(ends, sizes, strict=True)]
+            return [self._part(first, end - n, end) for end, n in zip(ends, sizes, strict=True)]
         raise _other(f"{kind} of the state")
 
-    def _sum(self, name: str, value: Any) -> _Sum:
+    def _window(self, names: list[str]) -> tuple[int, int]:
+        """The features that a Slice takes, of all rows."""
+        starts, ends, axes = (self.owner.known(name).tolist() for name in names[1:4])
+        window = (0, 2**63 - 1)
+        for start, end, axis in zip(starts, ends, axes, strict=True):
+            if axis in (1, -1):
+                window = (start, end)
+            elif start != 0 or end < 2**31 - 1:
+                raise _other("a Slice of the batch")
+        return window
+
+    def _term(self, name: str, value: Any) -> Expression:
         if value is None:
-            return _Sum(self.owner.tensor(name))
-        if isinstance(value, _Product):
-            return _Sum(products=[value])
-        if not isinstance(value, _Sum):
+            return self._leaf(self.owner.tensor(name))
+        if not isinstance(value, Expression):
             raise _other(f"Add of {type(value).__name__}")
         return value
 
-    def _added(self, a: _Sum, b: _Sum) -> _Sum:
-        known = a.known if b.known is None else b.known
-        if a.known is not None and b.known is not None:
-            known = self.g.addition(a.known, b.known)
-        return _Sum(known, a.blocks + b.blocks, a.products + b.products)
+    def _leaf(self, tensor: Tensor) -> Expression:
+        return self.book.make("leaf", (), ("x" if len(tensor.shape) == 3 else "own", tensor))
 
-    def _width(self, value: _Sum) -> int:
-        size = value.blocks[0][1].shape[1] if value.blocks else None
-        if size is None:
-            raise _other("a product of unknown size")
-        return size
+    def _sum(self, *terms: Expression) -> Expression:
+        """The tensors among the terms as one, in front."""
+        known: list[Tensor] = []
+        others: list[Expression] = []
+        for term in terms:
+            for each in term.args if term.op == "add" else (term,):
+                if _is_known(each):
+                    known.append(each.detail[1])
+                else:
+                    others.append(each)
+        found = reduce(partial(self.book.operation, "add"), others)
+        if not known:
+            return found
+        return self.book.operation("add", self._leaf(reduce(self.g.addition, known)), found)
 
-    def _part(self, value: _Sum, start: int, end: int) -> _Sum:
-        """A sum's features from one to another."""
-        if value.products:
-            raise _other("a part of a product")
-        start, end, _ = slice(start, end).indices(self._width(value))
+    def _part(self, value: Expression, start: int, end: int) -> Expression:
+        """The features of a sum from one to another."""
+        start, end, _ = slice(start, end).indices(_width(value))
 
         def part(tensor: Tensor) -> Tensor:
             return self.g.slice_tensor(tensor, len(tensor.shape) - 1, start, end - start)
 
-        blocks = [(state, part(block)) for state, block in value.blocks]
-        return _Sum(None if value.known is None else part(value.known), blocks)
+        @cache  # a short file may say a sum of very many terms
+        def of(each: Expression) -> Expression:
+            if each.op == "add":
+                return self.book.operation("add", *map(of, each.args))
+            if _is_known(each):
+                return self._leaf(part(each.detail[1]))
+            if each.op != "product":
+                raise _other("a part of a product")
+            return self.book.make("product", each.args, part(each.detail))
+
+        return of(value)
+
+
+def _is_known(value: Expression) -> bool:
+    return value.op == "leaf" and value.detail[0] != "before"
+
+
+def _width(value: Expression) -> int:
+    """The number of features of a sum."""
+    while value.op == "add":
+        value = value.args[-1]
+    size: int | None = value.detail.shape[1] if value.op == "product" else None
+    if size is None:
+        raise _other("a product of unknown size")
+    return size
 
 
 def _axis(proto: Any) -> Any:
@@ -219,7 +216,7 @@ def loop(node: Node) -> list[Tensor | None]:
     carried, finals = names[2:], results[1 : count + 1]
     values: dict[str, Any] = {names[0]: _Counter(0), names[1]: True}
     last: list[Tensor | None] = [None] * count
-    places = []
+    places, book = [], Book()
     for k, (inner, final) in enumerate(zip(carried, finals, strict=True)):
         outside = node.inputs[k + 2]
         if inner == final:
@@ -229,11 +226,11 @@ def loop(node: Node) -> list[Tensor | None]:
             values[inner] = _Counter(0)
         else:
             places.append(k)
-            values[inner] = _State()
+            values[inner] = book.leaf("before", "h")
     if len(places) != 1:
         raise _other(f"{len(places)} states, as with a mask or in an LSTM")
     (place,) = places
-    body = _Body(node, graph, values)
+    body = _Body(node, graph, values, book)
     if not body.sequence:
         raise _other("no sequence")
     for inner, final in zip(carried, finals, strict=True):
@@ -243,7 +240,7 @@ def loop(node: Node) -> list[Tensor | None]:
     outputs = [body.values.get(name) for name in (finals[place], *results[count + 1 :])]
     if any(output is not outputs[0] for output in outputs):
         raise _other("outputs that are not the state")
-    found = _call(node, outputs[0], values[carried[place]], node.tensor(place + 2))
+    found = _call(node, outputs[0], node.tensor(place + 2))
     last[place] = g.squeeze(g.slice_tensor(found, 0, -1, 1), axes=[0])
     return [*last, *[found] * (len(results) - count - 1)]
 
@@ -294,83 +291,37 @@ def _number(node: Node, made: dict[str, Any], name: str) -> Any:
     return None if found is None or np.size(found) != 1 else np.ravel(found)[0]
 
 
-def _gate(value: Any, h: Any) -> tuple[Activation, Tensor, Tensor]:
-    """activation(known + h·block)."""
-    if isinstance(value, _Active) and not value.of.products and len(value.of.blocks) == 1:
-        state, block = value.of.blocks[0]
-        known = value.of.known
-        if state is h and known is not None and len(known.shape) == 3:
-            return value.kind, known, block
-    raise _other("a gate that is not activation(x + h·R)")
-
-
-def _call(node: Node, output: Any, h: Any, first: Tensor) -> Tensor:
+def _call(node: Node, output: Any, first: Tensor) -> Tensor:
     """The layer's states [T,N,H]."""
+    cell, options, match = _cell(output)
     g = node.graph
-    more: dict[str, Tensor] = {}
-    if isinstance(output, _Active):
-        cell, gates = RNN, {"z": _gate(output, h)}
-        fields: dict[str, Any] = {"activation": gates["z"][0]}
-    else:
-        cell, (gates, fields, more) = GRU, _gru(output, h)
-    descriptor = DESCRIPTORS[cell](**fields)
-    order = gate_order(descriptor)
-    parts = [gates[letter][1] for letter in order]
-    blocks = [g.transpose(gates[letter][2], [1, 0]) for letter in order]
-    source = g.concat_tensors(parts, axis=2) if len(parts) > 1 else parts[0]
-    more["recurrent_weight"] = g.concat_tensors(blocks, axis=0) if len(blocks) > 1 else blocks[0]
-    (found,) = getattr(g, cell)(
-        source, init_state=first, **more, descriptor=descriptor, name=node.name or None
+
+    def joined(kind: str, axis: int) -> Tensor:
+        parts: list[Tensor] = [match.bound[kind, gate] for gate in cell.gates]
+        parts = [g.transpose(each, [1, 0]) for each in parts] if kind == "R" else parts
+        return g.concat_tensors(parts, axis=axis) if len(parts) > 1 else parts[0]
+
+    own = {name: found for (name, *_), found in match.own.items()}
+    descriptor = cell.descriptor(**options, **match.activations)
+    (found,) = getattr(g, cell.name)(
+        joined("x", 2),
+        recurrent_weight=joined("R", 0),
+        init_state=first,
+        **own,
+        descriptor=descriptor,
+        name=node.name or None,
     )
     tensor: Tensor = found
     return tensor
 
 
-_Gates = dict[str, tuple[Activation, Tensor, Tensor]]
-
-
-def _gru(output: Any, h: Any) -> tuple[_Gates, dict[str, Any], dict[str, Tensor]]:
-    """The gates, the descriptor's fields, and the bias inside the reset."""
-    products = output.products if isinstance(output, _Sum) and not output.blocks else []
-    old = [each for each in products if h in each.factors]
-    if len(products) != 2 or len(old) != 1 or output.known is not None:
-        raise _other("a state that is not z·h + (1-z)·new")
-    keep = old[0].beside(_State)
-    (new,) = (each for each in products if each is not old[0])
-    flip = isinstance(keep, _Rest)
-    z = keep.of if flip else keep
-    share, candidate = new.factors if isinstance(new.factors[1], _Active) else new.factors[::-1]
-    if flip and share is not z:  # both factors are activations
-        share, candidate = candidate, share
-    if (share if flip else getattr(share, "of", None)) is not z:
-        raise _other("shares of the state that do not add up to 1")
-    if not isinstance(candidate, _Active) or candidate.of.known is None:
-        raise _other("a new state that is not an activation")
-    inner, more = candidate.of, {}
-    reset: Any = None
-    after = len(inner.products) == 1 and not inner.blocks
-    if after:
-        reset = inner.products[0].beside(_Sum)
-        inner = inner.products[0].beside(_Active)
-        if isinstance(inner, _Sum) and inner.known is not None:
-            more["secondary_bias"] = inner.known
-    if not isinstance(inner, _Sum) or len(inner.blocks) != 1 or (inner.products and not after):
-        raise _other("a new state that is not activation(x + (r·h)·R)")
-    state, block = inner.blocks[0]
-    if not after:
-        reset = state.beside(_State) if isinstance(state, _Product) else None
-    elif state is not h:
-        raise _other("a product with something other than the state")
-    gates = {"z": _gate(z, h), "r": _gate(reset, h)}
-    gates["o"] = (candidate.kind, candidate.of.known, block)
-    fields = {
-        "update_gate_activation": gates["z"][0],
-        "reset_gate_activation": gates["r"][0],
-        "output_gate_activation": candidate.kind,
-        "reset_after": after,
-        "flip_z": flip,
-    }
-    return gates, fields, more
+def _cell(output: Any) -> tuple[Cell, dict[str, bool], Match]:
+    """The cell of one state whose equations these are, its options, and what its names are."""
+    for cell, options, states in forms():
+        match = Match(cell, commutes=True)
+        if len(states) == 1 and isinstance(output, Expression) and match.same(*states, output):
+            return cell, options, match
+    raise _other("other equations")
 
 
 ROWS: dict[str, Row] = {"Loop": loop}

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..convert.objects import CELLS
 from ..errors import OptionError, refusal
 from . import loop_reading, shapes
 from .loading import Node, Row
 from .operators import contractions, einsum, elementwise, indexing, reductions, shaping, values
-from .recurrent import CELLS, recurrent
+from .recurrent import recurrent
 from .scan_reading import scan
 
 ROWS: dict[str, Row] = {

@@ -17,6 +17,7 @@ from ..graph.ops.base import axes_of, known
 from ..graph.ops.recurrent import FORWARD, title_of
 from ..graph.tensor import Node
 from ..types import Array
+from .operators.elementwise import PLAIN
 from .package import onnx_package
 from .quantised import KIND
 
@@ -557,31 +558,16 @@ def _split_evenly(e: Exporter, node: Node, x: str) -> Any:
 
 
 ROWS: dict[str, Callable[..., Any]] = {
+    **{op: _named(kind) for kind, op in PLAIN.items()},
     "addition": _arithmetic("Add"),
-    "subtraction": _named("Sub"),
     "multiplication": _arithmetic("Mul"),
     "division": _named("Div"),
     "integer_division": _named("Div"),
     "power": _named("Pow"),
     "maximum": _named("Max"),
     "minimum": _named("Min"),
-    "equal": _named("Equal"),
     "not_equal": lambda e, node, a, b: e.emit("Not", e.emit("Equal", a, b)),
-    "less_than": _named("Less"),
-    "less_than_or_equal_to": _named("LessOrEqual"),
-    "greater_than": _named("Greater"),
-    "greater_than_or_equal_to": _named("GreaterOrEqual"),
-    "select": _named("Where"),
-    "negative": _named("Neg"),
-    "absolute": _named("Abs"),
-    "sign": _named("Sign"),
     "square": lambda e, node, x: e.emit("Mul", x, x),
-    "exponent": _named("Exp"),
-    "logarithm": _named("Log"),
-    "square_root": _named("Sqrt"),
-    "reciprocal": _named("Reciprocal"),
-    "tanh": _named("Tanh"),
-    "sigmoid": _named("Sigmoid"),
     "relu": _named("Relu"),
     "identity": _named("Identity"),
     "modulo": lambda e, node, a, b: e.emit("Mod", a, b, fmod=1),

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cells.expressions import Book, Expression, ordered
-from ..cells.functions import FUNCTIONS
+from ..cells.functions import FUNCTIONS as OF_CELLS
 from ..errors import OptionError, refusal
 from ..graph import Tensor
 from .loading import Node
 from .package import onnx_package
 from .scan import DETAILS, WORDS
 
-_FUNCTIONS = {word: name for name, word in WORDS.items()}
+FUNCTIONS = {word: name for name, word in WORDS.items()}
 _COUNTS = {  # of their arguments, behind the library
-    word: len(inspect.signature(FUNCTIONS[name].apply).parameters) - 1
-    for word, name in _FUNCTIONS.items()
+    word: len(inspect.signature(OF_CELLS[name].apply).parameters) - 1
+    for word, name in FUNCTIONS.items()
 }
 _MOST_NODES = 4096  # of a body: the text of a cell would not hold more
 # What a step reads, by the operator that reads it.
@@ -145,7 +145,7 @@ class Body:
         if kind in _SPECIAL:
             _SPECIAL[kind](self, proto, given, told)
             return
-        if kind not in _FUNCTIONS:
+        if kind not in FUNCTIONS:
             raise other(f"the operator {kind}")
         wanted = DETAILS.get(kind, {})
         if told.keys() != wanted.keys() or not all(
@@ -170,7 +170,7 @@ class Body:
                 raise other("Where of what is no comparison")
             if args[0].args[0] is self.book.leaf("reset"):
                 return self._restarted(*args)
-        return self.book.operation(_FUNCTIONS[kind], *args)
+        return self.book.operation(FUNCTIONS[kind], *args)
 
     def _restarted(self, begins: Expression, start: Expression, state: Expression) -> Expression:
         """A state, where a sequence begins another value."""

@@ -112,7 +112,7 @@ def _parameter(body: Body, names: Sequence[str]) -> Tensor:
 
 
 @lru_cache(maxsize=1)
-def _forms() -> list[tuple[Cell, dict[str, bool], tuple[Expression, ...]]]:
+def forms() -> list[tuple[Cell, dict[str, bool], tuple[Expression, ...]]]:
     """The built-in cells' equations, with every option and parameter that changes them.
 
     An activation is an operation by the name of its option.
@@ -140,24 +140,34 @@ def _forms() -> list[tuple[Cell, dict[str, bool], tuple[Expression, ...]]]:
 
 def _built_in(body: Body) -> _Layer | None:
     """The built-in cell whose equations these are."""
-    for cell, options, states in _forms():
-        match = _Match(frozenset(cell.descriptor.activation_fields))
+    for cell, options, states in forms():
+        match = Match(cell)
         is_same = len(states) == len(body.after) and all(map(match.same, states, body.after))
-        layer = _bound(body, cell, options, match.bound) if is_same else None
+        layer = _bound(body, cell, options, match) if is_same else None
         if layer is not None:
             return layer
     return None
 
 
-class _Match:
-    """Whether equations are those of a cell, and what its names stand for in them."""
+class Match:
+    """Whether equations are those of a cell, and what its names stand for in them: its activations,
+    its leaves, and R of each gate. With ``commutes`` operands may be the other way round."""
 
-    def __init__(self, activations: frozenset[str]) -> None:
-        self._activations = activations
+    def __init__(self, cell: Cell, *, commutes: bool = False) -> None:
+        self._fields, self._commutes = frozenset(cell.descriptor.activation_fields), commutes
         self.bound: dict[Any, Any] = {}
 
+    @property
+    def activations(self) -> dict[str, Activation]:
+        return {name: self.bound[name] for name in self._fields & self.bound.keys()}
+
+    @property
+    def own(self) -> dict[tuple[str, ...], Any]:
+        """What the cell's own parameters are, by name, with a gate where there is one for each."""
+        return {key[1:]: found for key, found in self.bound.items() if key[:1] == ("own",)}
+
     def same(self, wanted: Expression, found: Expression) -> bool:
-        if wanted.op in self._activations:
+        if wanted.op in self._fields:
             kind = _KINDS.get(found.op, Activation.NONE)
             inner = found if kind is Activation.NONE else found.args[0]
             return self._bind(wanted.op, kind) and self.same(wanted.args[0], inner)
@@ -170,16 +180,22 @@ class _Match:
             is_same = self._bind(("R", wanted.detail), found.detail)
         else:
             is_same = wanted.detail == found.detail
-        return is_same and all(map(self.same, wanted.args, found.args))
+        if not is_same:
+            return False
+        before = dict(self.bound)
+        if all(map(self.same, wanted.args, found.args)):
+            return True
+        self.bound = before
+        turned = self._commutes and wanted.op in ("add", "multiply")
+        return turned and all(map(self.same, wanted.args, found.args[::-1]))
 
     def _bind(self, name: Any, value: Any) -> bool:
         return bool(self.bound.setdefault(name, value) == value)
 
 
-def _bound(
-    body: Body, cell: Cell, options: Mapping[str, Any], bound: Mapping[Any, Any]
-) -> _Layer | None:
+def _bound(body: Body, cell: Cell, options: Mapping[str, Any], match: Match) -> _Layer | None:
     """A cell with what its names stand for; None if its gates or states lie in another order."""
+    bound = match.bound
     names = zip(cell.states, body.names, strict=True)
     if any(bound.get(("before", state.name), name) != name for state, name in names):
         return None
@@ -193,11 +209,10 @@ def _bound(
     if order not in (cell.gates, turned):
         return None
     fields = {**options, switch: True} if order == turned else {**options}
-    fields |= {name: bound[name] for name in cell.descriptor.activation_fields if name in bound}
+    fields |= match.activations
     own: dict[str, list[str]] = {}
-    for leaf, name in bound.items():
-        if leaf[:1] == ("own",):
-            own.setdefault(leaf[1], []).append(name)
+    for (name, *_), found in match.own.items():
+        own.setdefault(name, []).append(found)
     for each in cell.own:
         if each.by_gate and each.name in own:
             own[each.name] = [bound["own", each.name, gate] for gate in order]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..convert.options import ONNX_VALUES
+from ..convert.objects import CELLS
+from ..convert.options import in_a_list
 from ..convert.table import GRU, LSTM
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
@@ -17,7 +18,7 @@ from ..graph.ops.recurrent import title_of
 from ..graph.tensor import Node
 from ..layout import brackets, gate_order
 from .quantised import DOMAIN, KIND, small
-from .recurrent import CELLS, ROW, activation_word, gate_rows
+from .recurrent import ROW, activation_word, gate_rows
 from .saving import Exporter, Value
 from .scan import scan
 
@@ -225,13 +226,9 @@ def node_attributes(
     is_reverse = descriptor.reverse and count == 1
     attributes: dict[str, Any] = {
         "hidden_size": hidden,
-        "activations": words * count,
+        **in_a_list(words * count),
         "direction": "bidirectional" if count == 2 else "reverse" if is_reverse else "forward",
     }
-    pairs = [ONNX_VALUES[w.lower()] for w in words * count if w.lower() in ONNX_VALUES]
-    if pairs:
-        attributes["activation_alpha"] = [alpha for alpha, _ in pairs]
-        attributes["activation_beta"] = [beta for _, beta in pairs]
     if cell == GRU:
         attributes[ROW.reset_fact] = int(getattr(descriptor, "reset_after", False))
     return attributes

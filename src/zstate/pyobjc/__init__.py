@@ -6,6 +6,9 @@ its import line to ``from zstate.pyobjc import *``. The selectors are those of
 :class:`zstate.Graph` each stands for. Everything is computed by that graph.
 """
 
+import typing as _typing
+
+from ..hints import missing as _missing
 from .constants import (
     MPSDataTypeBFloat16,
     MPSDataTypeBool,
@@ -24,7 +27,6 @@ from .constants import (
     MPSGraphDeploymentPlatformMacOS,
     MPSGraphDeploymentPlatformTvOS,
     MPSGraphDeploymentPlatformVisionOS,
-    MPSGraphDeviceTypeMetal,
     MPSGraphLossReductionTypeAxis,
     MPSGraphLossReductionTypeMean,
     MPSGraphLossReductionTypeNone,
@@ -57,18 +59,11 @@ from .constants import (
     MPSGraphScatterModeAdd,
     MTLCommandBufferStatusCommitted,
     MTLCommandBufferStatusCompleted,
-    MTLCommandBufferStatusEnqueued,
     MTLCommandBufferStatusError,
     MTLCommandBufferStatusNotEnqueued,
-    MTLCommandBufferStatusScheduled,
-    MTLResourceCPUCacheModeDefaultCache,
-    MTLResourceCPUCacheModeWriteCombined,
     MTLResourceStorageModeManaged,
     MTLResourceStorageModePrivate,
     MTLResourceStorageModeShared,
-    MTLStorageModeManaged,
-    MTLStorageModePrivate,
-    MTLStorageModeShared,
 )
 from .descriptors import (
     MPSGraphCompilationDescriptor,
@@ -85,14 +80,8 @@ from .executable import (
 )
 from .foundation import (
     NSURL,
-    NSArray,
     NSAutoreleasePool,
     NSData,
-    NSDictionary,
-    NSMutableArray,
-    NSMutableData,
-    NSMutableDictionary,
-    NSNumber,
 )
 from .graph import (
     MPSGraph,
@@ -100,7 +89,6 @@ from .graph import (
 from .metal import (
     MPSCommandBuffer,
     MPSGraphDevice,
-    MTLCopyAllDevices,
     MTLCreateSystemDefaultDevice,
 )
 from .ndarrays import (
@@ -144,7 +132,6 @@ __all__ = [
     "MPSGraphDeploymentPlatformTvOS",
     "MPSGraphDeploymentPlatformVisionOS",
     "MPSGraphDevice",
-    "MPSGraphDeviceTypeMetal",
     "MPSGraphExecutable",
     "MPSGraphExecutableExecutionDescriptor",
     "MPSGraphExecutableSerializationDescriptor",
@@ -192,28 +179,14 @@ __all__ = [
     "MPSNDArrayDescriptor",
     "MTLCommandBufferStatusCommitted",
     "MTLCommandBufferStatusCompleted",
-    "MTLCommandBufferStatusEnqueued",
     "MTLCommandBufferStatusError",
     "MTLCommandBufferStatusNotEnqueued",
-    "MTLCommandBufferStatusScheduled",
-    "MTLCopyAllDevices",
     "MTLCreateSystemDefaultDevice",
-    "MTLResourceCPUCacheModeDefaultCache",
-    "MTLResourceCPUCacheModeWriteCombined",
     "MTLResourceStorageModeManaged",
     "MTLResourceStorageModePrivate",
     "MTLResourceStorageModeShared",
-    "MTLStorageModeManaged",
-    "MTLStorageModePrivate",
-    "MTLStorageModeShared",
-    "NSArray",
     "NSAutoreleasePool",
     "NSData",
-    "NSDictionary",
-    "NSMutableArray",
-    "NSMutableData",
-    "NSMutableDictionary",
-    "NSNumber",
     "operation_selectors",
     "selectors",
 ]
@@ -221,3 +194,9 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not _typing.TYPE_CHECKING:  # a type checker would take any name to be there
+
+    def __getattr__(name: str) -> object:
+        raise _missing("zstate.pyobjc", name, __all__)

@@ -15,7 +15,7 @@ from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.methods.core import whole_number, whole_numbers
 from ..graph.ops import CONSTANT
-from ..graph.ops.base import agree, check_size
+from ..graph.ops.base import agree, axis_of, check_size
 from ..graph.ops.random import first_state
 from ..layout import TensorInfo, brackets
 from .base import one_of
@@ -131,10 +131,7 @@ def scatter(
 
 
 def _size(shape: Sequence[int], axis: int) -> int:
-    if not -len(shape) <= axis < len(shape):
-        expected = f"an axis of {len(shape)} dimensions"
-        raise ShapeError(refusal("scatter", "axis", expected, str(axis)))
-    return shape[axis]
+    return shape[axis_of("scatter", "axis", axis, len(shape))]
 
 
 def _of_shape(label: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -230,6 +227,16 @@ def gradient_of(label: str, function: Callable[..., Tensor]) -> Build:
 
     build.__name__ = label
     return build
+
+
+relu_gradient = gradient_of("reLUGradient", Graph.relu)
+sigmoid_gradient = gradient_of("sigmoidGradient", Graph.sigmoid)
+soft_max_gradient = gradient_of("softMaxGradient", Graph.soft_max)
+leaky_relu_gradient = gradient_of("leakyReLUGradient", Graph.leaky_relu)
+soft_max_cross_entropy_gradient = gradient_of(
+    "softMaxCrossEntropyGradient", Graph.soft_max_cross_entropy
+)
+top_k_gradient = gradient_of("topKGradient", lambda g, x, **options: g.top_k(x, **options)[0])
 
 
 def gamma_gradient(

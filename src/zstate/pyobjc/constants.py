@@ -25,18 +25,9 @@ MPSDataTypeUInt64 = 64
 MPSDataTypeBool = _ALTERNATE | 8
 
 _DATA_TYPES: dict[int, str] = {
-    MPSDataTypeFloat16: "float16",
-    MPSDataTypeFloat32: "float32",
-    MPSDataTypeBFloat16: "bfloat16",
-    MPSDataTypeInt8: "int8",
-    MPSDataTypeInt16: "int16",
-    MPSDataTypeInt32: "int32",
-    MPSDataTypeInt64: "int64",
-    MPSDataTypeUInt8: "uint8",
-    MPSDataTypeUInt16: "uint16",
-    MPSDataTypeUInt32: "uint32",
-    MPSDataTypeUInt64: "uint64",
-    MPSDataTypeBool: "bool",
+    number: name.removeprefix("MPSDataType").lower()
+    for name, number in [*globals().items()]
+    if name.startswith("MPSDataType") and number != MPSDataTypeInvalid
 }
 DATA_TYPE_NUMBERS = {name: number for number, name in _DATA_TYPES.items()}
 
@@ -71,7 +62,6 @@ DISTRIBUTIONS = {0: "uniform", 1: "normal"}
 MPSGraphOptionsNone = 0
 MPSGraphOptionsSynchronizeResults = MPSGraphOptionsDefault = 1
 MPSGraphOptionsVerbose = 2
-MPSGraphDeviceTypeMetal = 0
 MPSGraphDeploymentPlatformMacOS = 0
 MPSGraphDeploymentPlatformIOS = 1
 MPSGraphDeploymentPlatformTvOS = 2
@@ -82,18 +72,11 @@ MPSGraphOptimizationProfilePerformance = 0
 MPSGraphOptimizationProfilePowerEfficiency = 1
 MPSGraphReducedPrecisionFastMathNone = MPSGraphReducedPrecisionFastMathDefault = 0
 
-MTLResourceCPUCacheModeDefaultCache = 0
-MTLResourceCPUCacheModeWriteCombined = 1
 MTLResourceStorageModeShared = 0
 MTLResourceStorageModeManaged = 16
 MTLResourceStorageModePrivate = 32
-MTLStorageModeShared = 0
-MTLStorageModeManaged = 1
-MTLStorageModePrivate = 2
 MTLCommandBufferStatusNotEnqueued = 0
-MTLCommandBufferStatusEnqueued = 1
 MTLCommandBufferStatusCommitted = 2
-MTLCommandBufferStatusScheduled = 3
 MTLCommandBufferStatusCompleted = 4
 MTLCommandBufferStatusError = 5
 

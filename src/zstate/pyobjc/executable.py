@@ -10,7 +10,6 @@ from ..errors import GraphError, OptionError, ShapeError, refusal
 from ..graph import Executable
 from ..graph.methods.core import listed, whole_number
 from ..layout import brackets
-from ..types import Array
 from .base import NSObject, one_of
 from .constants import DATA_TYPE_NUMBERS, MPSGraphOptionsDefault
 from .descriptors import (
@@ -24,7 +23,6 @@ from .metal import MPSCommandBuffer
 from .ndarrays import MPSGraphTensorData, data_of, fed, store
 from .objects import MPSGraphShapedType, MPSGraphTensor
 
-_Inputs = Sequence[Any]
 _Data = list[MPSGraphTensorData]
 
 
@@ -100,66 +98,59 @@ class MPSGraphExecutable(NSObject):
     def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
         self,
         commandQueue: object,
-        inputsArray: _Inputs,
-        resultsArray: Sequence[MPSGraphTensorData] | None,
+        inputsArray: Sequence[Any],
+        resultsArray: Sequence[Any] | None,
         executionDescriptor: Any,
     ) -> _Data:
         """The targets' values; written into ``resultsArray`` where there is one."""
-        descriptor = _descriptor(executionDescriptor)
-        found = self._finished(resultsArray, self._values(inputsArray))
-        tell(descriptor, found)
-        return found
+        return self._run(None, inputsArray, resultsArray, executionDescriptor)
 
-    def runAsyncWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
-        self,
-        commandQueue: object,
-        inputsArray: _Inputs,
-        resultsArray: Sequence[MPSGraphTensorData] | None,
-        executionDescriptor: Any,
-    ) -> _Data:
-        """The same: it runs at once, and the handlers are called before this returns."""
-        run = self.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_
-        return run(commandQueue, inputsArray, resultsArray, executionDescriptor)
+    # The same: it runs at once, and the handlers are called before this returns.
+    runAsyncWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_ = (
+        runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_
+    )
 
     def encodeToCommandBuffer_inputsArray_resultsArray_executionDescriptor_(
         self,
         commandBuffer: Any,
-        inputsArray: _Inputs,
-        resultsArray: Sequence[MPSGraphTensorData] | None,
+        inputsArray: Sequence[Any],
+        resultsArray: Sequence[Any] | None,
         executionDescriptor: Any,
     ) -> _Data:
         """Run when the command buffer is committed; the results have their values then."""
-        descriptor = _descriptor(executionDescriptor)
-        inputs = listed("encode", "inputsArray", inputsArray)
-        results = [data_of(None) for _ in self._program.targets]
+        buffer = one_of("encode", "commandBuffer", MPSCommandBuffer, commandBuffer)
+        return self._run(buffer, inputsArray, resultsArray, executionDescriptor)
+
+    def _run(
+        self,
+        buffer: MPSCommandBuffer | None,
+        inputsArray: Sequence[Any],
+        resultsArray: Sequence[Any] | None,
+        executionDescriptor: Any,
+    ) -> _Data:
+        label, kind = "run" if buffer is None else "encode", MPSGraphExecutableExecutionDescriptor
+        descriptor = one_of("run", "executionDescriptor", kind, executionDescriptor, nil=True)
+        inputs, count = listed(label, "inputsArray", inputsArray), len(self._program.targets)
+        results = [data_of(None) for _ in range(count)]
         if resultsArray is not None:
-            results = listed("encode", "resultsArray", resultsArray)
+            results = listed(label, "resultsArray", resultsArray)
+        if len(results) != count:
+            expected = f"{count} results"
+            raise GraphError(refusal(label, "resultsArray", expected, str(len(results))))
 
         def work() -> None:
-            arrays = self._values(inputs)
-            if resultsArray is not None:
-                self._finished(results, arrays)
-            else:
-                for data, array in zip(results, arrays, strict=True):
+            arrays = self._program.run([fed(value) for value in inputs])
+            for data, array in zip(results, arrays, strict=True):
+                if resultsArray is None:
                     data._values = array
+                else:
+                    store("run", "resultsArray", data, array)
             tell(descriptor, results)
 
-        one_of("encode", "commandBuffer", MPSCommandBuffer, commandBuffer)._encode("encode", work)
-        return results
-
-    def _values(self, inputsArray: _Inputs) -> list[Array]:
-        inputs = listed("run", "inputsArray", inputsArray)
-        return self._program.run([fed(value) for value in inputs])
-
-    def _finished(self, results: Sequence[Any] | None, arrays: list[Array]) -> _Data:
-        if results is None:
-            return [data_of(array) for array in arrays]
-        results = listed("run", "resultsArray", results)
-        if len(results) != len(arrays):
-            expected = f"{len(arrays)} results"
-            raise GraphError(refusal("run", "resultsArray", expected, str(len(results))))
-        for data, array in zip(results, arrays, strict=True):
-            store("run", "resultsArray", data, array)
+        if buffer is None:
+            work()
+        else:
+            buffer._encode(label, work)
         return results
 
     def _check_types(self, label: str, types: Sequence[Any]) -> None:
@@ -175,8 +166,3 @@ class MPSGraphExecutable(NSObject):
 
     def __repr__(self) -> str:
         return f"<MPSGraphExecutable {self._program!r}>"
-
-
-def _descriptor(value: object) -> Any:
-    kind = MPSGraphExecutableExecutionDescriptor
-    return one_of("run", "executionDescriptor", kind, value, nil=True)

@@ -12,7 +12,6 @@ from ..graph.ops import PLACEHOLDER, VARIABLE
 from ..graph.tensor import Node
 from ..layout import describe
 from ..operations import OPERATIONS, check_saved
-from ..types import Array
 from .base import NSObject, one_of
 from .composed import Build
 from .constants import MPSDataTypeFloat32, MPSGraphOptionsDefault, type_name
@@ -23,7 +22,6 @@ from .descriptors import (
     tell,
 )
 from .executable import MPSGraphExecutable
-from .foundation import NSArray
 from .metal import MPSCommandBuffer, MPSGraphDevice
 from .ndarrays import MPSGraphTensorData, array_of, data_of, fed, sizes_of, store
 from .objects import (
@@ -129,115 +127,6 @@ class MPSGraph(NSObject):
         found = self._graph.gradients(unwrap("gradients", "primaryTensor", primary), wanted)
         return {self._wrap(tensor): self._wrap(gradient) for tensor, gradient in found.items()}
 
-    def runWithFeeds_targetTensors_targetOperations_(
-        self, feeds: _Feeds, targetTensors: _Tensors, targetOperations: _Operations
-    ) -> _Results:
-        """Run; feeds are MPSGraphTensorData, or NumPy arrays for convenience."""
-        targets = listed("run", "targetTensors", targetTensors)
-        found = self._values(feeds, targets, targetOperations)
-        return {tensor: data_of(array) for tensor, array in found.items()}
-
-    def runWithMTLCommandQueue_feeds_targetTensors_targetOperations_(
-        self,
-        commandQueue: object,
-        feeds: _Feeds,
-        targetTensors: _Tensors,
-        targetOperations: _Operations,
-    ) -> _Results:
-        """The same; the queue is ignored."""
-        run = self.runWithFeeds_targetTensors_targetOperations_
-        return run(feeds, targetTensors, targetOperations)
-
-    def runWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_(
-        self,
-        commandQueue: object,
-        feeds: _Feeds,
-        targetOperations: _Operations,
-        resultsDictionary: Mapping[MPSGraphTensor, MPSGraphTensorData],
-    ) -> None:
-        """Run for the dictionary's tensors, and write their values into its data."""
-        wanted = dict(_items("run", "resultsDictionary", resultsDictionary))
-        self._store(self._values(feeds, list(wanted), targetOperations), wanted)
-
-    def runAsyncWithFeeds_targetTensors_targetOperations_executionDescriptor_(
-        self,
-        feeds: _Feeds,
-        targetTensors: _Tensors,
-        targetOperations: _Operations,
-        executionDescriptor: Any,
-    ) -> _Results:
-        """Run at once; the descriptor's handlers are called before this returns."""
-        descriptor = _run_descriptor(executionDescriptor)
-        run = self.runWithFeeds_targetTensors_targetOperations_
-        found = run(feeds, targetTensors, targetOperations)
-        tell(descriptor, found)
-        return found
-
-    def runAsyncWithMTLCommandQueue_feeds_targetTensors_targetOperations_executionDescriptor_(
-        self,
-        commandQueue: object,
-        feeds: _Feeds,
-        targetTensors: _Tensors,
-        targetOperations: _Operations,
-        executionDescriptor: Any,
-    ) -> _Results:
-        """The same; the queue is ignored."""
-        run = self.runAsyncWithFeeds_targetTensors_targetOperations_executionDescriptor_
-        return run(feeds, targetTensors, targetOperations, executionDescriptor)
-
-    def runAsyncWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_executionDescriptor_(
-        self,
-        commandQueue: object,
-        feeds: _Feeds,
-        targetOperations: _Operations,
-        resultsDictionary: Mapping[MPSGraphTensor, MPSGraphTensorData],
-        executionDescriptor: Any,
-    ) -> None:
-        """Run at once for the dictionary's tensors, write, and call the handlers."""
-        descriptor = _run_descriptor(executionDescriptor)
-        run = self.runWithMTLCommandQueue_feeds_targetOperations_resultsDictionary_
-        run(commandQueue, feeds, targetOperations, resultsDictionary)
-        tell(descriptor, resultsDictionary)
-
-    def encodeToCommandBuffer_feeds_targetTensors_targetOperations_executionDescriptor_(
-        self,
-        commandBuffer: Any,
-        feeds: _Feeds,
-        targetTensors: _Tensors,
-        targetOperations: _Operations,
-        executionDescriptor: Any,
-    ) -> _Results:
-        """Run when the command buffer is committed; the results have their values then."""
-        targets = listed("encode", "targetTensors", targetTensors)
-        _tensors("encode", "targetTensors", targets)
-        results = {tensor: data_of(None) for tensor in targets}
-
-        def fill(found: dict[MPSGraphTensor, Array]) -> None:
-            for tensor, array in found.items():
-                results[tensor]._values = array
-
-        self._encode(commandBuffer, feeds, results, targetOperations, executionDescriptor, fill)
-        return results
-
-    def encodeToCommandBuffer_feeds_targetOperations_resultsDictionary_executionDescriptor_(
-        self,
-        commandBuffer: Any,
-        feeds: _Feeds,
-        targetOperations: _Operations,
-        resultsDictionary: Mapping[MPSGraphTensor, MPSGraphTensorData],
-        executionDescriptor: Any,
-    ) -> None:
-        """Run when the command buffer is committed, and write into the dictionary's data."""
-        wanted = dict(_items("encode", "resultsDictionary", resultsDictionary))
-        self._encode(
-            commandBuffer,
-            feeds,
-            wanted,
-            targetOperations,
-            executionDescriptor,
-            lambda found: self._store(found, wanted),
-        )
-
     def compileWithDevice_feeds_targetTensors_targetOperations_compilationDescriptor_(
         self,
         device: object,
@@ -264,37 +153,38 @@ class MPSGraph(NSObject):
             descriptor._handler("compilationCompletionHandler", made, None)
         return made
 
-    def _values(
-        self, feeds: _Feeds, targets: Sequence[Any], operations: _Operations
-    ) -> dict[MPSGraphTensor, Array]:
-        arrays = {
-            unwrap("run", "feeds", t): fed(value) for t, value in _items("run", "feeds", feeds)
-        }
-        wanted = _tensors("run", "targetTensors", targets)
-        found = self._graph.run(arrays, wanted, _effects("run", operations))
-        return {self._wrap(tensor): array for tensor, array in found.items()}
-
-    def _store(self, found: Mapping[Any, Array], wanted: Mapping[Any, object]) -> None:
-        for tensor, array in found.items():
-            store("run", f"resultsDictionary[{tensor._tensor.name}]", wanted[tensor], array)
-
-    def _encode(
-        self,
-        commandBuffer: object,
-        feeds: _Feeds,
-        results: Mapping[Any, Any],
-        operations: _Operations,
-        executionDescriptor: object,
-        finish: Callable[[dict[MPSGraphTensor, Array]], None],
-    ) -> None:
-        descriptor = _run_descriptor(executionDescriptor)
-        kept = dict(_items("encode", "feeds", feeds))
+    def _run(self, given: Mapping[str, Any]) -> _Results | None:
+        """Run for targets, or for the tensors of a dictionary, into whose data the values go: at
+        once, or by the commit of a command buffer. Feeds are MPSGraphTensorData, or NumPy arrays
+        for convenience; a queue is ignored. The handlers are called at the end."""
+        label = "encode" if "commandBuffer" in given else "run"
+        descriptor = _run_descriptor(given.get("executionDescriptor"))
+        is_stored = "resultsDictionary" in given
+        feeds = dict(_items(label, "feeds", given["feeds"]))
+        if is_stored:
+            results = dict(_items(label, "resultsDictionary", given["resultsDictionary"]))
+            targets = _tensors(label, "resultsDictionary", list(results))
+        else:
+            targets = _tensors(label, "targetTensors", given["targetTensors"])
+            results = {self._wrap(tensor): data_of(None) for tensor in targets}
 
         def work() -> None:
-            finish(self._values(kept, list(results), operations))
+            arrays = {unwrap("run", "feeds", tensor): fed(data) for tensor, data in feeds.items()}
+            effects = _effects("run", given["targetOperations"])
+            for tensor, array in self._graph.run(arrays, targets, effects).items():
+                data = results[self._wrap(tensor)]
+                if is_stored:
+                    store("run", f"resultsDictionary[{tensor.name}]", data, array)
+                else:
+                    data._values = array
             tell(descriptor, results)
 
-        one_of("encode", "commandBuffer", MPSCommandBuffer, commandBuffer)._encode("encode", work)
+        if "commandBuffer" in given:
+            buffer = one_of(label, "commandBuffer", MPSCommandBuffer, given["commandBuffer"])
+            buffer._encode(label, work)
+        else:
+            work()
+        return None if is_stored else results
 
     def _wrap(self, tensor: Tensor) -> MPSGraphTensor:
         found = self._wrappers.get(tensor)
@@ -349,6 +239,32 @@ def _check_count(selector: str, words: Sequence[str], arguments: Sequence[object
         raise TypeError(f"{selector} takes {len(words)} arguments, got {len(arguments)}")
 
 
+# Every way to run a graph: the labels say what is passed.
+_RUNS = (
+    "runWithFeeds:targetTensors:targetOperations:",
+    "runWithMTLCommandQueue:feeds:targetTensors:targetOperations:",
+    "runWithMTLCommandQueue:feeds:targetOperations:resultsDictionary:",
+    "runAsyncWithFeeds:targetTensors:targetOperations:executionDescriptor:",
+    "runAsyncWithMTLCommandQueue:feeds:targetTensors:targetOperations:executionDescriptor:",
+    "runAsyncWithMTLCommandQueue:feeds:targetOperations:resultsDictionary:executionDescriptor:",
+    "encodeToCommandBuffer:feeds:targetTensors:targetOperations:executionDescriptor:",
+    "encodeToCommandBuffer:feeds:targetOperations:resultsDictionary:executionDescriptor:",
+)
+_FIRST = {"Feeds": "feeds", "Queue": "commandQueue", "Buffer": "commandBuffer"}
+
+
+def _add_run(selector: str) -> None:
+    name = selector.replace(":", "_")
+    first, *labels = selector[:-1].split(":")
+    words = [*(word for end, word in _FIRST.items() if first.endswith(end)), *labels]
+
+    def method(self: MPSGraph, *arguments: Any) -> _Results | None:
+        _check_count(name, words, arguments)
+        return self._run(dict(zip(words, arguments, strict=True)))
+
+    _named(method, name, "run", words)
+
+
 def _add_recurrent(selector: str, operation: str, keywords: tuple[str, ...]) -> None:
     """One of the 20: positional arguments as the selector's labels name them."""
     words = ("source", *keywords, "descriptor", "name")
@@ -395,11 +311,13 @@ def _add_operation(selector: str, target: str | Build, words: tuple[str, ...]) -
 
 def _inner(value: Any) -> Any:
     """The graph's tensors behind wrappers, also in a list; anything else as it is."""
-    if isinstance(value, list | tuple | NSArray):
+    if isinstance(value, list | tuple):
         return [each._tensor if isinstance(each, MPSGraphTensor) else each for each in value]
     return value._tensor if isinstance(value, MPSGraphTensor) else value
 
 
+for _way in _RUNS:
+    _add_run(_way)
 for _recurrent in selectors():
     _add_recurrent(*_recurrent)
 for _operation in operation_selectors():

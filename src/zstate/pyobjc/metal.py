@@ -17,9 +17,7 @@ from ..layout import brackets
 from ..types import Array
 from .base import NSObject, one_of
 from .constants import (
-    MPSGraphDeviceTypeMetal,
     MTLCommandBufferStatusCompleted,
-    MTLCommandBufferStatusEnqueued,
     MTLCommandBufferStatusError,
     MTLCommandBufferStatusNotEnqueued,
     MTLResourceStorageModeManaged,
@@ -33,7 +31,6 @@ _STORAGE = (
     MTLResourceStorageModeManaged,
     MTLResourceStorageModePrivate,
 )
-_Handler = Callable[..., Any]
 
 
 class MTLDevice(NSObject):
@@ -42,15 +39,8 @@ class MTLDevice(NSObject):
     def name(self) -> str:
         return "zstate"
 
-    def hasUnifiedMemory(self) -> bool:
-        return True
-
     def newCommandQueue(self) -> MTLCommandQueue:
-        made: MTLCommandQueue = MTLCommandQueue()._of(self)
-        return made
-
-    def newCommandQueueWithMaxCommandBufferCount_(self, count: int) -> MTLCommandQueue:
-        return self.newCommandQueue()
+        return MTLCommandQueue()
 
     def newBufferWithLength_options_(self, length: int, options: int) -> MTLBuffer:
         count = whole_number("newBuffer", "length", length)
@@ -58,7 +48,7 @@ class MTLDevice(NSObject):
             raise ShapeError(refusal("newBuffer", "length", "at least 1", str(count)))
         made = MTLBuffer()
         made._memory = zeros("newBuffer", "length", [count], np.uint8)
-        made._options, made._device = _options(options), self
+        made._options = _options(options)
         return made
 
     def newBufferWithBytes_length_options_(self, data: Any, length: int, options: int) -> MTLBuffer:
@@ -89,11 +79,6 @@ def MTLCreateSystemDefaultDevice() -> MTLDevice:
     return _DEVICE
 
 
-def MTLCopyAllDevices() -> list[MTLDevice]:
-    """The one device."""
-    return [_DEVICE]
-
-
 class MPSGraphDevice(NSObject):
     """A graph's device: accepted where Apple's interface requires one, and ignored."""
 
@@ -108,9 +93,6 @@ class MPSGraphDevice(NSObject):
     def metalDevice(self) -> MTLDevice:
         return self._metal
 
-    def type(self) -> int:
-        return MPSGraphDeviceTypeMetal
-
 
 def _options(options: object) -> int:
     number = whole_number("newBuffer", "options", options)
@@ -121,42 +103,15 @@ def _options(options: object) -> int:
     return number
 
 
-class _Labelled(NSObject):
-    """A label, and the device."""
-
-    _label: str | None = None
-    _device: MTLDevice = _DEVICE
-
-    def label(self) -> str | None:
-        return self._label
-
-    def setLabel_(self, label: str | None) -> None:
-        self._label = label
-
-    def device(self) -> MTLDevice:
-        return self._device
-
-    def _of(self, device: MTLDevice) -> Any:
-        self._device = device
-        return self
-
-
-class MTLResource(_Labelled):
+class MTLResource(NSObject):
     """What has memory."""
-
-    _options: int = MTLResourceStorageModeShared
-
-    def storageMode(self) -> int:
-        return self._options >> 4
-
-    def resourceOptions(self) -> int:
-        return self._options
 
 
 class MTLBuffer(MTLResource):
     """Memory of this machine, zero at first."""
 
     _memory: Array
+    _options: int
 
     def contents(self) -> VarList:
         """The bytes, in PyObjC's form: ``contents().as_buffer(length)``."""
@@ -191,34 +146,27 @@ class VarList:
         return memoryview(self._memory)[:count]  # type: ignore[arg-type]
 
 
-class MTLCommandQueue(_Labelled):
+class MTLCommandQueue(NSObject):
     """Makes command buffers. Where work runs at once, a queue is accepted and ignored."""
 
     def commandBuffer(self) -> MTLCommandBuffer:
-        made: MTLCommandBuffer = MTLCommandBuffer()._of(self._device)
-        made._queue = self
-        return made
+        return MTLCommandBuffer()
 
 
-class MTLCommandBuffer(_Labelled):
+class MTLCommandBuffer(NSObject):
     """Work to be done by ``commit``."""
-
-    _queue: MTLCommandQueue | None = None
 
     def __init__(self) -> None:
         self._status = MTLCommandBufferStatusNotEnqueued
         self._work: list[Callable[[], None]] = []
-        self._scheduled: list[_Handler] = []
-        self._completed: list[_Handler] = []
+        self._handlers: list[Callable[..., Any]] = []
 
-    def enqueue(self) -> None:
-        self._open("enqueue")
-        self._status = MTLCommandBufferStatusEnqueued
+    @classmethod
+    def alloc(cls) -> Any:
+        return cls()
 
     def commit(self) -> None:
         self._open("commit")
-        for handler in self._scheduled:
-            handler(self)
         try:
             for work in self._work:
                 work()
@@ -226,22 +174,17 @@ class MTLCommandBuffer(_Labelled):
             self._status = MTLCommandBufferStatusError
             raise
         self._status = MTLCommandBufferStatusCompleted
-        for handler in self._completed:
+        for handler in self._handlers:
             handler(self)
 
-    def waitUntilScheduled(self) -> None:
-        self._committed("waitUntilScheduled")
-
     def waitUntilCompleted(self) -> None:
-        self._committed("waitUntilCompleted")
+        if self._status == MTLCommandBufferStatusNotEnqueued:
+            expected, got = "one after commit()", "one that would wait for ever"
+            raise GraphError(refusal("waitUntilCompleted", "commandBuffer", expected, got))
 
-    def addScheduledHandler_(self, handler: _Handler) -> None:
-        self._open("addScheduledHandler")
-        self._scheduled.append(handler)
-
-    def addCompletedHandler_(self, handler: _Handler) -> None:
+    def addCompletedHandler_(self, handler: Callable[..., Any]) -> None:
         self._open("addCompletedHandler")
-        self._completed.append(handler)
+        self._handlers.append(handler)
 
     def status(self) -> int:
         return self._status
@@ -249,74 +192,20 @@ class MTLCommandBuffer(_Labelled):
     def error(self) -> None:
         """None: what fails raises from ``commit``."""
 
-    def commandQueue(self) -> MTLCommandQueue | None:
-        return self._queue
-
     def _encode(self, label: str, work: Callable[[], None]) -> None:
         self._open(label)
         self._work.append(work)
 
     def _open(self, label: str) -> None:
-        if self._status > MTLCommandBufferStatusEnqueued:
+        if self._status != MTLCommandBufferStatusNotEnqueued:
             expected = "one that is not committed yet"
             raise GraphError(refusal(label, "commandBuffer", expected, "a committed one"))
 
-    def _committed(self, label: str) -> None:
-        if self._status <= MTLCommandBufferStatusEnqueued:
-            expected, got = "one after commit()", "one that would wait for ever"
-            raise GraphError(refusal(label, "commandBuffer", expected, got))
-
 
 class MPSCommandBuffer(MTLCommandBuffer):
-    """A command buffer that can commit and go on with a new one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._root = MTLCommandBuffer()
-
-    @classmethod
-    def alloc(cls) -> Any:
-        return cls()
+    """The command buffer that a graph is encoded into."""
 
     @classmethod
     def commandBufferFromCommandQueue_(cls, commandQueue: MTLCommandQueue) -> MPSCommandBuffer:
         one_of("MPSCommandBuffer", "commandQueue", MTLCommandQueue, commandQueue)
-        return cls().initWithCommandBuffer_(commandQueue.commandBuffer())
-
-    @classmethod
-    def commandBufferWithCommandBuffer_(cls, commandBuffer: MTLCommandBuffer) -> MPSCommandBuffer:
-        return cls().initWithCommandBuffer_(commandBuffer)
-
-    def initWithCommandBuffer_(self, commandBuffer: MTLCommandBuffer) -> MPSCommandBuffer:
-        one_of("MPSCommandBuffer", "commandBuffer", MTLCommandBuffer, commandBuffer)
-        self._root, self._queue = commandBuffer, commandBuffer._queue
-        self._device = commandBuffer._device
-        # One state for both: what either is told, both know.
-        self._work, self._scheduled = commandBuffer._work, commandBuffer._scheduled
-        self._completed = commandBuffer._completed
-        return self
-
-    def commitAndContinue(self) -> None:
-        self._root.commit()
-        self.initWithCommandBuffer_((self._queue or MTLCommandQueue()).commandBuffer())
-
-    def commandBuffer(self) -> MTLCommandBuffer:
-        return self._root
-
-    def rootCommandBuffer(self) -> MTLCommandBuffer:
-        return self._root
-
-    def commit(self) -> None:
-        self._root.commit()
-
-    def enqueue(self) -> None:
-        self._root.enqueue()
-
-    def status(self) -> int:
-        return self._root.status()
-
-    def _open(self, label: str) -> None:
-        self._root._open(label)
-
-    def _committed(self, label: str) -> None:
-        self._root._committed(label)
+        return cls()

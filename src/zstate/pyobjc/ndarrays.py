@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, OptionError, ShapeError, refusal
-from ..graph.methods.core import real_number, truth, whole_number
+from ..graph.methods.core import whole_number
 from ..layout import brackets, describe
 from ..types import Array, float_dtype
 from .base import NSObject, one_of
 from .constants import DATA_TYPE_NUMBERS, type_name
-from .foundation import NSArray, bytes_of
+from .foundation import bytes_of
 from .metal import (
     MPSGraphDevice,
     MTLBuffer,
     MTLCommandBuffer,
-    MTLCreateSystemDefaultDevice,
     MTLDevice,
-    _Labelled,
     zeros,
 )
 
@@ -33,7 +31,7 @@ from .metal import (
 def sizes_of(label: str, shape: Any, name: str = "shape") -> list[int]:
     """Whole numbers in a list, a tuple or an array; -1 may be among them."""
     is_number = isinstance(shape, np.ndarray) and shape.ndim == 0
-    if is_number or not isinstance(shape, list | tuple | range | np.ndarray | NSArray):
+    if is_number or not isinstance(shape, list | tuple | range | np.ndarray):
         raise DTypeError(refusal(label, name, "a list of sizes", describe(shape)))
     return [whole_number(label, name, size) for size in shape]
 
@@ -86,7 +84,6 @@ class MPSNDArrayDescriptor(NSObject):
 
     _shape: list[int]
     _type: int
-    _packed_rows: bool = False
 
     @classmethod
     def descriptorWithDataType_shape_(
@@ -95,28 +92,12 @@ class MPSNDArrayDescriptor(NSObject):
         """The shape goes from the slowest dimension to the fastest."""
         made = cls()
         made._shape = known_sizes("MPSNDArrayDescriptor", shape)
-        made.setDataType_(dataType)
+        type_name("MPSNDArrayDescriptor", dataType)
+        made._type = dataType
         return made
-
-    @classmethod
-    def descriptorWithDataType_dimensionCount_dimensionSizes_(
-        cls, dataType: int, dimensionCount: int, dimensionSizes: Sequence[int]
-    ) -> MPSNDArrayDescriptor:
-        """The sizes go from the fastest dimension to the slowest."""
-        label = "MPSNDArrayDescriptor"
-        count = whole_number(label, "dimensionCount", dimensionCount)
-        sizes = sizes_of(label, dimensionSizes, "dimensionSizes")
-        if len(sizes) != count:
-            got = str(len(sizes))
-            raise ShapeError(refusal(label, "dimensionSizes", f"{count} sizes", got))
-        return cls.descriptorWithDataType_shape_(dataType, sizes[::-1])
 
     def dataType(self) -> int:
         return self._type
-
-    def setDataType_(self, dataType: int) -> None:
-        type_name("MPSNDArrayDescriptor", dataType)
-        self._type = dataType
 
     def numberOfDimensions(self) -> int:
         return len(self._shape)
@@ -125,22 +106,8 @@ class MPSNDArrayDescriptor(NSObject):
         """Apple counts dimensions from the fastest one."""
         return _length(self._shape, index)
 
-    def reshapeWithShape_(self, shape: Sequence[int]) -> None:
-        sizes = known_sizes("MPSNDArrayDescriptor", shape)
-        if math.prod(sizes) != math.prod(self._shape):
-            expected = f"as many elements as {brackets(self._shape)}"
-            raise ShapeError(refusal("MPSNDArrayDescriptor", "shape", expected, brackets(sizes)))
-        self._shape = sizes
-
     def getShape(self) -> list[int]:
         return list(self._shape)
-
-    def preferPackedRows(self) -> bool:
-        return self._packed_rows
-
-    def setPreferPackedRows_(self, value: bool) -> None:
-        """Nothing follows: rows are packed in any case."""
-        self._packed_rows = truth("MPSNDArrayDescriptor", "preferPackedRows", value)
 
     def __repr__(self) -> str:
         dtype = type_name("MPSNDArrayDescriptor", self._type)
@@ -156,40 +123,22 @@ def _length(shape: Sequence[int], index: object) -> int:
     return int(shape[rank - 1 - place])
 
 
-class MPSNDArray(_Labelled):
-    """An array in memory of its own, zero at first, or in that of a buffer."""
+class MPSNDArray(NSObject):
+    """An array in memory of its own, zero at first."""
 
     _array: Array
-    _buffer: MTLBuffer | None = None
 
     def initWithDevice_descriptor_(
         self, device: MTLDevice, descriptor: MPSNDArrayDescriptor
     ) -> MPSNDArray:
-        shape, dtype = _described(descriptor)
-        self._device = one_of("MPSNDArray", "device", MTLDevice, device)
-        self._array = zeros("MPSNDArray", "descriptor", shape, dtype)
-        return self
-
-    def initWithDevice_scalar_(self, device: MTLDevice, scalar: float) -> MPSNDArray:
-        """One float32."""
-        self._device = one_of("MPSNDArray", "device", MTLDevice, device)
-        self._array = np.full(1, real_number("MPSNDArray", "scalar", scalar), np.float32)
-        return self
-
-    def initWithBuffer_offset_descriptor_(
-        self, buffer: MTLBuffer, offset: int, descriptor: MPSNDArrayDescriptor
-    ) -> MPSNDArray:
-        """The memory of a buffer, from an offset in bytes on; rows are packed."""
-        shape, dtype = _described(descriptor)
-        self._array = _in_buffer("MPSNDArray", buffer, offset, shape, dtype, None)
-        self._buffer = buffer
+        one_of("MPSNDArray", "descriptor", MPSNDArrayDescriptor, descriptor)
+        one_of("MPSNDArray", "device", MTLDevice, device)
+        dtype = float_dtype(type_name("MPSNDArray", descriptor._type))
+        self._array = zeros("MPSNDArray", "descriptor", descriptor._shape, dtype)
         return self
 
     def dataType(self) -> int:
         return DATA_TYPE_NUMBERS[self._array.dtype.name]
-
-    def dataTypeSize(self) -> int:
-        return self._array.dtype.itemsize
 
     def numberOfDimensions(self) -> int:
         return self._array.ndim
@@ -201,15 +150,6 @@ class MPSNDArray(_Labelled):
     def descriptor(self) -> MPSNDArrayDescriptor:
         made = MPSNDArrayDescriptor
         return made.descriptorWithDataType_shape_(self.dataType(), list(self._array.shape))
-
-    def resourceSize(self) -> int:
-        return int(self._array.nbytes)
-
-    def userBuffer(self) -> MTLBuffer | None:
-        return self._buffer
-
-    def parent(self) -> None:
-        """None: there are no views of arrays here."""
 
     def readBytes_strideBytes_(self, buffer: Any, strideBytes: Sequence[int] | None) -> None:
         """Copy the values into a writable buffer: packed in row-major order and of that size, or
@@ -229,29 +169,17 @@ class MPSNDArray(_Labelled):
         rowStrides: Sequence[int] | None,
     ) -> None:
         """When the command buffer is committed, write into a buffer, packed."""
-        outside = self._in("exportData", buffer, dataType, offset, rowStrides)
-        _encode_copy("exportData", commandBuffer, outside, self._array)
-
-    def importDataWithCommandBuffer_fromBuffer_sourceDataType_offset_rowStrides_(
-        self,
-        commandBuffer: MTLCommandBuffer,
-        buffer: MTLBuffer,
-        dataType: int,
-        offset: int,
-        rowStrides: Sequence[int] | None,
-    ) -> None:
-        """When the command buffer is committed, read from a buffer, packed."""
-        outside = self._in("importData", buffer, dataType, offset, rowStrides)
-        _encode_copy("importData", commandBuffer, self._array, outside)
+        label = "exportData"
+        if rowStrides is not None:
+            raise OptionError(refusal(label, "rowStrides", "None", describe(rowStrides)))
+        dtype = float_dtype(type_name(label, dataType))
+        target = _in_buffer(label, buffer, offset, self._array.shape, dtype, None)
+        one_of(label, "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
+            label, lambda: np.copyto(target, self._array, casting="unsafe")
+        )
 
     def synchronizeOnCommandBuffer_(self, commandBuffer: MTLCommandBuffer) -> None:
         """Nothing to do: there is one memory."""
-
-    def _in(self, label: str, buffer: Any, dataType: int, offset: int, strides: object) -> Array:
-        if strides is not None:
-            raise OptionError(refusal(label, "rowStrides", "None", describe(strides)))
-        dtype = float_dtype(type_name(label, dataType))
-        return _in_buffer(label, buffer, offset, self._array.shape, dtype, None)
 
     def _outside(
         self, label: str, buffer: Any, strides: Sequence[int] | None, writable: bool
@@ -280,17 +208,6 @@ class MPSNDArray(_Labelled):
 
     def __repr__(self) -> str:
         return f"<MPSNDArray {self._array.dtype}{brackets(self._array.shape)}>"
-
-
-def _described(descriptor: Any) -> tuple[list[int], Any]:
-    one_of("MPSNDArray", "descriptor", MPSNDArrayDescriptor, descriptor)
-    return descriptor._shape, float_dtype(type_name("MPSNDArray", descriptor._type))
-
-
-def _encode_copy(label: str, commandBuffer: object, target: Array, source: Array) -> None:
-    one_of(label, "commandBuffer", MTLCommandBuffer, commandBuffer)._encode(
-        label, lambda: np.copyto(target, source, casting="unsafe")
-    )
 
 
 def _in_buffer(
@@ -355,9 +272,6 @@ class MPSGraphTensorData(NSObject):
 
     def dataType(self) -> int:
         return DATA_TYPE_NUMBERS[self._array.dtype.name]
-
-    def device(self) -> MPSGraphDevice:
-        return MPSGraphDevice.deviceWithMTLDevice_(MTLCreateSystemDefaultDevice())
 
     @property
     def _array(self) -> Array:

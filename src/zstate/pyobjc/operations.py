@@ -1,9 +1,9 @@
 """The selectors of the operations around the recurrent ones, in one table.
 
-A row is a selector and the method of :class:`zstate.Graph` that it calls, with a word for each of
-the selector's labels, in their order. A word is the method's keyword; where Apple's argument has
-another form than zstate's, ``_FORMS`` says how it becomes one. What is no method of the graph is a
-function of ``composed.py``.
+A row is a selector and the method of :class:`zstate.Graph` that it calls, or with a + a function of
+``composed.py``; then a word for each of the selector's labels, in their order, but for the name,
+the last one of them all. A word is the method's keyword; where Apple's argument has another form
+than zstate's, ``_FORMS`` says how it becomes one.
 """
 
 from __future__ import annotations
@@ -13,30 +13,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ..graph import Graph
 from ..graph.methods.core import truth, whole_number
-from .composed import (
-    Build,
-    adam_at_rate,
-    beta_gradient,
-    broadcast_to,
-    concat_interleaved,
-    concat_two,
-    coordinate,
-    dropout,
-    flatten,
-    gamma_gradient,
-    gather,
-    gradient_of,
-    masked_slice,
-    normalization_gradient,
-    random,
-    random_anew,
-    reshape_to,
-    scatter,
-    scatter_along,
-    uniform_anew,
-)
+from . import composed
+from .composed import Build
 from .constants import PADDING_MODES, REDUCTIONS, SCATTER_MODES, chosen, type_name
 from .ndarrays import sizes_of
 
@@ -108,12 +87,11 @@ _ONE_HOT = {
     "dataType:onValue:offValue:": "dataType on_value off_value",
     "axis:dataType:onValue:offValue:": "axis dataType on_value off_value",
 }
-_TOP_K_GRADIENT = gradient_of("topKGradient", lambda g, x, **options: g.top_k(x, **options)[0])
 _INCOMING = "IncomingGradientTensor:sourceTensor:"
 _MOMENTS = "meanTensor:varianceTensor:"
 _BETAS = "beta1Tensor:beta2Tensor:epsilonTensor:"
-_ADAM = "valuesTensor:momentumTensor:velocityTensor:maximumVelocityTensor:gradientTensor:name:"
-_ADAM_WORDS = "values momentum velocity maximum_velocity gradient name"
+_ADAM = "valuesTensor:momentumTensor:velocityTensor:maximumVelocityTensor:gradientTensor:"
+_ADAM_WORDS = "values momentum velocity maximum_velocity gradient"
 
 
 def _snake(camel: str) -> str:
@@ -122,186 +100,142 @@ def _snake(camel: str) -> str:
     return re.sub("[A-Z]+", lambda found: f"_{found[0].lower()}", plain)
 
 
-_ROWS: dict[str, tuple[str | Build, str]] = {
-    **{f"{op}WithTensor:name:": (_snake(op), "tensor name") for op in _UNARY},
+_ROWS: dict[str, str] = {
+    **{f"{op}WithTensor:": f"{_snake(op)} tensor" for op in _UNARY},
     **{
-        f"{op}WithPrimaryTensor:secondaryTensor:name:": (_snake(op), "primary secondary name")
+        f"{op}WithPrimaryTensor:secondaryTensor:": f"{_snake(op)} primary secondary"
         for op in _BINARY
     },
-    "selectWithPredicateTensor:truePredicateTensor:falsePredicateTensor:name:": (
-        "select",
-        "predicate true_tensor false_tensor name",
+    "selectWithPredicateTensor:truePredicateTensor:falsePredicateTensor:": (
+        "select predicate true_tensor false_tensor"
     ),
-    "castTensor:toType:name:": ("cast", "tensor dataType name"),
-    "transposeTensor:permutation:name:": ("transpose", "tensor permutation name"),
-    "transposeTensor:dimension:withDimension:name:": (
-        "transpose_tensor",
-        "tensor dimension with_dimension name",
-    ),
-    "reshapeTensor:withShape:name:": ("reshape", "tensor shape name"),
-    "reshapeTensor:withShapeTensor:name:": (reshape_to, "tensor shape_tensor name"),
-    "broadcastTensor:toShape:name:": ("broadcast", "tensor shape name"),
-    "broadcastTensor:toShapeTensor:name:": (broadcast_to, "tensor shape_tensor name"),
-    "expandDimsOfTensor:axis:name:": ("expand_dims", "tensor one_axis name"),
-    "expandDimsOfTensor:axes:name:": ("expand_dims", "tensor axes name"),
-    "squeezeTensor:name:": ("squeeze", "tensor name"),
-    "squeezeTensor:axis:name:": ("squeeze", "tensor one_axis name"),
-    "squeezeTensor:axes:name:": ("squeeze", "tensor axes name"),
-    "concatTensor:withTensor:dimension:name:": (concat_two, "first second axis name"),
-    "concatTensors:dimension:name:": ("concat_tensors", "tensors axis name"),
-    "stackTensors:axis:name:": ("stack", "tensors axis name"),
-    "splitTensor:splitSizes:axis:name:": ("split", "tensor split_sizes axis name"),
-    "splitTensor:numSplits:axis:name:": ("split", "tensor parts axis name"),
-    "sliceTensor:dimension:start:length:name:": (
-        "slice_tensor",
-        "tensor dimension start length name",
-    ),
-    "sliceTensor:starts:ends:strides:name:": ("strided_slice", "tensor starts ends strides name"),
-    "reverseTensor:name:": ("reverse", "tensor name"),
-    "reverseTensor:axes:name:": ("reverse", "tensor axes name"),
-    "padTensor:withPaddingMode:leftPadding:rightPadding:constantValue:name:": (
-        "pad_tensor",
-        "tensor paddingMode left_padding right_padding constant_value name",
+    "castTensor:toType:": "cast tensor dataType",
+    "transposeTensor:permutation:": "transpose tensor permutation",
+    "transposeTensor:dimension:withDimension:": "transpose_tensor tensor dimension with_dimension",
+    "reshapeTensor:withShape:": "reshape tensor shape",
+    "reshapeTensor:withShapeTensor:": "+reshape_to tensor shape_tensor",
+    "broadcastTensor:toShape:": "broadcast tensor shape",
+    "broadcastTensor:toShapeTensor:": "+broadcast_to tensor shape_tensor",
+    "expandDimsOfTensor:axis:": "expand_dims tensor one_axis",
+    "expandDimsOfTensor:axes:": "expand_dims tensor axes",
+    "squeezeTensor:": "squeeze tensor",
+    "squeezeTensor:axis:": "squeeze tensor one_axis",
+    "squeezeTensor:axes:": "squeeze tensor axes",
+    "concatTensor:withTensor:dimension:": "+concat_two first second axis",
+    "concatTensors:dimension:": "concat_tensors tensors axis",
+    "stackTensors:axis:": "stack tensors axis",
+    "splitTensor:splitSizes:axis:": "split tensor split_sizes axis",
+    "splitTensor:numSplits:axis:": "split tensor parts axis",
+    "sliceTensor:dimension:start:length:": "slice_tensor tensor dimension start length",
+    "sliceTensor:starts:ends:strides:": "strided_slice tensor starts ends strides",
+    "reverseTensor:": "reverse tensor",
+    "reverseTensor:axes:": "reverse tensor axes",
+    "padTensor:withPaddingMode:leftPadding:rightPadding:constantValue:": (
+        "pad_tensor tensor paddingMode left_padding right_padding constant_value"
     ),
     **{
-        f"reduction{kind}WithTensor:{label}:name:": (method, f"tensor {word} name")
+        f"reduction{kind}WithTensor:{label}:": f"{method} tensor {word}"
         for kind, method in _REDUCTIONS.items()
         for label, word in {"axis": "one_axis", "axes": "axes"}.items()
     },
-    "reductionArgMaximumWithTensor:axis:name:": ("reduction_arg_maximum", "tensor axis name"),
-    "reductionArgMinimumWithTensor:axis:name:": ("reduction_arg_minimum", "tensor axis name"),
-    "varianceOfTensor:axes:name:": ("variance", "tensor axes name"),
-    "varianceOfTensor:meanTensor:axes:name:": ("variance", "tensor mean axes name"),
-    f"normalizationWithTensor:{_MOMENTS}gammaTensor:betaTensor:epsilon:name:": (
-        "normalization",
-        "tensor mean variance gamma beta epsilon name",
+    "reductionArgMaximumWithTensor:axis:": "reduction_arg_maximum tensor axis",
+    "reductionArgMinimumWithTensor:axis:": "reduction_arg_minimum tensor axis",
+    "varianceOfTensor:axes:": "variance tensor axes",
+    "varianceOfTensor:meanTensor:axes:": "variance tensor mean axes",
+    f"normalizationWithTensor:{_MOMENTS}gammaTensor:betaTensor:epsilon:": (
+        "normalization tensor mean variance gamma beta epsilon"
     ),
-    f"normalizationGammaGradientWith{_INCOMING}{_MOMENTS}reductionAxes:epsilon:name:": (
-        gamma_gradient,
-        "gradient source mean variance axes epsilon name",
+    f"normalizationGammaGradientWith{_INCOMING}{_MOMENTS}reductionAxes:epsilon:": (
+        "+gamma_gradient gradient source mean variance axes epsilon"
     ),
-    f"normalizationBetaGradientWith{_INCOMING}reductionAxes:name:": (
-        beta_gradient,
-        "gradient source axes name",
+    f"normalizationBetaGradientWith{_INCOMING}reductionAxes:": (
+        "+beta_gradient gradient source axes"
     ),
     f"normalizationGradientWith{_INCOMING}{_MOMENTS}gammaTensor:gammaGradientTensor:"
-    "betaGradientTensor:reductionAxes:epsilon:name:": (
-        normalization_gradient,
-        "gradient source mean variance gamma gamma_gradient beta_gradient axes epsilon name",
+    "betaGradientTensor:reductionAxes:epsilon:": (
+        "+normalization_gradient gradient source mean variance gamma "
+        "gamma_gradient beta_gradient axes epsilon"
     ),
-    "notWithTensor:name:": ("logical_not", "tensor name"),
-    "absoluteSquareWithTensor:name:": ("square", "tensor name"),
-    "reverseSquareRootWithTensor:name:": ("reciprocal_square_root", "tensor name"),
+    "notWithTensor:": "logical_not tensor",
+    "absoluteSquareWithTensor:": "square tensor",
+    "reverseSquareRootWithTensor:": "reciprocal_square_root tensor",
     **{
-        f"{op}WithNaNPropagationWithPrimaryTensor:secondaryTensor:name:": (
-            op,
-            "primary secondary name",
-        )
+        f"{op}WithNaNPropagationWithPrimaryTensor:secondaryTensor:": f"{op} primary secondary"
         for op in ("minimum", "maximum")
     },
-    "clampWithTensor:minValueTensor:maxValueTensor:name:": (
-        "clamp",
-        "tensor minimum maximum name",
+    "clampWithTensor:minValueTensor:maxValueTensor:": "clamp tensor minimum maximum",
+    "leakyReLUWithTensor:alpha:": "leaky_relu tensor alpha",
+    "leakyReLUWithTensor:alphaTensor:": "leaky_relu tensor alpha",
+    "reLUGradientWithIncomingGradient:sourceTensor:": "+relu_gradient gradient source",
+    "sigmoidGradientWithIncomingGradient:sourceTensor:": "+sigmoid_gradient gradient source",
+    "softMaxGradientWithIncomingGradient:sourceTensor:axis:": (
+        "+soft_max_gradient gradient source axis"
     ),
-    "leakyReLUWithTensor:alpha:name:": ("leaky_relu", "tensor alpha name"),
-    "leakyReLUWithTensor:alphaTensor:name:": ("leaky_relu", "tensor alpha name"),
-    "reLUGradientWithIncomingGradient:sourceTensor:name:": (
-        gradient_of("reLUGradient", Graph.relu),
-        "gradient source name",
+    "leakyReLUGradientWithIncomingGradient:sourceTensor:alphaTensor:": (
+        "+leaky_relu_gradient gradient source alpha"
     ),
-    "sigmoidGradientWithIncomingGradient:sourceTensor:name:": (
-        gradient_of("sigmoidGradient", Graph.sigmoid),
-        "gradient source name",
+    f"softMaxCrossEntropyGradientWith{_INCOMING}labelsTensor:axis:reductionType:": (
+        "+soft_max_cross_entropy_gradient gradient source labels axis reductionType"
     ),
-    "softMaxGradientWithIncomingGradient:sourceTensor:axis:name:": (
-        gradient_of("softMaxGradient", Graph.soft_max),
-        "gradient source axis name",
+    "topKWithSourceTensor:k:": "top_k tensor k",
+    "topKWithSourceTensor:axis:k:": "top_k tensor axis k",
+    "bottomKWithSourceTensor:axis:k:": "bottom_k tensor axis k",
+    "topKWithGradientTensor:source:k:": "+top_k_gradient gradient source k",
+    "topKWithGradientTensor:source:axis:k:": "+top_k_gradient gradient source axis k",
+    "sortWithTensor:axis:": "sort tensor axis",
+    "sortWithTensor:axis:descending:": "sort tensor axis descending",
+    "argSortWithTensor:axis:": "arg_sort tensor axis",
+    "argSortWithTensor:axis:descending:": "arg_sort tensor axis descending",
+    "cumulativeSumWithTensor:axis:": "cumulative_sum tensor axis",
+    "cumulativeSumWithTensor:axis:exclusive:reverse:": (
+        "cumulative_sum tensor axis exclusive reverse"
     ),
-    "leakyReLUGradientWithIncomingGradient:sourceTensor:alphaTensor:name:": (
-        gradient_of("leakyReLUGradient", Graph.leaky_relu),
-        "gradient source alpha name",
+    "tileTensor:withMultiplier:": "tile tensor multiplier",
+    "shapeOfTensor:": "shape_of tensor",
+    "flatten2DTensor:axis:": "+flatten tensor axis",
+    "coordinateAlongAxis:withShape:": "+coordinate axis shape",
+    "concatTensors:dimension:interleave:": "+concat_interleaved tensors axis interleave",
+    "sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:": (
+        "+masked_slice tensor starts ends strides start_mask end_mask squeeze_mask"
     ),
-    f"softMaxCrossEntropyGradientWith{_INCOMING}labelsTensor:axis:reductionType:name:": (
-        gradient_of("softMaxCrossEntropyGradient", Graph.soft_max_cross_entropy),
-        "gradient source labels axis reductionType name",
-    ),
-    "topKWithSourceTensor:k:name:": ("top_k", "tensor k name"),
-    "topKWithSourceTensor:axis:k:name:": ("top_k", "tensor axis k name"),
-    "bottomKWithSourceTensor:axis:k:name:": ("bottom_k", "tensor axis k name"),
-    "topKWithGradientTensor:source:k:name:": (_TOP_K_GRADIENT, "gradient source k name"),
-    "topKWithGradientTensor:source:axis:k:name:": (
-        _TOP_K_GRADIENT,
-        "gradient source axis k name",
-    ),
-    "sortWithTensor:axis:name:": ("sort", "tensor axis name"),
-    "sortWithTensor:axis:descending:name:": ("sort", "tensor axis descending name"),
-    "argSortWithTensor:axis:name:": ("arg_sort", "tensor axis name"),
-    "argSortWithTensor:axis:descending:name:": ("arg_sort", "tensor axis descending name"),
-    "cumulativeSumWithTensor:axis:name:": ("cumulative_sum", "tensor axis name"),
-    "cumulativeSumWithTensor:axis:exclusive:reverse:name:": (
-        "cumulative_sum",
-        "tensor axis exclusive reverse name",
-    ),
-    "tileTensor:withMultiplier:name:": ("tile", "tensor multiplier name"),
-    "shapeOfTensor:name:": ("shape_of", "tensor name"),
-    "flatten2DTensor:axis:name:": (flatten, "tensor axis name"),
-    "coordinateAlongAxis:withShape:name:": (coordinate, "axis shape name"),
-    "concatTensors:dimension:interleave:name:": (
-        concat_interleaved,
-        "tensors axis interleave name",
-    ),
-    "sliceTensor:starts:ends:strides:startMask:endMask:squeezeMask:name:": (
-        masked_slice,
-        "tensor starts ends strides start_mask end_mask squeeze_mask name",
-    ),
-    "meanOfTensor:axes:name:": ("mean", "tensor axes name"),
-    "softMaxWithTensor:axis:name:": ("soft_max", "tensor axis name"),
-    "softMaxCrossEntropyWithSourceTensor:labelsTensor:axis:reductionType:name:": (
-        "soft_max_cross_entropy",
-        "source labels axis reductionType name",
+    "meanOfTensor:axes:": "mean tensor axes",
+    "softMaxWithTensor:axis:": "soft_max tensor axis",
+    "softMaxCrossEntropyWithSourceTensor:labelsTensor:axis:reductionType:": (
+        "soft_max_cross_entropy source labels axis reductionType"
     ),
     **{
-        f"oneHotWithIndicesTensor:depth:{labels}name:": ("one_hot", f"indices depth {words} name")
+        f"oneHotWithIndicesTensor:depth:{labels}": f"one_hot indices depth {words}"
         for labels, words in _ONE_HOT.items()
     },
-    "gatherWithUpdatesTensor:indicesTensor:axis:batchDimensions:name:": (
-        gather,
-        "updates indices axis batch_dimensions name",
+    "gatherWithUpdatesTensor:indicesTensor:axis:batchDimensions:": (
+        "+gather updates indices axis batch_dimensions"
     ),
-    "gatherAlongAxis:withUpdatesTensor:indicesTensor:name:": (
-        "gather_along_axis",
-        "axis updates indices name",
+    "gatherAlongAxis:withUpdatesTensor:indicesTensor:": "gather_along_axis axis updates indices",
+    "scatterWithUpdatesTensor:indicesTensor:shape:axis:mode:": (
+        "+scatter updates indices shape axis mode"
     ),
-    "scatterWithUpdatesTensor:indicesTensor:shape:axis:mode:name:": (
-        scatter,
-        "updates indices shape axis mode name",
+    "scatterAlongAxis:withUpdatesTensor:indicesTensor:shape:mode:": (
+        "+scatter_along axis updates indices shape mode"
     ),
-    "scatterAlongAxis:withUpdatesTensor:indicesTensor:shape:mode:name:": (
-        scatter_along,
-        "axis updates indices shape mode name",
-    ),
-    "randomPhiloxStateTensorWithSeed:name:": ("random_philox_state", "seed name"),
-    "randomUniformTensorWithShape:stateTensor:name:": ("random_uniform", "shape state name"),
-    "randomTensorWithShape:descriptor:stateTensor:name:": (random, "shape descriptor state name"),
-    "randomUniformTensorWithShape:name:": (uniform_anew, "shape name"),
-    "randomUniformTensorWithShape:seed:name:": (uniform_anew, "shape seed name"),
-    "randomTensorWithShape:descriptor:name:": (random_anew, "shape descriptor name"),
-    "randomTensorWithShape:descriptor:seed:name:": (random_anew, "shape descriptor seed name"),
-    "dropoutTensor:rate:name:": (dropout, "tensor rate name"),
-    "dropoutTensor:rateTensor:name:": (dropout, "tensor rate name"),
-    "stochasticGradientDescentWithLearningRateTensor:valuesTensor:gradientTensor:name:": (
-        "stochastic_gradient_descent",
-        "learning_rate values gradient name",
+    "randomPhiloxStateTensorWithSeed:": "random_philox_state seed",
+    "randomUniformTensorWithShape:stateTensor:": "random_uniform shape state",
+    "randomTensorWithShape:descriptor:stateTensor:": "+random shape descriptor state",
+    "randomUniformTensorWithShape:": "+uniform_anew shape",
+    "randomUniformTensorWithShape:seed:": "+uniform_anew shape seed",
+    "randomTensorWithShape:descriptor:": "+random_anew shape descriptor",
+    "randomTensorWithShape:descriptor:seed:": "+random_anew shape descriptor seed",
+    "dropoutTensor:rate:": "+dropout tensor rate",
+    "dropoutTensor:rateTensor:": "+dropout tensor rate",
+    "stochasticGradientDescentWithLearningRateTensor:valuesTensor:gradientTensor:": (
+        "stochastic_gradient_descent learning_rate values gradient"
     ),
     f"adamWithLearningRateTensor:{_BETAS}beta1PowerTensor:beta2PowerTensor:{_ADAM}": (
-        "adam",
-        f"learning_rate beta1 beta2 epsilon beta1_power beta2_power {_ADAM_WORDS}",
+        f"adam learning_rate beta1 beta2 epsilon beta1_power beta2_power {_ADAM_WORDS}"
     ),
     f"adamWithCurrentLearningRateTensor:{_BETAS}{_ADAM}": (
-        adam_at_rate,
-        f"learning_rate beta1 beta2 epsilon {_ADAM_WORDS}",
+        f"+adam_at_rate learning_rate beta1 beta2 epsilon {_ADAM_WORDS}"
     ),
-    "readVariable:name:": ("read", "variable name"),
+    "readVariable:": "read variable",
 }
 
 
@@ -311,8 +245,10 @@ TENSORS = ("tensor", "gradient", "source", "mean", "variance", "labels")
 
 def operation_selectors() -> Iterator[tuple[str, str | Build, tuple[str, ...]]]:
     """(selector in PyObjC's spelling, what it calls, a word for each argument) of every row."""
-    for selector, (target, words) in _ROWS.items():
-        yield selector.replace(":", "_"), target, tuple(words.split())
+    for selector, text in _ROWS.items():
+        name, *words = text.split()
+        target = getattr(composed, name[1:]) if name.startswith("+") else name
+        yield f"{selector}name_".replace(":", "_"), target, (*words, "name")
 
 
 def keyword_of(label: str, word: str, value: Any) -> tuple[str, Any]:

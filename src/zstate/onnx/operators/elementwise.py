@@ -11,10 +11,33 @@ import numpy as np
 
 from ...errors import OptionError, refusal
 from ...graph import Graph, Tensor
+from ...graph.ops import OPS
 from ...graph.ops.like import broadcast_like
 from ...types import FLOAT_NAMES
 from ..loading import Node, Row
 from ..reading import type_name
+
+# One op of the graph by another name: a row to read by, and to save.
+PLAIN = {
+    "Abs": "absolute",
+    "Add": "addition",
+    "Equal": "equal",
+    "Exp": "exponent",
+    "Greater": "greater_than",
+    "GreaterOrEqual": "greater_than_or_equal_to",
+    "Less": "less_than",
+    "LessOrEqual": "less_than_or_equal_to",
+    "Log": "logarithm",
+    "Mul": "multiplication",
+    "Neg": "negative",
+    "Reciprocal": "reciprocal",
+    "Sigmoid": "sigmoid",
+    "Sign": "sign",
+    "Sqrt": "square_root",
+    "Sub": "subtraction",
+    "Tanh": "tanh",
+    "Where": "select",
+}
 
 _LARGEST = {
     "bfloat16": float.fromhex("0x1.fep127"),
@@ -54,12 +77,9 @@ def fitted(small: Tensor, large: Tensor) -> Tensor:
     return broadcast_like(small.graph, small, large)
 
 
-def _unary(method: str) -> Row:
-    return lambda node: [getattr(node.graph, method)(node.tensor(0))]
-
-
-def _binary(method: str) -> Row:
-    return lambda node: [getattr(node.graph, method)(node.tensor(0), node.tensor(1))]
+def _plain(op: str) -> Row:
+    places = range(len(OPS[op].operands))
+    return lambda node: [getattr(node.graph, op)(*map(node.tensor, places))]
 
 
 def _variadic(method: str) -> Row:
@@ -215,8 +235,7 @@ def _dropout(node: Node) -> list[Tensor]:
 
 
 ROWS: dict[str, Row] = {
-    "Abs": _unary("absolute"),
-    "Add": _binary("addition"),
+    **{kind: _plain(op) for kind, op in PLAIN.items()},
     "And": _logical("And"),
     "Cast": _cast,
     "CastLike": _cast_like,
@@ -227,48 +246,32 @@ ROWS: dict[str, Row] = {
     "Div": _division,
     "Dropout": _dropout,
     "Elu": _activation(_elu, alpha=1.0),
-    "Equal": _binary("equal"),
-    "Exp": _unary("exponent"),
     "Gelu": _gelu,
-    "Greater": _binary("greater_than"),
-    "GreaterOrEqual": _binary("greater_than_or_equal_to"),
     "HardSigmoid": _activation(_hard_sigmoid, alpha=0.2, beta=0.5),
     "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, _float32(1 / 6), 0.5)),
     "Identity": _identity,
     "IsNaN": _is_nan,
     "LeakyRelu": _activation(lambda g, x, a: g.leaky_relu(x, a), alpha=0.01),
-    "Less": _binary("less_than"),
-    "LessOrEqual": _binary("less_than_or_equal_to"),
-    "Log": _unary("logarithm"),
     "Max": _variadic("maximum"),
     "Mean": _mean_of,
     "Min": _variadic("minimum"),
     "Mish": _activation(lambda g, x: x * g.tanh(_softplus(g, x))),
-    "Mul": _binary("multiplication"),
-    "Neg": _unary("negative"),
     "Not": _not,
     "Or": _logical("Or"),
     "PRelu": _prelu,
     "Pow": _power,
-    "Reciprocal": _unary("reciprocal"),
     "Relu": _relu,
     "Selu": _activation(
         lambda g, x, alpha, gamma: _elu(g, x, alpha) * gamma,
         alpha=1.6732632423543772,
         gamma=1.0507009873554805,
     ),
-    "Sigmoid": _unary("sigmoid"),
-    "Sign": _unary("sign"),
     "Softplus": _activation(_softplus),
     "Softsign": _activation(lambda g, x: x / (g.absolute(x) + 1.0)),
-    "Sqrt": _unary("square_root"),
-    "Sub": _binary("subtraction"),
     "Sum": _sum,
     "Swish": _activation(lambda g, x, alpha: x * g.sigmoid(x * alpha), alpha=1.0),
-    "Tanh": _unary("tanh"),
     "ThresholdedRelu": _activation(
         lambda g, x, alpha: g.select(g.greater_than(x, alpha), x, 0.0), alpha=1.0
     ),
-    "Where": lambda node: [node.graph.select(node.tensor(0), node.tensor(1), node.tensor(2))],
     "Xor": _logical("Xor"),
 }

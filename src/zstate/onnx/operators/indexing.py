@@ -7,6 +7,7 @@ import numpy as np
 from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
 from ...graph.ops import CONSTANT
+from ...graph.ops.base import axis_of
 from ...graph.ops.like import broadcast_like
 from ...graph.tensor import Node as GraphNode
 from ..loading import Node, Row
@@ -55,12 +56,11 @@ def _one_hot(node: Node) -> list[Tensor]:
     rank = len(indices.shape) + 1
     if rank == 1:
         raise ShapeError(refusal("OneHot", "indices", "at least one dimension", "none"))
-    if not -rank <= axis < rank:
-        raise ShapeError(refusal("OneHot", "axis", f"an axis of {rank} dimensions", str(axis)))
+    axis = axis_of("OneHot", "axis", axis, rank)
     whole = g.expand_dims(cast_to(indices, "int64"), axes=[axis])
     whole = g.select(g.less_than(whole, 0), whole + depth, whole)
     places = sized_node(g, "range_to", None, [0, depth, 1])
-    places = g.reshape(places, [-1] + [1] * (rank - 1 - axis % rank))
+    places = g.reshape(places, [-1] + [1] * (rank - 1 - axis))
     off, on = g.split(node.tensor(2), [1, 1], axis=0)
     return [g.select(g.equal(whole, places), g.reshape(on, ()), g.reshape(off, ()))]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
+from ...graph.ops.base import axis_of
 from ...types import FLOAT_NAMES
 from ..loading import Node, Row
 from ..reading import type_name
@@ -26,6 +27,10 @@ def _reduction(method: Callable[..., Tensor]) -> Row:
         return [found if keep else g.squeeze(found, axes=axes)]
 
     return row
+
+
+def _wide(method: Callable[..., Tensor]) -> Row:
+    return _reduction(in_float32(method))
 
 
 def _extreme(name: str, of_bools: str) -> Row:
@@ -84,11 +89,9 @@ def _soft_max(is_log: bool) -> Row:
     def row(node: Node) -> list[Tensor]:
         g, x = node.graph, node.tensor(0)
         axis = int(node.attribute("axis", -1 if node.opset >= 13 else 1))
-        rank = len(x.shape)
-        if not -rank <= axis < rank:
-            raise ShapeError(refusal(node.kind, "axis", f"an axis of {rank} dimensions", str(axis)))
+        axis = axis_of(node.kind, "axis", axis, len(x.shape))
         # Before opset 13 everything from the axis on is one axis.
-        axes = [axis] if node.opset >= 13 else list(range(axis % rank, rank))
+        axes = [axis] if node.opset >= 13 else list(range(axis, len(x.shape)))
         if len(axes) == 1 and not is_log:
             return [g.soft_max(x, axis=axes[0])]
         return [in_float32(_log_soft_max if is_log else _wide_soft_max)(g, x, axes)]
@@ -107,10 +110,8 @@ def _wide_soft_max(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
 
 
 def _normal_axes(node: Node, x: Tensor) -> list[int]:
-    axis, rank = int(node.attribute("axis", -1)), len(x.shape)
-    if not -rank <= axis < rank:
-        raise ShapeError(refusal(node.kind, "axis", f"an axis of {rank} dimensions", str(axis)))
-    return list(range(axis % rank, rank))
+    axis = axis_of(node.kind, "axis", int(node.attribute("axis", -1)), len(x.shape))
+    return list(range(axis, len(x.shape)))
 
 
 def _layer_normalization(node: Node) -> list[Tensor]:
@@ -183,24 +184,16 @@ ROWS: dict[str, Row] = {
     "LayerNormalization": _layer_normalization,
     "LogSoftmax": _soft_max(True),
     "RMSNormalization": _rms_normalization,
-    "ReduceL1": _reduction(
-        in_float32(lambda g, x, axes: g.reduction_sum(g.absolute(x), axes=axes))
-    ),
-    "ReduceL2": _reduction(
-        in_float32(lambda g, x, axes: g.square_root(g.reduction_sum(g.square(x), axes=axes)))
-    ),
-    "ReduceLogSum": _reduction(
-        in_float32(lambda g, x, axes: g.logarithm(g.reduction_sum(x, axes=axes)))
-    ),
-    "ReduceLogSumExp": _reduction(in_float32(_log_sum_exp)),
+    "ReduceL1": _wide(lambda g, x, axes: g.reduction_sum(g.absolute(x), axes=axes)),
+    "ReduceL2": _wide(lambda g, x, axes: g.square_root(g.reduction_sum(g.square(x), axes=axes))),
+    "ReduceLogSum": _wide(lambda g, x, axes: g.logarithm(g.reduction_sum(x, axes=axes))),
+    "ReduceLogSumExp": _wide(_log_sum_exp),
     "ReduceMax": _extreme("reduction_maximum", "reduction_or"),
     "ReduceMean": _reduction(_mean),
     "ReduceMin": _extreme("reduction_minimum", "reduction_and"),
     "ReduceProd": _reduction(lambda g, x, axes: g.reduction_product(x, axes=axes)),
     "ReduceSum": _reduction(lambda g, x, axes: g.reduction_sum(x, axes=axes)),
-    "ReduceSumSquare": _reduction(
-        in_float32(lambda g, x, axes: g.reduction_sum(g.square(x), axes=axes))
-    ),
+    "ReduceSumSquare": _wide(lambda g, x, axes: g.reduction_sum(g.square(x), axes=axes)),
     "Softmax": _soft_max(False),
     "TopK": _top_k,
 }
