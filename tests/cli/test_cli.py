@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from zstate import backends, cli, verify
-from zstate.backends import reference
+from zstate.backends import native, reference
 from zstate.layout import Layout
 
 
@@ -27,6 +27,8 @@ def test_check_passes_and_prints_every_combination(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert "--seed 3" in printed
     assert "12 passed, 0 failed" in printed
+    if native.unavailable() is None:
+        assert f"  instruction set: {native._native.isa()}\n" in printed
     for word in ("rnn", "lstm", "gru", "float64", "float32", "float16", "bfloat16", "differences"):
         assert word in printed
 
@@ -54,6 +56,8 @@ def test_check_fails_on_a_wrong_backend(
             return result
         return result._replace(state=result.state + np.float32(spoil))
 
+    few = {cell: cases[:3] for cell, cases in verify.CASES.items()}
+    monkeypatch.setattr("zstate.cli.check.CASES", few)
     spoil_the_reference(monkeypatch, change)
     assert cli.main(["check", "--backend", "reference", "--seed", "4"]) == 1
     printed = capsys.readouterr().out
@@ -182,35 +186,36 @@ def test_what_stops_a_command(
     assert capsys.readouterr().err.startswith(message)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--version"],
-        ["--help"],
-        ["check", "--backend", "reference", "--seed", "4"],
-        *([name, "--help"] for name in ("train", "sample", "graph", "check", "bench", "shapes")),
-    ],
-)
-def test_what_works_without_rich(words: list[str]) -> None:
-    done = without("rich", words)
+WITHOUT_RICH = """
+import contextlib, io, sys
+sys.modules["rich"] = None
+from zstate.cli import main
+
+def status(words):
+    try:
+        return main(words)
+    except SystemExit as stopped:
+        return stopped.code
+
+helps = [[name, "--help"] for name in ("train", "sample", "graph", "check", "bench", "shapes")]
+check = ["check", "--backend", "reference", "--seed", "4"]
+for words in (["--version"], ["--help"], *helps, check):
+    if words == check:
+        from zstate.cli import check as command
+        command.CASES = {cell: cases[:1] for cell, cases in command.CASES.items()}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert status(words) == 0, words
+    assert out.getvalue(), words
+assert status(["shapes", "lstm"]) == status(["bench"]) == 2
+"""
+
+
+def test_without_rich() -> None:
+    """In a process that cannot import it: most works, and what needs it says so."""
+    command = [sys.executable, "-c", WITHOUT_RICH]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout
-
-
-@pytest.mark.parametrize("words", [["shapes", "lstm"], ["bench"]])
-def test_what_needs_rich_says_so(words: list[str]) -> None:
-    done = without("rich", words)
-    assert done.returncode == 2
-    assert done.stderr == "zstate: this command needs rich: pip install 'zstate[cli]'\n"
-
-
-def without(module: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-    """The command line in a process that cannot import a module."""
-    code = f"import sys; sys.modules[{module!r}] = None\nfrom zstate.cli import main\n"
-    code += "sys.exit(main(sys.argv[1:]))"
-    return subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
-    )
+    assert done.stderr == 2 * "zstate: this command needs rich: pip install 'zstate[cli]'\n"
 
 
 def test_check_through_jax(
@@ -235,12 +240,6 @@ def test_check_through_jax(
     assert "3 passed, 2 failed" in capsys.readouterr().out  # 16-bit types have wider bounds
     assert cli.main(["check", "--through", "jax", "--backend", "native"]) == 2
     assert "expected jax without --backend, got --backend native" in capsys.readouterr().err
-
-
-def test_check_names_the_instruction_set(capsys: pytest.CaptureFixture[str]) -> None:
-    native = pytest.importorskip("zstate._native")
-    assert cli.main(["check", "--backend", "reference", "--seed", "4"]) == 0
-    assert f"  instruction set: {native.isa()}\n" in capsys.readouterr().out
 
 
 def test_check_of_a_backend_that_is_unavailable(

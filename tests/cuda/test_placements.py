@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.covering import covering
 from tests.cuda.forms import FORMS, form, scan
 from zstate.backends.cuda import placements as module
 from zstate.backends.cuda.placement import (
@@ -44,8 +45,11 @@ def problems(kind: str, hidden: int, batch: int) -> Iterator[Scan]:
 @pytest.mark.parametrize("chip", [A100, L4, H200, B200, SLICE], ids=lambda chip: str(chip))
 @pytest.mark.parametrize("kind", ["bfloat16", "tf32", "float32"])
 def test_every_size_has_a_plan_that_fits(chip: Chip, kind: str) -> None:
-    sizes = itertools.product((1, 130, 1024), (1, 40, 700))
-    for asked in (each for size in sizes for each in problems(kind, *size)):
+    both = (False, True)
+    for hidden, batch, directions, cell, backward in covering(
+        (1, 130, 1024), (1, 40, 700), (1, 2), FORMS, both, strength=3
+    ):
+        asked = scan(cell, backward, kind, hidden, batch, directions)
         every = placements(asked, chip, in_steps=True)
         single = [plan for plan in every if plan.mode == STEPS]
         assert bool(single) == (kind != "float32")
@@ -143,9 +147,12 @@ def test_small_sizes_stay_in_a_block_or_a_cluster() -> None:
 @pytest.mark.parametrize("chip", [A100, H200], ids=["A100", "H200"])
 @pytest.mark.parametrize("kind", ["bfloat16", "tf32", "float32"])
 def test_tiny_layers_have_one_row_per_block(chip: Chip, kind: str) -> None:
-    for hidden, batch in itertools.product((1, 24, 32, 48), (1, 8, 100)):
-        for asked in problems(kind, hidden, batch):
-            assert placements(asked, chip)[0].mode == ROW, asked
+    sizes, both = ((1, 24, 32, 48), (1, 8, 100)), (False, True)
+    for hidden, batch, directions, cell, backward in covering(
+        *sizes, (1, 2), FORMS, both, strength=3
+    ):
+        asked = scan(cell, backward, kind, hidden, batch, directions)
+        assert placements(asked, chip)[0].mode == ROW, asked
     for asked in problems(kind, 300, 1):
         assert all(plan.mode != ROW for plan in placements(asked, chip))
 

@@ -1,5 +1,5 @@
-"""CONTRIBUTING's recipes work to the letter: each change is made in a copy of the source, and what
-the page says of it is tried there, in a process of its own."""
+"""CONTRIBUTING's recipes work to the letter: their changes are made in one copy of the source, and
+what the page says of them is tried there, in processes of their own."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ def changes(title: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def copied(where: Path) -> Path:
+def copied(where: Path) -> None:
     """A copy of the source, beside the engine's, with the engines as they were built."""
     shutil.copytree(ROOT / "src", where / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for library in Path(zstate.__file__).parent.glob("*.so"):
         shutil.copy(library, where / "src" / "zstate")
     (where / "csrc").symlink_to(ROOT / "csrc")
-    return where / "src"
 
 
 def follow(title: str, where: Path) -> set[str]:
     """Make a section's changes in a copy of the source; the files that were touched."""
-    copied(where)
     touched = set()
     for name, old, new in changes(title):
         path = where / name
@@ -88,13 +86,13 @@ assert forward.required == ("source", "recurrent_weight")
 assert forward.optional == ("input_weight", "bias", "init_state", "mask", "resets")
 assert "f = sigmoid(x_f + R_f h)" in str(MGU)
 rng = np.random.default_rng(0)
-T, N, H = 4, 3, 5
+T, N, I, H = 3, 2, 4, 3
 for both in (False, True):
     D = 2 if both else 1
     trained = MGUDescriptor(training=True, bidirectional=both)
-    x = rng.normal(size=(T, N, 6))
+    x = rng.normal(size=(T, N, I))
     R = rng.normal(size=(2, 2 * H, H) if both else (2 * H, H)) / 2
-    W, b = rng.normal(size=(D * 2 * H, 6)) / 2, rng.normal(size=D * 2 * H)
+    W, b = rng.normal(size=(D * 2 * H, I)) / 2, rng.normal(size=D * 2 * H)
     h0, mask = rng.normal(size=(N, D * H)), rng.random((T, N, D * H)) + 0.5
     inputs = (x, R, W, b, h0, mask)
     found = zs.mgu(x, R, input_weight=W, bias=b, init_state=h0, mask=mask, descriptor=trained)
@@ -227,8 +225,8 @@ def loss(*inputs):
     return (found.state**2).sum() + (found.memory * found.sums).sum()
 
 arrays = [jax.numpy.asarray(value) for value in (x, *values)]
-check_grads(loss, arrays, order=2, modes=["rev"])
-gradients = jax.grad(loss, argnums=tuple(range(1, 9)))(*arrays)
+check_grads(jax.jit(loss), arrays, order=2, modes=["rev"])
+gradients = jax.jit(jax.grad(loss, argnums=tuple(range(1, 9))))(*arrays)
 
 # The graph: gradients, files.
 g = zs.Graph()
@@ -252,7 +250,8 @@ assert "ledger" in [node.op.name for node in again.nodes]
 EVERY_ENGINE = """
 from tests.docs.every_engine import check
 
-check("{}")
+check("mgu")
+check("ledger")
 """
 
 FUNCTION = """
@@ -324,25 +323,31 @@ assert np.array_equal(g.run(feeds={}, targets=[h])[h], wanted)
 """
 
 
-@pytest.mark.parametrize(
-    ("title", "code", "files"),
-    [
-        ("How to add a cell", CELL + EVERY_ENGINE.format("mgu"), 2),
-        ("How to add a function to equations", FUNCTION, 1),
-        ("How to add an op to the graph", OP, 2),
-        ("How to add a backend", BACKEND, 2),
-    ],
-)
-def test_recipe(title: str, code: str, files: int, tmp_path: Path) -> None:
-    assert len(follow(title, tmp_path)) == files
-    attempt(tmp_path, code)
-
-
-def test_a_second_cell(tmp_path: Path) -> None:
-    """The recipe for a cell, with three states and a parameter of its own, in every place."""
-    cells = copied(tmp_path) / "zstate" / "cells"
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source with a cell, a function and an op by the recipes, and with a second cell
+    in the same way, of three states and with a parameter of its own."""
+    where = tmp_path_factory.mktemp("copy")
+    copied(where)
+    assert len(follow("How to add a cell", where)) == 2
+    assert len(follow("How to add a function to equations", where)) == 1
+    assert len(follow("How to add an op to the graph", where)) == 2
+    cells = where / "src" / "zstate" / "cells"
     (cells / "ledger.py").write_text(LEDGER_FILE, encoding="utf-8")
     text = (cells / "__init__.py").read_text(encoding="utf-8")
     text = text.replace("CELLS = (RNN,", "from .ledger import LEDGER\n\nCELLS = (LEDGER, RNN,")
     (cells / "__init__.py").write_text(text, encoding="utf-8")
-    attempt(tmp_path, LEDGER + EVERY_ENGINE.format("ledger"))
+    return where
+
+
+def test_cells_a_function_and_an_op(copy: Path) -> None:
+    """The cells in every place."""
+    attempt(copy, "\n".join((CELL, FUNCTION, OP, LEDGER, EVERY_ENGINE)))
+
+
+def test_a_backend(copy: Path, tmp_path: Path) -> None:
+    """Which serves everything in float64 from then on: behind the others, in a copy of the copy."""
+    where = tmp_path / "with_a_backend"
+    shutil.copytree(copy, where, symlinks=True)
+    assert len(follow("How to add a backend", where)) == 2
+    attempt(where, BACKEND)

@@ -6,7 +6,7 @@ threads and repetition are random, compares every result with the reference back
 returns the paths that it took. As a script, it makes many calls in a process of its own and fails
 if a path was never taken:
 
-    python tests/native/random_calls.py [--isa NAME] [--calls N] [--seconds S] [--seed S]
+    python tests/native/random_calls.py [--isa NAME …] [--calls N] [--seconds S] [--seed S]
 
 Some of the cells are made up (tests/cells/made_up.py). The tests run it for every instruction set,
 `make sanitize` under the sanitizers.
@@ -461,7 +461,12 @@ class Runner:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--isa", help="one instruction set; all of this machine's in turn without")
+    parser.add_argument(
+        "--isa",
+        nargs="+",
+        help="instruction sets, each of which must take every path; without, all of this machine's "
+        "in turn, which take them together",
+    )
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--seed", type=int)
@@ -472,28 +477,33 @@ def main() -> None:
     )
     print(f"seed {seed}", file=sys.stderr, flush=True)
     module = native._native
-    isas = [options.isa] if options.isa else module.supported_isas()
-    runner = Runner(module, seed, options.seconds)
-    runner.run(options.calls // 2, isas)
-    runner.run_large(isas)
-    runner.run_beside_others(2)
+    groups = [[isa] for isa in options.isa] if options.isa else [module.supported_isas()]
+    runners = [(Runner(module, seed + k, options.seconds), isas) for k, isas in enumerate(groups)]
+    for runner, isas in runners:
+        runner.run(options.calls // 2, isas)
+        runner.run_large(isas)
+        runner.run_beside_others(2)
     if find_spec("torch"):
         import zstate.torch  # noqa: F401, from here on the engine computes on torch's threads
     else:
-        runner.impossible = _NEED_TORCH
-    runner.run(options.calls - options.calls // 2, isas)
-    while runner.missed() and runner.calls < 10 * options.calls and not runner.out_of_time():
-        runner.run(len(_SIZES), isas)
-    counts = {path: runner.counts[path] for path in module.paths()}
-    missed = runner.missed()
+        for runner, _ in runners:
+            runner.impossible = _NEED_TORCH
+    for runner, isas in runners:
+        runner.run(options.calls - options.calls // 2, isas)
+        while runner.missed() and runner.calls < 10 * options.calls and not runner.out_of_time():
+            runner.run(len(_SIZES), isas)
+    named = [(", ".join(isas), runner) for runner, isas in runners]
+    counts = {name: {p: each.counts[p] for p in module.paths()} for name, each in named}
     if options.json:
-        print(json.dumps({"calls": runner.calls, "paths": counts}))
-    else:
-        for path, count in counts.items():
-            print(f"{path:40} {count:6}")
-        print(f"{runner.calls} calls, all right, on {', '.join(isas)}")
-    if missed and not runner.out_of_time():
-        raise SystemExit(f"seed {seed}: no call took {', '.join(missed)}")
+        print(json.dumps({"calls": sum(each.calls for _, each in named), "paths": counts}))
+    for name, runner in named:
+        if not options.json:
+            for path, count in counts[name].items():
+                print(f"{path:40} {count:6}")
+            print(f"{runner.calls} calls, all right, on {name}")
+        if runner.missed() and not runner.out_of_time():
+            missed = ", ".join(runner.missed())
+            raise SystemExit(f"seed {seed}: no call took {missed} on {name}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,17 @@ def matrix(rows: int, columns: int, dtype: str, transposed: bool) -> np.ndarray:
     return np.asfortranarray(values) if transposed else values
 
 
+@cache
+def exact_product(size: tuple[int, int, int], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """And how far off each element may be."""
+    rows, length, columns = size
+    a, b = matrix(rows, length, dtype, False), matrix(length, columns, dtype, False)
+    # Every element is a sum of `length` products: its rounding is at most that of so many steps.
+    sums = abs(a).astype(np.longdouble) @ abs(b)
+    exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
+    return exact, (length + 1) * ROUNDING[dtype] * sums
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", list(ROUNDING))
 @pytest.mark.parametrize(("left", "right"), [(False, False), (False, True), (True, False)])
@@ -38,9 +51,7 @@ def test_every_layout(
     a, b = matrix(rows, length, dtype, left), matrix(length, columns, dtype, right)
     found = native._native.product(a, b)
     assert found is not None and found.dtype == dtype and found.flags.c_contiguous
-    exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
-    # Every element is a sum of `length` products: its rounding is at most that of so many steps.
-    bound = (length + 1) * ROUNDING[dtype] * (abs(a).astype(np.longdouble) @ abs(b))
+    exact, bound = exact_product(size, dtype)
     assert (abs(found - exact) <= bound).all()
 
 

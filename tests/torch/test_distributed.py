@@ -20,6 +20,7 @@ import zstate.torch as zt
 ROOT = Path(__file__).parents[2]
 T, N, I, H = 5, 6, 3, 4
 LENGTHS = torch.tensor([5, 1, 3, 4, 2, 5])
+KINDS = ("ddp", "fsdp")
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="torch without gloo"
@@ -52,10 +53,24 @@ def one_process() -> dict[str, Tensor]:
     return {name: torch.as_tensor(p.grad) for name, p in model.named_parameters()}
 
 
-def worker(rank: int, port: int, kind: str, folder: str) -> None:
+def worker(rank: int, port: int, folder: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=2)
+    for kind in KINDS:
+        found = gradients_of_two(rank, kind)
+        if rank == 0:
+            torch.save(found, Path(folder) / f"{kind}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    # gloo's threads outlive the group. One that is still dropping its last work needs the
+    # interpreter for it, and aborts the process where there is none any more ("terminate called
+    # without an active exception"). All is computed and saved: leave without the interpreter's
+    # end. An exception above still fails the test.
+    os._exit(0)
+
+
+def gradients_of_two(rank: int, kind: str) -> dict[str, Tensor]:
     model, x = make()
     share = slice(rank * N // 2, (rank + 1) * N // 2)
     wrapped: Any = model
@@ -71,15 +86,7 @@ def worker(rank: int, port: int, kind: str, folder: str) -> None:
     for name, parameter in model.named_parameters():
         gradient: Any = parameter.grad
         found[name] = gradient.full_tensor() if kind == "fsdp" else gradient
-    if rank == 0:
-        torch.save(found, Path(folder) / "gradients.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-    # gloo's threads outlive the group. One that is still dropping its last work needs the
-    # interpreter for it, and aborts the process where there is none any more ("terminate called
-    # without an active exception"). All is computed and saved: leave without the interpreter's
-    # end. An exception above still fails the test.
-    os._exit(0)
+    return found
 
 
 def free_port() -> int:
@@ -88,15 +95,15 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_processes_give_the_gradients_of_one(kind: str, tmp_path: Path) -> None:
-    mp.spawn(worker, args=(free_port(), kind, str(tmp_path)), nprocs=2)
-    found = torch.load(tmp_path / "gradients.pt")
+def test_two_processes_give_the_gradients_of_one(tmp_path: Path) -> None:
+    mp.spawn(worker, args=(free_port(), str(tmp_path)), nprocs=2)
     wanted = one_process()
-    assert set(found) == set(wanted)
-    for name, gradient in wanted.items():
-        assert gradient.abs().sum() > 0
-        torch.testing.assert_close(found[name], gradient, rtol=1e-12, atol=1e-12)
+    for kind in KINDS:
+        found = torch.load(tmp_path / f"{kind}.pt")
+        assert set(found) == set(wanted)
+        for name, gradient in wanted.items():
+            assert gradient.abs().sum() > 0
+            torch.testing.assert_close(found[name], gradient, rtol=1e-12, atol=1e-12)
 
 
 def test_the_example_runs_under_torchrun() -> None:

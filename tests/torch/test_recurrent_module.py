@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 import zstate as zs
 import zstate.onnx
 import zstate.torch as zt
+from tests.covering import covering
 from zstate import cells
 from zstate.cells.decorator import MadeCell
 
@@ -469,18 +470,20 @@ def test_results_are_not_views_of_each_other() -> None:
         assert torch.equal(output, kept)
 
 
-@pytest.mark.parametrize("lengths", [None, torch.tensor([0, T, 1, 5])], ids=["whole", "lengths"])
-@EACH
-def test_one_compiled_graph(case: Case, lengths: Tensor | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "lengths", "given"),
+    covering(CASES, (None, torch.tensor([0, T, 1, 5])), (False, True)),
+)
+def test_one_compiled_graph(name: str, lengths: Tensor | None, given: bool) -> None:
     torch._dynamo.reset()
-    layer = drawn(case, num_layers=2, bidirectional=True)
+    layer = drawn(CASES[name], num_layers=2, bidirectional=True)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     x = torch.randn(T, N, I, dtype=torch.float64, requires_grad=True)
-    for states in (None, some_states(case, layer)):
-        found, wanted = flat(compiled(x, states, lengths)), flat(layer(x, states, lengths))
-        assert_same(found, wanted, 1e-12)
-        inputs = [x, *layer.parameters()]
-        assert_same(gradients(found, inputs), gradients(wanted, inputs), 1e-11)
+    states = some_states(CASES[name], layer) if given else None
+    found, wanted = flat(compiled(x, states, lengths)), flat(layer(x, states, lengths))
+    assert_same(found, wanted, 1e-12)
+    inputs = [x, *layer.parameters()]
+    assert_same(gradients(found, inputs), gradients(wanted, inputs), 1e-11)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
@@ -678,16 +681,6 @@ def test_resets(case: Case, options: dict[str, Any]) -> None:
     check(case, layer, lambda x, s: layer(x, s, resets=resets), states, WHOLE, resets)
     lengths = [0, 3, T, 2]
     check(case, layer, lambda x, s: layer(x, s, lengths, resets), states, lengths, resets)
-    torch._dynamo.reset()
-    graph = torch.compile(layer, backend="aot_eager")
-    check(
-        case,
-        layer,
-        lambda x, s: graph(x, s, torch.tensor(lengths), resets),
-        states,
-        lengths,
-        resets,
-    )
 
     def packed(x: Tensor, states: Any) -> Any:
         sequences = pack_padded_sequence(x, LENGTHS, enforce_sorted=False)
@@ -695,6 +688,23 @@ def test_resets(case: Case, options: dict[str, Any]) -> None:
         return pad_packed_sequence(output, total_length=T)[0], ends
 
     check(case, layer, packed, states, LENGTHS.tolist(), resets)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, OPTIONS[k % len(OPTIONS)]) for k, name in enumerate(CASES)]
+)
+def test_resets_in_a_compiled_graph(name: str, options: dict[str, Any]) -> None:
+    """Every cell, and every set of options with one of them."""
+    layer = drawn(CASES[name], **options)
+    states, lengths = some_states(CASES[name], layer), [0, 3, T, 2]
+    resets = torch.rand(T, N) < 0.4
+    torch._dynamo.reset()
+    graph = torch.compile(layer, backend="aot_eager")
+
+    def call(x: Tensor, states: Any) -> Any:
+        return graph(x, states, torch.tensor(lengths), resets)
+
+    check(CASES[name], layer, call, states, lengths, resets)
 
 
 def test_resets_of_another_shape() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,16 +122,29 @@ def test_whole_sequences(options: dict[str, Any]) -> None:
 @EACH
 def test_lengths(options: dict[str, Any], lengths: list[int]) -> None:
     """What stands past a sequence's end is not read, in the values either."""
+    check_lengths(options, lengths, lambda layer: layer)
+
+
+# One layer and several, one direction and both, each with both sets of lengths.
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    zip(OPTIONS, ([0, 2, T, 0], LENGTHS.tolist(), LENGTHS.tolist(), [0, 2, T, 0]), strict=True),
+    ids=str,
+)
+def test_lengths_in_a_compiled_graph(options: dict[str, Any], lengths: list[int]) -> None:
+    torch._dynamo.reset()
+    check_lengths(options, lengths, partial(torch.compile, fullgraph=True, backend="aot_eager"))
+
+
+def check_lengths(
+    options: dict[str, Any], lengths: list[int], way: Callable[[Any], Callable[..., Any]]
+) -> None:
     layer = made(**options)
     given = Given(layer)
     past = torch.arange(T)[:, None] >= torch.tensor(lengths)
-    torch._dynamo.reset()
-    graph = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for call in (layer, graph):
-        spoilt = given.k.masked_fill(past[:, :, None], torch.nan)
-        steps = {**given.steps, "k": spoilt}
-        found = call(given.x, given.states, torch.tensor(lengths), steps=steps)
-        given.compare(layer, found, lengths)
+    steps = {**given.steps, "k": given.k.masked_fill(past[:, :, None], torch.nan)}
+    found = way(layer)(given.x, given.states, torch.tensor(lengths), steps=steps)
+    given.compare(layer, found, lengths)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

@@ -20,6 +20,7 @@ import zstate as zs
 import zstate.convert as zc
 import zstate.onnx
 import zstate.torch as zt
+from tests.covering import covering
 from zstate import cells
 from zstate.torch import one_call, step_values
 
@@ -538,22 +539,22 @@ def test_autocast(kind: Kind) -> None:
         assert layer.weight_hh_l0.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("training", [False, True])
-@EACH
-def test_one_compiled_graph(kind: Kind, training: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "training", "lengths"), covering(KINDS, (False, True), (None, LENGTHS))
+)
+def test_one_compiled_graph(kind: str, training: bool, lengths: Tensor | None) -> None:
     torch._dynamo.reset()
-    layer = made(kind, zoneout=0.4, clip=0.5, num_layers=2, bidirectional=True).train(training)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x, states = source(), some_states(kind, layer)
-    for lengths in (None, LENGTHS):
-        torch.manual_seed(4)
-        found = flat(compiled(x, as_given(states), lengths))
-        if training and lengths is not None:  # padding is drawn for as well: other draws
-            assert all(each.isfinite().all() for each in found)
-            continue
-        torch.manual_seed(4)
-        wanted = flat(layer(x, as_given(states), lengths))
-        compare(layer, x, states, found, wanted)
+    layer = made(KINDS[kind], zoneout=0.4, clip=0.5, num_layers=2, bidirectional=True)
+    compiled = torch.compile(layer.train(training), fullgraph=True, backend="aot_eager")
+    x, states = source(), some_states(KINDS[kind], layer)
+    torch.manual_seed(4)
+    found = flat(compiled(x, as_given(states), lengths))
+    if training and lengths is not None:  # padding is drawn for as well: other draws
+        assert all(each.isfinite().all() for each in found)
+        return
+    torch.manual_seed(4)
+    wanted = flat(layer(x, as_given(states), lengths))
+    compare(layer, x, states, found, wanted)
 
 
 def test_the_graph_of_a_pickled_layer() -> None:
