@@ -65,12 +65,15 @@ def unavailable() -> str | None:
 
 def refuses(layout: Layout) -> str | None:
     """Why the backend cannot serve such a call, or None."""
-    heads = layout.descriptor.heads
     try:
         encoded(layout)
     except UnsupportedError as reason:
         return str(reason)
-    if 1 < heads < layout.size[3] and form_of(layout, None, False).trace.has_means:
+    if layout.descriptor.heads == 1 or not form_of(layout, None, False).trace.has_means:
+        return None
+    from ..heads import are_separate
+
+    if are_separate(layout):
         return "it computes heads one by one, but the equations take a mean over all of them"
     return None
 
