@@ -1,4 +1,4 @@
-"""What people call things elsewhere: an attribute that is missing names the one that is meant."""
+"""Names from other libraries: the error for a missing attribute suggests the right one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from .errors import close_name
 
 _TRAINING = (
-    "a step of training is a program: graph.gradients, graph.assign and "
+    "a training step is a program: graph.gradients, graph.assign and "
     "graph.compile(…, operations=…), as docs/graph.md shows"
 )
 # Of torch, NumPy, Keras, JAX, ONNX and older files.
@@ -24,7 +24,7 @@ ELSEWHERE = {
             for word in ("grad", "grads", "backward", "vjp")
         },
         **{
-            name: f"it is a module, import zstate.{name}"
+            name: f"it is a module: import zstate.{name}"
             for name in ("cells", "convert", "coreml", "jax", "onnx", "pyobjc", "torch", "train")
         },
     },
@@ -102,8 +102,8 @@ ELSEWHERE["Tensor"] = ELSEWHERE["Graph"]  # a tensor has operators, its graph th
 
 
 def missing(owner: str, name: str, known: Iterable[str], start: str = "") -> AttributeError:
-    """The error for an attribute that ``owner``, a key of ELSEWHERE, does not have; ``start`` is
-    what the names that are meant are attributes of."""
+    """The error for an attribute that ``owner``, a key of ELSEWHERE, does not have; ``start`` is a
+    prefix for the suggested name."""
     names = [each for each in known if is_public(each)]
     snake = re.sub("[A-Z]+", lambda letters: f"_{letters[0].lower()}", name).lstrip("_")
     meant = ELSEWHERE[owner].get(name) or (snake if snake in names else close_name(name, names))

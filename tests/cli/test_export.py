@@ -114,9 +114,9 @@ def test_coreml(cell: str, layers: int, capsys: pytest.CaptureFixture[str]) -> N
     assert Path("Writer.mlpackage/Manifest.json").exists()
     model, _, _ = load_model(Path("run"))
     made = coreml.mil_program(model.generator_program(1))
-    written = _written(lambda feeds: evaluate(made, feeds), _about("Writer.json"), 20)
+    written = _written(lambda feeds: evaluate(made, feeds), _about("Writer.json"), 8)
     capsys.readouterr()
-    assert written == _sampled(20, capsys)
+    assert written == _sampled(8, capsys)
 
 
 @pytest.mark.parametrize(("cell", "layers"), MODELS)

@@ -254,7 +254,7 @@ def test_the_command_leaves_what_it_promises(
     assert cli.main([*words, *ARGUMENTS]) == 2
     assert "expected a folder without a run" in capsys.readouterr().err
     assert cli.main(["train", "--run", str(folder), "--resume", "--hidden=3"]) == 2
-    assert "--resume keeps the run's settings: leave out --hidden" in capsys.readouterr().err
+    assert "--resume keeps the run's settings: omit --hidden" in capsys.readouterr().err
     assert cli.main(["train", "--run", str(folder), "--resume"]) == 0
     printed = capsys.readouterr().out
     assert "is finished at step 20" in printed and "chars/s" not in printed

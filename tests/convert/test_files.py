@@ -93,7 +93,7 @@ def test_facts_and_prefixes_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert _convert("in.safetensors", "out.npz", *frameworks) == 2
     refused = capsys.readouterr().err
     assert "got head.bias, head.weight." in refused
-    assert "--only (encoder). A whole model comes in through zstate.onnx" in refused
+    assert "--only (encoder). To load a whole model, use zstate.onnx" in refused
     only = ("--only", "encoder", "--fact", "nonlinearity=relu", "--cell", "rnn")
     assert _convert("in.safetensors", "out.npz", *frameworks, *only) == 0
     printed = capsys.readouterr().out

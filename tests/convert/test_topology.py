@@ -291,7 +291,7 @@ def test_layers_side_by_side_in_keras(
     assert _convert(f"model.{end}", "out.safetensors", *to) == 2
     refused = capsys.readouterr().err
     assert "got join (Concatenate), dense (Dense); b takes in" in refused
-    assert "with --only (backward_a, b). A whole model comes in through zstate.onnx" in refused
+    assert "with --only (backward_a, b). To load a whole model, use zstate.onnx" in refused
     assert not Path("out.safetensors").exists()
     only = ("--only", "b", "--only", "backward_a")
     assert _convert(f"model.{end}", "out.safetensors", *to, *only) == 0

@@ -24,10 +24,10 @@ from zstate.operations import OPERATIONS, Operation, operations_of
 if COMPILER is None:
     pytest.skip("there is no C++ compiler", allow_module_level=True)
 
-# Every fourth, and resets and heads of every cell: the compiler takes a second for each.
+# Every sixth, and resets and heads of every cell: the compiler takes a second for each.
 EVERY = [(cell, each) for cell, cases in verify.CASES.items() for each in cases]
 BEYOND = [(cell, each) for cell, each in EVERY if each.resets or each.descriptor.heads > 1]
-CASES = [each for each in EVERY if each not in BEYOND][::4]
+CASES = [each for each in EVERY if each not in BEYOND][::6]
 CASES += [
     (cell, each)
     for cell, each in BEYOND
@@ -99,7 +99,7 @@ def test_a_made_up_cell(number: int) -> None:
 @pytest.mark.usefixtures("emulated")
 def test_means_of_made_up_cells() -> None:
     by_kernel = 0
-    for number in range(3000, 3012):
+    for number in range(3000, 3008):
         cell, descriptor, inputs, gradients = case(number, smooth=False, means=0.3)
         forward, backward = operations_of(cell)
         there = run(forward, inputs, descriptor)
@@ -116,7 +116,7 @@ def test_means_of_made_up_cells() -> None:
             found = call(operation, fed, descriptor)
             assert isinstance(found, dict), found
             close(found, wanted, 1e-3)
-    assert by_kernel >= 6
+    assert by_kernel >= 4
 
 
 @pytest.mark.usefixtures("emulated")

@@ -56,7 +56,7 @@ def full(cell: str, **more: object) -> Case:
 
 @pytest.mark.parametrize("cell", CELLS)
 @settings(
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

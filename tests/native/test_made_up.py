@@ -117,14 +117,14 @@ def test_cells_beyond_its_bounds_are_refused() -> None:
         return sum((at.x[g] + at.R[g] @ h for g in "abcdefghi"), h)
 
     cell = Cell("wide", tuple("abcdefghi"), Plain, many_gates)
-    assert refused(cell) == "it has room for 8 gates, not for 9"
+    assert refused(cell) == "it has room for 8 gates, not 9"
 
     def many_states(at: Any, *before: Any) -> Any:
         return tuple(value * 0.5 + at.x.a for value in before)
 
     states = (HIDDEN, *(state(f"s{k}") for k in range(8)))
     cell = Cell("deep", ("a",), Plain, many_states, states=states)
-    assert refused(cell) == "it has room for 8 states, not for 9"
+    assert refused(cell) == "it has room for 8 states, not 9"
 
 
 def library_layout(cell: MadeCell, T: int, N: int, H: int, heads: int = 1) -> Any:

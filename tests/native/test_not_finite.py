@@ -11,6 +11,7 @@ import torch
 
 import zstate as zs
 import zstate.torch as zt
+from tests.covering import covering
 from zstate.backends import native
 
 pytestmark = pytest.mark.skipif(
@@ -84,14 +85,14 @@ CALLS: dict[str, tuple[Any, Any, int]] = {
 }
 
 
-@pytest.mark.parametrize("where", ["recurrent_weight", "mask", "bias"])
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(("steps", "batch"), SIZES)
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize(
+    ("call", "size", "where", "dtype"),
+    covering(CALLS, SIZES, ("recurrent_weight", "mask", "bias"), ("f2", "f4", "f8"), strength=3),
+)
 def test_the_reference_agrees(
-    isa: str, call: str, steps: int, batch: int, where: str, dtype: str
+    isa: str, call: str, size: tuple[int, int], where: str, dtype: str
 ) -> None:
-    function, descriptor, gates = CALLS[call]
+    (function, descriptor, gates), (steps, batch) = CALLS[call], size
     r = np.random.default_rng(0)
     shapes = {
         "recurrent_weight": (gates * 20, 20),

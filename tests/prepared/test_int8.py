@@ -117,7 +117,7 @@ def in_steps(
 @pytest.mark.parametrize("part", range(6))
 def test_a_call_has_the_bits_of_its_steps(pytestconfig: pytest.Config, isa: str, part: int) -> None:
     """For any number of rows, steps, layers, directions, threads, and any lengths."""
-    rng = rng_of(pytestconfig, part, 8)
+    rng = rng_of(pytestconfig, part, 8, *isa.encode())  # others for each
     for _ in range(2):
         T, N, I = (int(rng.integers(1, most)) for most in (6, 10, 40))
         layers = drawn.stack(rng, I, int(rng.integers(1, 4)), batch=N, steps=T)
@@ -142,7 +142,7 @@ def test_a_step_is_what_the_reference_computes(
 ) -> None:
     """The engine's step and NumPy's, from the same states: the cell in float32 differs by rounding
     alone. Each layer reads what the engine's layer below gave."""
-    rng = rng_of(pytestconfig, part, 9)
+    rng = rng_of(pytestconfig, part, 9, *isa.encode())
     for _ in range(10):
         N, I = (int(rng.integers(1, most)) for most in (10, 40))
         layers = drawn.stack(rng, I, 2, batch=N, steps=1, both_ways=bool(rng.random() < 0.5))

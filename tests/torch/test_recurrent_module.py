@@ -242,19 +242,21 @@ WHOLE = [T] * N
 EACH = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("given", [False, True])
-@EACH
-def test_whole_sequences(case: Case, given: bool, options: dict[str, Any]) -> None:
-    layer = drawn(case, **options)
+@pytest.mark.parametrize(
+    ("name", "options", "given"), covering(CASES, OPTIONS, (False, True)), ids=str
+)
+def test_whole_sequences(name: str, given: bool, options: dict[str, Any]) -> None:
+    case, layer = CASES[name], drawn(CASES[name], **options)
     check(case, layer, layer, some_states(case, layer) if given else None, WHOLE)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS.tolist(), [0, 2, T, 0]], ids=str)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@EACH
-def test_lengths(case: Case, options: dict[str, Any], lengths: list[int]) -> None:
-    layer = drawn(case, **options)
+@pytest.mark.parametrize(
+    ("name", "options", "lengths"),
+    covering(CASES, OPTIONS, (LENGTHS.tolist(), [0, 2, T, 0])),
+    ids=str,
+)
+def test_lengths(name: str, options: dict[str, Any], lengths: list[int]) -> None:
+    case, layer = CASES[name], drawn(CASES[name], **options)
     for states in (None, some_states(case, layer)):
         check(case, layer, lambda x, s: layer(x, s, lengths=lengths), states, lengths)
 
@@ -336,10 +338,12 @@ def test_some_states_given_and_some_not() -> None:
         assert_same(flat(layer(x, given)), flat(wanted), 0.0)
 
 
-@pytest.mark.parametrize("lengths", [None, [3, 2]], ids=["whole", "lengths"])
-@EACH
-def test_derivatives_of_any_order(case: Case, lengths: list[int] | None) -> None:
-    layer = drawn(case, 2, bidirectional=True)
+@pytest.mark.parametrize(
+    ("name", "lengths"), [(name, [None, [3, 2]][k % 2]) for k, name in enumerate(CASES)]
+)
+def test_derivatives_of_any_order(name: str, lengths: list[int] | None) -> None:
+    """Every cell, half of them on sequences of different lengths."""
+    case, layer = CASES[name], drawn(CASES[name], 2, bidirectional=True)
     names = [name for name, _ in layer.named_parameters()]
     x = torch.randn(3, 2, I, dtype=torch.float64, requires_grad=True)
     states = flat(some_states(case, layer, 2))
@@ -661,11 +665,9 @@ def test_refusals(call: Callable[[], Any], message: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("heads", [2, 6])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@EACH
-def test_heads(case: Case, options: dict[str, Any], heads: int) -> None:
-    layer = drawn(case, 6, heads=heads, **options)
+@pytest.mark.parametrize(("name", "options", "heads"), covering(CASES, OPTIONS, (2, 6)), ids=str)
+def test_heads(name: str, options: dict[str, Any], heads: int) -> None:
+    case, layer = CASES[name], drawn(CASES[name], 6, heads=heads, **options)
     states = some_states(case, layer)
     check(case, layer, layer, states, WHOLE)
     lengths = [0, 3, T, 2]

@@ -247,7 +247,7 @@ def _resumed(
     fixed = [typed for name, typed in options.typed.items() if name != "total"]
     if fixed:
         names = ", ".join(fixed)
-        raise OptionError(f"[train] --resume keeps the run's settings: leave out {names}")
+        raise OptionError(f"[train] --resume keeps the run's settings: omit {names}")
     folder = Path(options.run) if options.run else last_folder(Path("runs"))
     read_about(folder)  # refused before anything is made
     held.enter_context(claimed(folder))

@@ -14,7 +14,7 @@ from .objects import Piece
 
 ROOT = "."  # how a layer is called whose arrays have no path in front of their names
 _SHOWN = 12
-_WHOLE = "A whole model comes in through zstate.onnx: "
+_WHOLE = "To load a whole model, use zstate.onnx: "
 _LOADED = "zstate.onnx.load reads this file"
 _EXPORTED = "export it to ONNX and use zstate.onnx.load"
 
