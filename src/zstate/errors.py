@@ -60,8 +60,11 @@ def close_name(name: str, known: Iterable[str]) -> str | None:
         each for each in known if each[:1].lower() == word[:1] and _digits(each) == _digits(word)
     ]
     turned = [each for each in alike if sorted(each.lower()) == sorted(word)]
-    found = turned or difflib.get_close_matches(word, alike, n=1, cutoff=0.8)
-    return found[0] if found else None
+    if turned:
+        return turned[0]
+    low = {each.lower(): each for each in reversed(alike)}
+    found = difflib.get_close_matches(word, low, n=1, cutoff=0.8)
+    return low[found[0]] if found else None
 
 
 def _digits(text: str) -> list[str]:
