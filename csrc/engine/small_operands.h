@@ -156,7 +156,36 @@ struct IntegerOperand {
   }
 };
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__aarch64__)
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define ZS_MULTIPLIES_OCTETS
+
+// Eight neighbours along k in an element; one instruction multiplies two rows of A by two columns of B
+// (octet_tile.h).
+struct Octet {
+  std::uint64_t bits;
+};
+
+template <>
+struct Operand<Octet> : IntegerOperand<Operand<Octet>, Octet> {
+  using Left = Octet;
+  static constexpr int kValues = 8;
+  static constexpr int kTail = 1;
+  static constexpr double kSpeed = 8;
+  typedef std::uint64_t Octets __attribute__((vector_size(8 * L)));
+
+  static ZS_DEVICE void write(Octet* row, i64 at, IntF values, int n) { write_bytes(row, at, values, n); }
+  static ZS_DEVICE Octets load_along(const std::int8_t* row, i64 k, i64 K) {
+    Octets octets{};
+    std::memcpy(&octets, row + 8 * k, static_cast<std::size_t>(min_of(8 * L, K - 8 * k)));
+    return octets;
+  }
+  static ZS_DEVICE void store_right(Octet* p, Octets v) { store_bits(p, v); }
+  static ZS_DEVICE IntF offset(const Octet*, i64, i64) { return IntF{}; }
+  static void set_offset(Octet*, i64, i64, std::int32_t) {}
+};
+using Integers = Octet;
+
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__aarch64__)
 #define ZS_MULTIPLIES_QUADS
 
 // Four neighbours along k in an element; one instruction multiplies and adds all, four on ARM without dot
