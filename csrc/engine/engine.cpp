@@ -2,7 +2,7 @@
 //
 // Compiled once per instruction set, with ZS_NAMESPACE and ZS_ENGINE_NAME saying which, and ZS_BASE_ENGINE
 // where the set only extends another one: AVX-512 BF16 and ARM's BF16 add code for bfloat16 only, VNNI and
-// ARM's dot products for int8 weights (prepared.cpp); everything else is the base's.
+// ARM's dot and matrix products for int8 weights (prepared.cpp); everything else is the base's.
 #include "engine/engine.h"
 
 #include "engine/product.h"
@@ -86,6 +86,8 @@ void function(Type type, int op, const void* in, void* out, i64 count) {
 bool supported() {
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   return zstate::cpu_has(Feature::kNeonBf16);
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+  return zstate::cpu_has(Feature::kNeonI8mm);
 #elif defined(__aarch64__)
   return zstate::cpu_has(Feature::kNeonDot);
 #elif defined(__AVX512BF16__)

@@ -44,9 +44,9 @@ void pack_transposed(E* dst, i64 ldd, const S* src, i64 lds, int rows, i64 K) {
   const i64 depth = depth_of<E>(K);
   for (i64 k = 0; k < depth; k += Op::L) {
     const int part = static_cast<int>(min_of(Op::L, depth - k));
-    typename Op::V square[Op::L];
-    for (int r = 0; r < Op::L; ++r)
-      square[r] = r < rows ? Op::load_along(src + r * lds, k, K) : typename Op::V{};
+    using Values = decltype(Op::load_along(src, k, K));
+    Values square[Op::L];
+    for (int r = 0; r < Op::L; ++r) square[r] = r < rows ? Op::load_along(src + r * lds, k, K) : Values{};
     transpose(square);
     for (int i = 0; i < part; ++i) Op::store_right(dst + (k + i) * ldd, square[i]);
   }

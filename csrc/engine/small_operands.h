@@ -146,6 +146,23 @@ struct IntegerOperand {
   }
 
  protected:
+  // The low bytes of the first n values, to a row of bytes.
+  template <class Left>
+  static ZS_DEVICE void write_bytes(Left* row, i64 at, IntF values, int n) {
+    typedef std::uint8_t Bytes __attribute__((vector_size(L)));
+#if defined(__aarch64__)  // where GCC 12 takes every lane by itself
+    const int16x4_t words = vmovn_s32(bit_cast_to<int32x4_t>(values));
+    const auto all = vreinterpret_u32_s8(vmovn_s16(vcombine_s16(words, words)));
+    const Bytes bytes = bit_cast_to<Bytes>(vget_lane_u32(all, 0));
+#else
+    const Bytes bytes = __builtin_convertvector(values, Bytes);
+#endif
+    char* to = reinterpret_cast<char*>(row) + at;
+    if (n == L) [[likely]]
+      std::memcpy(to, &bytes, L);
+    else
+      std::memcpy(to, &bytes, static_cast<std::size_t>(n));
+  }
   static int lanes(i64 k, i64 count) { return static_cast<int>(min_of(L, count - k)); }
   // 32-bit words behind a panel, whatever its elements are.
   template <class T>
@@ -160,14 +177,44 @@ struct IntegerOperand {
   }
 };
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define ZS_MULTIPLIES_OCTETS
+
+// Eight neighbours along k in an element; one instruction multiplies two rows of A by two columns of B
+// (octet_tile.h).
+struct Octet {
+  std::uint64_t bits;
+};
+
+template <>
+struct Operand<Octet> : IntegerOperand<Operand<Octet>, Octet> {
+  using Left = Octet;
+  static constexpr int kValues = 8;
+  static constexpr int kTail = 1;
+  static constexpr double kSpeed = 8;
+  typedef std::uint64_t Octets __attribute__((vector_size(8 * L)));
+
+  static ZS_DEVICE void write(Octet* row, i64 at, IntF values, int n) { write_bytes(row, at, values, n); }
+  static ZS_DEVICE Octets load_along(const std::int8_t* row, i64 k, i64 K) {
+    Octets octets{};
+    std::memcpy(&octets, row + 8 * k, static_cast<std::size_t>(min_of(8 * L, K - 8 * k)));
+    return octets;
+  }
+  static ZS_DEVICE void store_right(Octet* p, Octets v) { store_bits(p, v); }
+  static ZS_DEVICE IntF offset(const Octet*, i64, i64) { return IntF{}; }
+  static void set_offset(Octet*, i64, i64, std::int32_t) {}
+};
+using Integers = Octet;
+
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__aarch64__)
 #define ZS_MULTIPLIES_QUADS
 
-// Four neighbours along k in an element; one instruction multiplies and adds all.
+// Four neighbours along k in an element; one instruction multiplies and adds all, four on ARM without dot
+// products.
 struct Quad {
   std::uint32_t bits;
 };
-#if defined(__ARM_FEATURE_DOTPROD)
+#if defined(__aarch64__)
 inline constexpr int kShift = 0;
 #else
 // These instructions take A without a sign: 128 is added to it, and 128 times the sum of a column's weights
@@ -180,7 +227,11 @@ struct Operand<Quad> : IntegerOperand<Operand<Quad>, Quad> {
   using Left = Quad;
   static constexpr int kValues = 4;
   static constexpr int kTail = kShift ? 2 : 1;
+#if defined(__aarch64__) && !defined(__ARM_FEATURE_DOTPROD)
+  static constexpr double kSpeed = 1.5;
+#else
   static constexpr double kSpeed = 4;
+#endif
 
   static ZS_DEVICE Register load(const Quad* p) {
     Register r;
@@ -202,7 +253,7 @@ struct Operand<Quad> : IntegerOperand<Operand<Quad>, Quad> {
     return bit_cast_to<Sum>(
         _mm256_dpbusd_avx_epi32(bit_cast_to<__m256i>(sum), bit_cast_to<__m256i>(a), bit_cast_to<__m256i>(b)));
   }
-#else
+#elif defined(__ARM_FEATURE_DOTPROD)
   static ZS_DEVICE Sum add_product(Sum sum, Register a, Register b) {
     return bit_cast_to<Sum>(
         vdotq_s32(bit_cast_to<int32x4_t>(sum), bit_cast_to<int8x16_t>(b), bit_cast_to<int8x16_t>(a)));
@@ -212,12 +263,21 @@ struct Operand<Quad> : IntegerOperand<Operand<Quad>, Quad> {
     return bit_cast_to<Sum>(vdotq_laneq_s32(bit_cast_to<int32x4_t>(sum), bit_cast_to<int8x16_t>(b),
                                             bit_cast_to<int8x16_t>(a), Lane));
   }
+#else
+  // The sum of two products has room in 16 bits.
+  static ZS_DEVICE Sum add_product(Sum sum, Register a, Register b) {
+    const auto left = bit_cast_to<int8x16_t>(a), right = bit_cast_to<int8x16_t>(b);
+    const int16x8_t low = vmull_s8(vget_low_s8(left), vget_low_s8(right)), high = vmull_high_s8(left, right);
+    return bit_cast_to<Sum>(vpadalq_s16(bit_cast_to<int32x4_t>(sum), vpaddq_s16(low, high)));
+  }
+  template <int Lane>
+  static ZS_DEVICE Sum add_lane_product(Sum sum, Register a, Register b) {
+    return add_product(sum, Register{} + a[Lane], b);
+  }
 #endif
 
   static ZS_DEVICE void write(Quad* row, i64 at, IntF values, int n) {
-    typedef std::uint8_t Bytes __attribute__((vector_size(L)));
-    const Bytes bytes = __builtin_convertvector(values + kShift, Bytes);
-    std::memcpy(reinterpret_cast<char*>(row) + at, &bytes, static_cast<std::size_t>(n));
+    write_bytes(row, at, values + kShift, n);
   }
   static ZS_DEVICE V load_along(const std::int8_t* row, i64 k, i64 K) {
     V quads{};
@@ -293,12 +353,6 @@ struct Operand<Twin> : IntegerOperand<Operand<Twin>, Twin> {
   static ZS_DEVICE Sum add_product(Sum sum, Register a, Register b) {
     const Sum low = bit_cast_to<Sum>(a << 16) >> 16, high = bit_cast_to<Sum>(a) >> 16;
     return sum + low * (bit_cast_to<Sum>(b << 24) >> 24) + high * (bit_cast_to<Sum>(b << 16) >> 24);
-  }
-#endif
-#if defined(__aarch64__)
-  template <int Lane>
-  static ZS_DEVICE Sum add_lane_product(Sum sum, Register a, Register b) {
-    return add_product(sum, Register{} + a[Lane], b);
   }
 #endif
 

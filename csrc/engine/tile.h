@@ -5,16 +5,20 @@
 // depend on how the work is shared.
 #pragma once
 
-#include "engine/small_operands.h"
+#include "engine/octet_tile.h"
 
 namespace ZS_NAMESPACE {
 
 // The most rows a tile of `vectors` registers' width can have without spilling: registers for its sums, for a
 // row of B and, multiplying by lanes, for as many of A as it has rows.
 constexpr int tile_rows(int vectors) {
+#if defined(ZS_MULTIPLIES_OCTETS)
+  return vectors > 2 ? 4 : 8;  // pairs of rows: batches of most sizes then have no odd one
+#else
   const int registers = kRegisters == 32 ? 24 : 12;
   const int rows = kMultipliesByLane ? (kRegisters - vectors) / (vectors + 1) : registers / vectors;
   return rows > 8 ? 8 : rows;
+#endif
 }
 
 // The panel of the large products: 4 registers wide.
@@ -74,6 +78,7 @@ ZS_DEVICE void add_by_lanes(Sum (&sum)[Rows][Vectors], const LeftOf<E>* a, i64 l
 // Chains > 1 splits k over that many sums, which one row alone needs to keep the multipliers busy.
 // K counts elements. An element of A with two terms has the second one half a row further on.
 template <class E, int Rows, int Vectors, int Chains, bool Interleaved, class R = typename Operand<E>::Real>
+  requires(!kMultipliesOctets<E>)
 void tile_product(i64 K, const LeftOf<E>* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
   using Op = Operand<E>;
   using V = Vec<R>;

@@ -62,20 +62,44 @@ bool cpu_has(Feature feature) {
 
 #elif defined(__aarch64__)
 
-bool cpu_has(Feature feature) {
-  const bool dot = feature == Feature::kNeonDot;
-  if (!dot && feature != Feature::kNeonBf16) return false;
+namespace {
+
+enum class Extension { kDot, kI8mm, kBf16 };
+
+bool system_has([[maybe_unused]] Extension extension) {
 #if defined(__linux__)
-  if (!(getauxval(AT_HWCAP) >> 20 & 1)) return false;  // HWCAP_ASIMDDP, which machines with BF16 have too
-  return dot || (getauxval(AT_HWCAP2) >> 14 & 1);      // HWCAP2_BF16
+  switch (extension) {
+    case Extension::kDot:
+      return getauxval(AT_HWCAP) >> 20 & 1;  // HWCAP_ASIMDDP
+    case Extension::kI8mm:
+      return getauxval(AT_HWCAP2) >> 13 & 1;  // HWCAP2_I8MM
+    default:
+      return getauxval(AT_HWCAP2) >> 14 & 1;  // HWCAP2_BF16
+  }
 #elif defined(__APPLE__)
+  const char* const names[] = {"hw.optional.arm.FEAT_DotProd", "hw.optional.arm.FEAT_I8MM",
+                               "hw.optional.arm.FEAT_BF16"};
   int has = 0;
   std::size_t size = sizeof has;
-  const char* name = dot ? "hw.optional.arm.FEAT_DotProd" : "hw.optional.arm.FEAT_BF16";
-  return sysctlbyname(name, &has, &size, nullptr, 0) == 0 && has;
+  return sysctlbyname(names[static_cast<int>(extension)], &has, &size, nullptr, 0) == 0 && has;
 #else
   return false;
 #endif
+}
+
+}  // namespace
+
+bool cpu_has(Feature feature) {
+  switch (feature) {
+    case Feature::kNeonDot:
+      return system_has(Extension::kDot);
+    case Feature::kNeonI8mm:
+      return cpu_has(Feature::kNeonDot) && system_has(Extension::kI8mm);
+    case Feature::kNeonBf16:  // whose machines have I8MM too
+      return cpu_has(Feature::kNeonI8mm) && system_has(Extension::kBf16);
+    default:
+      return false;
+  }
 }
 
 #else
