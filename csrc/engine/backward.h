@@ -669,7 +669,8 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       for (i64 k = 0; k < K; ++k)
         for (i64 j = 0; j < part.columns; j += L)
           Io<R>::store(b + k * ldb + j, load_b(i, k, j, lanes_at<R>(j, part.columns)));
-      outer_rows(K, a, lda, rows, b, ldb, part.columns, part.c + begin * part.ldc, part.ldc, adds);
+      const auto multiply = adds ? outer_rows<true, R> : outer_rows<false, R>;
+      multiply(K, a, lda, rows, b, ldb, part.columns, part.c + begin * part.ldc, part.ldc);
     }
   }
 

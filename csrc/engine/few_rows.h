@@ -6,6 +6,8 @@
 
 namespace ZS_NAMESPACE {
 
+inline constexpr i64 kMostDirectRows = 3;  // of all steps
+
 // The sums of up to L rows, one to a lane: out[r] = sum over k of w[r·ldw + k]·x[k].
 // `Streams` rows are read side by side.
 template <class S, int Streams, class R = RealOf<S>>
@@ -83,19 +85,33 @@ void weighted_rows(const S* w, i64 ldw, i64 begin, i64 end, const R* x, i64 K, R
   for (; k < K; ++k) weighted_group<S, 1>(w + k * ldw, ldw, columns, x + k, out, accumulate || k > 0);
 }
 
-// C[m, columns] = sum over k < K of a[k·lda + m]·b[k·ldb + column], for the few rows of a direct product: C
-// is written from one end to the other.
-template <class R>
-void outer_rows(i64 K, const R* a, i64 lda, i64 rows, const R* b, i64 ldb, i64 columns, R* c, i64 ldc,
-                bool accumulate) {
+// C[m, columns] (+)= sum over k < K of a[k·lda + m]·b[k·ldb + column], for the few rows of a direct product:
+// C is written from one end to the other. b's rows have room for whole vectors.
+template <int K, bool Add, class R>
+void outer_group(const R* a, i64 lda, i64 rows, const R* b, i64 ldb, i64 columns, R* c, i64 ldc) {
   constexpr int L = Simd<R>::lanes;
-  for (i64 m = 0; m < rows; ++m, c += ldc)
-    for (i64 j = 0; j < columns; j += L) {
-      const int lanes = lanes_at<R>(j, columns);
-      Vec<R> sum = accumulate ? Io<R>::load_n(c + j, lanes) : Vec<R>{};
-      for (i64 k = 0; k < K; ++k) sum += broadcast(a[k * lda + m]) * Io<R>::load_n(b + k * ldb + j, lanes);
-      Io<R>::store_n(c + j, sum, lanes);
-    }
+  for (i64 m = 0; m < rows; ++m, c += ldc) {
+    Vec<R> x[K];
+    for (int k = 0; k < K; ++k) x[k] = broadcast(a[k * lda + m]);
+    const auto total = [&](Vec<R> sum, i64 j) {
+#pragma GCC unroll 4
+      for (int k = 0; k < K; ++k) sum += x[k] * Io<R>::load(b + k * ldb + j);
+      return sum;
+    };
+    i64 j = 0;
+    for (; j + L <= columns; j += L) Io<R>::store(c + j, total(Add ? Io<R>::load(c + j) : Vec<R>{}, j));
+    if (j == columns) continue;
+    const int lanes = static_cast<int>(columns - j);
+    Io<R>::store_n(c + j, total(Add ? Io<R>::load_n(c + j, lanes) : Vec<R>{}, j), lanes);
+  }
+}
+template <bool Add, class R>
+void outer_rows(i64 K, const R* a, i64 lda, i64 rows, const R* b, i64 ldb, i64 columns, R* c, i64 ldc) {
+  static_assert(kMostDirectRows == 3);
+  const auto group = K == 1   ? outer_group<1, Add, R>
+                     : K == 2 ? outer_group<2, Add, R>
+                              : outer_group<3, Add, R>;
+  group(a, lda, rows, b, ldb, columns, c, ldc);
 }
 
 }  // namespace ZS_NAMESPACE

@@ -12,7 +12,9 @@ namespace ZS_NAMESPACE {
 
 // So few rows that weights are read in place instead of being packed. Decided by shape alone, so results are
 // reproducible.
-inline bool reads_weights_directly(const Problem& p) { return p.T * p.N <= 3 && !p.starts && !p.packed; }
+inline bool reads_weights_directly(const Problem& p) {
+  return p.T * p.N <= kMostDirectRows && !p.starts && !p.packed;
+}
 
 // The product of one part of a stage, whose columns are registers. A gated panel holds `vectors` gates of one
 // group of units; a plain one as many groups of units, the first `wider` ones one more.
