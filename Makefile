@@ -13,7 +13,7 @@ unexport MAKEFLAGS  # only for this make: ninja would look for pipes that it was
 # Random cases are the same in every run, so that runs can be repeated; `make soak` and SEED=… draw others.
 SEED := 3287548462
 
-.PHONY: run test tests coverage soak test-gpu lint sanitize docs docs-screenshots wheels clean
+.PHONY: run test tests coverage soak test-gpu test-arm lint sanitize docs docs-screenshots wheels clean
 
 run: $(VENV)/.run
 	$(BIN)/zstate train
@@ -51,6 +51,10 @@ soak: $(VENV)/.dev
 GPU_WORKERS := $(shell $(PYTHON) -c "import os, xdist; print('-n', min(12, os.cpu_count()), '--dist worksteal')" 2>/dev/null)
 test-gpu:
 	PYTHONPATH=src:tests/gpu $(PYTHON) -m pytest -p no:cacheprovider --confcutdir=tests/gpu $(GPU_WORKERS) tests/gpu
+
+# The ARM engines, cross-compiled and in an emulator: CONTRIBUTING.md says what ARM_PYTHON is.
+test-arm: $(VENV)/.dev
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/arm.py "$(ARM_PYTHON)"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 import zstate as zs
 from zstate.backends import native
+
+try:
+    import torch
+except ModuleNotFoundError:  # in an emulator: tools/arm.py
+    torch = None  # type: ignore[assignment]
 
 # A test that asks for threads gets them, however little there is to share.
 os.environ.setdefault("ZSTATE_ALWAYS_SHARE", "1")
@@ -29,7 +33,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("zstate")
-torch.set_num_threads(1)  # the tensors are tiny, and the workers share the cores
+if torch:
+    torch.set_num_threads(1)  # the tensors are tiny, and the workers share the cores
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,17 +64,19 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 @pytest.fixture(autouse=True)
 def seeded(pytestconfig: pytest.Config) -> None:
     """Tensors that a test draws without a seed of its own come from the run's."""
-    torch.manual_seed(int(pytestconfig.option.hypothesis_seed))
+    if torch:
+        torch.manual_seed(int(pytestconfig.option.hypothesis_seed))
 
 
 @pytest.fixture(autouse=True)
 def same_threads() -> Iterator[None]:
     """No test leaves its threads to the next ones, whose tiny calls would wait for them."""
-    before = zs.get_num_threads(), torch.get_num_threads()
+    before = zs.get_num_threads(), torch and torch.get_num_threads()
     yield
-    if (zs.get_num_threads(), torch.get_num_threads()) != before:
+    if (zs.get_num_threads(), torch and torch.get_num_threads()) != before:
         zs.set_num_threads(before[0])
-        torch.set_num_threads(before[1])
+        if torch:
+            torch.set_num_threads(before[1])
 
 
 @pytest.fixture(params=[] if native.unavailable() else native._native.supported_isas())

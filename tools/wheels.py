@@ -107,6 +107,16 @@ def check(interpreter: str, wheel: Path, folder: Path) -> str:
     return smoke + run(scripts / "zstate", "check", **clean)
 
 
+def install_for_arm(folder: Path, version: tuple[int, int], *packages: str) -> None:
+    """Packages for Linux on ARM and this version of Python, by this machine's pip."""
+    pip: tuple[str | Path, ...] = (sys.executable, "-m", "pip", "install", "--quiet")
+    pip += ("--target", folder)
+    for glibc in (17, 27, 28, 34, 36):
+        pip += ("--platform", f"manylinux_2_{glibc}_aarch64")
+    pip += ("--platform", "manylinux2014_aarch64", "--only-binary", ":all:")
+    run(*pip, "--python-version", f"{version[0]}.{version[1]}", *packages)
+
+
 def check_emulated(interpreter: str, wheel: Path, folder: Path) -> str:
     """The same for ARM: packages by this machine's pip, and the checks in the emulator."""
     command = interpreter.split()
@@ -116,11 +126,7 @@ def check_emulated(interpreter: str, wheel: Path, folder: Path) -> str:
     )
     if not fits:
         return ""
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--target", folder)
-    for glibc in (17, 27, 28, 34, 36):
-        pip += ("--platform", f"manylinux_2_{glibc}_aarch64")
-    pip += ("--platform", "manylinux2014_aarch64", "--only-binary", ":all:")
-    run(*pip, "--python-version", f"{major}.{minor}", f"{wheel}[cli,bfloat16]")
+    install_for_arm(folder, (major, minor), f"{wheel}[cli,bfloat16]")
     tools = os.environ["PATH"]  # the emulator needs no PATH, but has to be found
     clean = {"env": {"PATH": tools, "PYTHONPATH": str(folder)}, "cwd": folder}
     smoke = run(*command, ROOT / "tools" / "smoke.py", **clean)

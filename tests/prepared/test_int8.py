@@ -7,7 +7,9 @@ step needs a tolerance: that of float32 in the cell.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -217,5 +219,33 @@ def test_integers_are_the_same_for_every_instruction_set() -> None:
                 zs.set_num_threads(threads)
                 found, _ = zs.prepare(layer, "int8", backend="native")(x, (h,))
                 assert (found[0] == wanted).all(), (isa, threads)
+    finally:
+        module.use_isa(before)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_an_extension_keeps_the_bits_of_its_base(pytestconfig: pytest.Config, part: int) -> None:
+    """VNNI, ARM's dot and matrix products: all of a call has the same bits as without them, for any
+    number of threads."""
+    module: Any = native._native
+    rng = rng_of(pytestconfig, part, 10)
+    families: dict[str, list[str]] = {}
+    for isa in module.supported_isas():
+        families.setdefault(re.sub("vnni|bf16|_.*", "", isa), []).append(isa)
+    before = module.isa()
+    try:
+        for _ in range(4):
+            T, N, I = (int(rng.integers(1, most)) for most in (6, 20, 40))
+            layers = drawn.stack(rng, I, 2, batch=N, steps=T)
+            x = rng.normal(size=(T, N, I)).astype(np.float32)
+            states = drawn.begin(rng, layers, N)
+            for family in families.values():
+                found = set()
+                for isa, threads in product(family, (1, 2, 3)):
+                    module.use_isa(isa)
+                    zs.set_num_threads(threads)
+                    output, ends = zs.prepare(layers, "int8", backend="native")(x, states)
+                    found.add(b"".join(each.tobytes() for end in [[output], *ends] for each in end))
+                assert len(found) == 1, family
     finally:
         module.use_isa(before)
