@@ -374,7 +374,7 @@ def test_what_calls_are_refused():
         peeping.gradients(source, weight, peeping(source, weight, **given), {"h": out.h}, **given)
     with pytest.raises(DTypeError, match="mapping"):
         peeping.gradients(source, weight, out, out.h, **given)
-    with pytest.raises(DTypeError, match="gives"):
+    with pytest.raises(DTypeError, match="the result of peeping"):
         peeping.gradients(source, weight, out.h, {"h": out.h}, **given)
 
 

@@ -558,7 +558,7 @@ def test_a_layer_without_a_path_is_called_by_a_dot(capsys: pytest.CaptureFixture
     torch.save(Model().state_dict(), "in.pt")
     to = ("--from", "torch", "--to", "keras")
     assert _convert("in.pt", "out.npz", *to) == 2
-    assert "with --only (.). A whole" in capsys.readouterr().err
+    assert "with --only (.). To load a whole" in capsys.readouterr().err
     assert _convert("in.pt", "out.npz", *to, "--only", "head") == 2
     wanted = "--only: expected one of . (. is the layer without a name), got 'head'"
     assert wanted in capsys.readouterr().err

@@ -24,6 +24,6 @@ LSTM = """
 import os, numpy as np, zstate as zs
 r = np.random.default_rng(0)
 def lstm(T=4, N=2, H=32, **more):
-    x, R = r.normal(size=(T, N, 4 * H)).astype("f4"), r.normal(size=(4 * H, H)).astype("f4")
+    x, R = r.standard_normal((T, N, 4 * H), "f4"), r.standard_normal((4 * H, H), "f4")
     return x, R, zs.lstm(x, R, backend="native", **more)
 """
