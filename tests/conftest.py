@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ try:
     import torch
 except ModuleNotFoundError:  # in an emulator: tools/arm.py
     torch = None  # type: ignore[assignment]
+
+# A run in the background may ignore Ctrl-C, and would hand that down to what its tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test that asks for threads gets them, however little there is to share.
 os.environ.setdefault("ZSTATE_ALWAYS_SHARE", "1")
