@@ -39,6 +39,22 @@ void step(void *s{taken}) {{ {name}_step(s{given}); }}
 """
 
 
+ARM = ("aarch64-linux-gnu-gcc", "qemu-aarch64")
+STEPPING = """#include <stdio.h>
+#include "model.h"
+int main(void) {
+  static model_state state;
+  static float x[model_x_size], h[4096];
+  model_reset(&state);
+  while (fread(x, sizeof *x, model_x_size, stdin) == model_x_size) {
+    model_step(&state, x, h);
+    fwrite(h, sizeof *h, WIDTH, stdout);
+  }
+  return 0;
+}
+"""
+
+
 class Compiled:
     """A header as a library; ``step`` is a call, on memory that held something else before."""
 
@@ -448,6 +464,29 @@ def test_the_command(
     ):
         assert cli.main(["graph", "run", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_on_arm(tmp_path: Path, weights: str) -> None:
+    """In an emulator, step by step."""
+    for name in ARM:
+        if not shutil.which(name):
+            pytest.skip(f"no {name}")
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        layers = drawn.stack(rng, 4, 2, both_ways=False)
+        x = rng.normal(size=(6, 1, 4)).astype(np.float32)
+        wanted, _ = zs.prepare(layers, weights=weights, backend="reference")(x)
+        program = program_of(layers, head=lambda graph, value: value)
+        (tmp_path / "model.h").write_text(to_c(program, "model", weights).text)
+        (tmp_path / "main.c").write_text(STEPPING.replace("WIDTH", str(wanted.shape[-1])))
+        words = [ARM[0], *FLAGS, "-O2", "-static", "main.c", "-o", "step", "-lm"]
+        subprocess.run(words, cwd=tmp_path, check=True)
+        run = [ARM[1], str(tmp_path / "step")]
+        found = subprocess.run(run, input=x.tobytes(), capture_output=True, check=True).stdout
+        values = np.frombuffer(found, np.float32).reshape(wanted.shape)
+        bound = 1e-5 if weights == "float32" else 2e-3
+        np.testing.assert_allclose(values, wanted, atol=bound * max(1, np.abs(wanted).max()))
 
 
 def test_the_command_on_a_graph_with_unknown_sizes(
