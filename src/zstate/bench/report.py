@@ -203,7 +203,14 @@ def _processor() -> str:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    """One line per row, so that a row that changes is one changed line."""
+    parts = []
+    for name, value in content.items():
+        text = json.dumps(value)
+        if isinstance(value, list):
+            text = "[\n  {}\n ]".format(",\n  ".join(map(json.dumps, value)))
+        parts.append(f" {json.dumps(name)}: {text}")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
 def write_chart(path: Path, content: dict[str, Any]) -> None:
