@@ -128,7 +128,10 @@ def test_the_blocks_of_streams_are_per_step() -> None:
         (["--weights", "int8", "--mode", "training"], "combined with --mode training"),
         (["--streaming", "--small-calls"], "--streaming cannot be combined with --small-calls"),
         (["--streaming", "--train"], "--streaming cannot be combined with --train"),
-        (["--weights", "int8", "--peers", "torch"], "none, or some of onnxruntime, got 'torch'"),
+        (
+            ["--weights", "int8", "--peers", "torch"],
+            "none, or some of onnxruntime, openvino, got 'torch'",
+        ),
         (["--streaming", "--only", "lstm 9x9x9"], "got 'lstm 9x9x9'"),
     ],
 )

@@ -123,7 +123,9 @@ def body_of(proto: Any) -> Any:
 def test_another_body_is_refused_or_means_the_same(cell: str) -> None:
     """Every node in turn becomes another one, or has its operands swapped."""
     rng = np.random.default_rng(8)
-    whole, given = model(rng, cell), feeds(rng)
+    whole = model(rng, cell)
+    # Small: where a gate has no bound, the state grows, and with it what rounding leaves.
+    given = {name: array * np.float32(0.3) for name, array in feeds(rng).items()}
     unary, binary = ["Tanh", "Sigmoid", "Relu", "Identity", "Neg"], ["Add", "Sub", "Mul", "And"]
     refused = accepted = 0
     for place, node in enumerate(body_of(whole).node):

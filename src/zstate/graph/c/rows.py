@@ -201,8 +201,10 @@ def _projection(writer: Writer, node: Node) -> None:
 def _embedding(writer: Writer, node: Node) -> None:
     table, indices = node.inputs
     (result,) = node.results
-    if node.attributes["axis"] % len(table.shape) != 0:
-        raise refuse(LABEL, "axis", "0", str(node.attributes["axis"]))
+    axis = node.attributes["axis"] % len(table.shape)
+    if axis != 0:
+        _taken(writer, node, axis)
+        return
     count, width = shape_of(table)[0], math.prod(shape_of(table)[1:])
     read = writer.table(node.name, table, count, width)
     target, given = writer.room(result), writer.pointer(indices)
@@ -212,6 +214,24 @@ def _embedding(writer: Writer, node: Node) -> None:
         f"const int row = asked < 0 ? 0 : asked >= {count} ? {count - 1} : (int)asked;",
         f"for (int j = 0; j < {width}; ++j) {target[f'i * {width} + j']} = {read};",
     )
+
+
+def _taken(writer: Writer, node: Node, axis: int) -> None:
+    """Values along another axis than the first, by stored indices: the windows of a convolution."""
+    tensor, indices = node.inputs
+    shape, (result,) = shape_of(tensor), node.results
+    places = writer.known.get(indices)
+    if places is None or not ((places >= 0) & (places < shape[axis])).all():
+        raise refuse(LABEL, "indices", f"stored ones of 0 to {shape[axis] - 1}", f"axis {axis}")
+    before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    target, given, where = writer.room(result), writer.pointer(tensor), writer.pointer(indices)
+    to = f"(k * {places.size} + i) * {behind} + j"
+    source = f"(k * {shape[axis]} + {where['i']}) * {behind} + j"
+    writer.lines += [
+        f"for (int k = 0; k < {before}; ++k)",
+        f"  for (int i = 0; i < {places.size}; ++i)",
+        f"    for (int j = 0; j < {behind}; ++j) {target[to]} = {given[source]};",
+    ]
 
 
 def _soft_max(writer: Writer, node: Node) -> None:

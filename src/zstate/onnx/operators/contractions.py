@@ -17,8 +17,8 @@ from ..sizes import Size, expect_sizes
 from .elementwise import fitted, in_float32
 
 _MOST_PLACES = 2**14
-_FEW_PLACES = 4  # of a window: as slices they take no longer
-_MOST_INDICES = 2**20
+_MANY_PLACES = 64  # of a window: as slices, fewer take no longer
+_MOST_INDICES = 2**14  # a file of a few bytes may ask for any number
 
 
 def _matmul(node: Node) -> list[Tensor]:
@@ -99,10 +99,11 @@ def _windows(
     places: list[tuple[int, ...]],
     spans: Sequence[int],
     strides: Sequence[int],
+    most_indices: int,
 ) -> Tensor:
     """x [N,C,L…] to what each window reads at its places, [N,L'…,K·C].
 
-    Slice by slice; or, of more than a few places and known sizes, by one table of indices.
+    Slice by slice; or, of many places and known sizes, by one table of indices.
     """
     _, channels, *sizes = x.shape
     found = [
@@ -112,9 +113,9 @@ def _windows(
     lengths = [None if each is None else len(each) for each in found]
     axes = range(3, 3 + len(sizes))
     shape, whole = known(tuple(sizes)), known(tuple(lengths))
-    has_table = shape is not None and whole is not None and channels is not None
-    has_table = has_table and _FEW_PLACES < len(places) <= _MOST_INDICES // math.prod(whole or ())
-    if not has_table:
+    has_table = shape is not None and whole is not None and channels
+    has_table = has_table and math.prod(shape or ()) < 2**31 and len(places) >= _MANY_PLACES
+    if not (has_table and len(places) * math.prod(whole or ()) <= most_indices):
         ends = [[k - span or None for k, span in zip(at, spans, strict=True)] for at in places]
         columns = [
             g.strided_slice(x, [0, 0, *at], [None, None, *end], [1, 1, *strides])
@@ -168,8 +169,9 @@ def _convolution(node: Node) -> list[Tensor]:
     places = list(
         product(*(range(0, span + 1, step) for span, step in zip(spans, steps, strict=True)))
     )
+    most = _MOST_INDICES if groups == 1 else 0
     for part, part_weight in zip(inputs, weights, strict=True):
-        rows = _windows(g, part, places, spans, strides)  # [N,L…,K·C]
+        rows = _windows(g, part, places, spans, strides, most)  # [N,L…,K·C]
         flat = g.reshape(g.transpose(part_weight, last), (out // groups, len(places) * inner))
         found.append(g.matrix_multiplication(rows, g.transpose(flat, [1, 0])))
     result = g.concat_tensors(found, axis=-1) if groups > 1 else found[0]
