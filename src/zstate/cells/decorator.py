@@ -150,6 +150,8 @@ class MadeCell:
         self.__module__ = getattr(function, "__module__", __name__)
         self.__doc__ = function.__doc__
         self.definition = _defined_cell(label, function, listed, self.initial)
+        self._pair: tuple[Any, Any] | None = None  # its operations, and the names of their inputs
+        self._names: frozenset[str] = frozenset()
         announce(self.definition)
 
     def __call__(
@@ -179,14 +181,15 @@ class MadeCell:
             Every state [T,N,D·H] by name, then training_state (None without training).
         """
         operation, _ = self._operations
-        given = self._inputs({"source": source, "recurrent_weight": recurrent_weight} | tensors)
-        given |= self.initial_values(given, bidirectional is True, heads)
+        tensors["source"], tensors["recurrent_weight"] = source, recurrent_weight
+        given = self._inputs(tensors)
+        if self.initial:
+            given |= self.initial_values(given, bidirectional is True, heads)
         options = _descriptor(reverse, bidirectional, training)
-        kind = getattr(source, "dtype", None)
         if self.steps:
             given = self._step_values(bidirectional, given).inner(given)
         found = _run(operation, tuple(map(given.get, operation.inputs)), options, backend, heads)
-        return _as_type(found, kind) if self.steps else found
+        return _as_type(found, getattr(source, "dtype", None)) if self.steps else found
 
     def gradients(
         self,
@@ -214,21 +217,23 @@ class MadeCell:
         """
         _, operation = self._operations
         self._check_results(out, state_gradients)
-        given = self._inputs({"source": source, "recurrent_weight": recurrent_weight} | tensors)
-        filled = self.initial_values(given, bidirectional is True, heads)
-        carried = self.definition.fed_back.items()
-        given |= filled | {name: getattr(out, result) for name, result in carried}
+        tensors["source"], tensors["recurrent_weight"] = source, recurrent_weight
+        given = self._inputs(tensors)
+        filled = self.initial_values(given, bidirectional is True, heads) if self.initial else {}
+        given |= filled
+        for name, result in self.definition.fed_back.items():
+            given[name] = getattr(out, result)
         for each in self.definition.states:
             given[each.gradient] = state_gradients.get(each.name)
         if given["source_gradient"] is None:
             given["source_gradient"] = _zeros_like(out[0])
-        given = {name: value for name, value in given.items() if value is not None}
         options = _descriptor(reverse, bidirectional)
-        outer = dict(given)
         if self.steps:
-            given = self._step_values(bidirectional, given).inner(given)
+            given = {name: value for name, value in given.items() if value is not None}
+            outer, given = given, self._step_values(bidirectional, given).inner(dict(given))
         found = _run(operation, tuple(map(given.get, operation.inputs)), options, backend, heads)
-        found = found._replace(**dict.fromkeys(filled))  # which the caller did not pass
+        if filled:  # which the caller did not pass
+            found = found._replace(**dict.fromkeys(filled))
         return self._of_caller(bidirectional, outer, found) if self.steps else found
 
     def _step_values(self, bidirectional: bool, given: Mapping[str, Any]) -> Any:
@@ -252,17 +257,20 @@ class MadeCell:
 
     @property  # not a cached one, whose lock torch.compile cannot take
     def _operations(self) -> tuple[Any, Any]:
-        from ..operations import operations_of
+        if self._pair is None:
+            from ..operations import operations_of
 
-        return operations_of(self.definition)
+            self._pair = operations_of(self.definition)
+            self._names = frozenset((*self._pair[0].inputs, *self.steps))
+        return self._pair
 
     def _inputs(self, given: dict[str, Any]) -> dict[str, Any]:
         """The tensors by name, without those that are None; unknown and missing ones refused."""
         forward, _ = self._operations
-        for name in given:
-            if name not in (*forward.inputs, *self.steps):
-                known = ", ".join((*forward.optional, *self.steps, *_OPTIONS))
-                raise OptionError(refusal(self.__name__, name, f"one of {known}", "another name"))
+        if not given.keys() <= self._names:
+            (name, *_) = (name for name in given if name not in self._names)
+            known = ", ".join((*forward.optional, *self.steps, *_OPTIONS))
+            raise OptionError(refusal(self.__name__, name, f"one of {known}", "another name"))
         for each in self.definition.own:
             if given.get(each.name) is None:
                 raise DTypeError(
@@ -297,7 +305,7 @@ class MadeCell:
         if not all(hasattr(out, name) for name in (*names, "training_state")):
             expected = f"the result of {self.__name__}(…, training=True)"
             raise DTypeError(refusal(label, "out", expected, type(out).__name__))
-        if not isinstance(gradients, Mapping):
+        if type(gradients) is not dict and not isinstance(gradients, Mapping):
             expected = "a mapping from states to their gradients"
             raise DTypeError(refusal(label, "state_gradients", expected, type(gradients).__name__))
         for name in gradients:
@@ -348,10 +356,14 @@ class MadeCell:
         return inspect.Signature([*places, *named, *others])
 
 
-def _run(*call: Any) -> Any:
-    from ..functional import run
+_functional_run: Any = None  # once it was needed: to import it in every call takes as long as one
 
-    return run(*call)
+
+def _run(*call: Any) -> Any:
+    global _functional_run
+    if _functional_run is None:
+        from ..functional import run as _functional_run
+    return _functional_run(*call)
 
 
 def _zeros_like(value: Any) -> Any:
