@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 import zstate as zs
 import zstate.jax as zj
+from zstate.operations import OPERATIONS
 
 
 def test_both_forms_of_a_peephole() -> None:
@@ -19,3 +23,28 @@ def test_both_forms_of_a_peephole() -> None:
         for each in (peephole, peephole.reshape(-1))
     ]
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}])
+@pytest.mark.parametrize("name", ["single_gate_rnn", "lstm", "gru"])
+def test_composed_of_operations(name: str, way: dict[str, bool]) -> None:
+    """As without the engine: every sequence by itself, cut off where it ends."""
+    rng = np.random.default_rng(1)
+    operation = OPERATIONS[name]
+    gates, both = len(operation.cell.gates), 2 if "bidirectional" in way else 1
+    descriptor = operation.cell.descriptor(**way)
+    R = rng.normal(size=((2,) if both == 2 else ()) + (gates * 3, 3)) / 2
+    W, b = rng.normal(size=(both * gates * 3, 5)) / 2, rng.normal(size=both * gates * 3)
+    x, h, lengths = rng.normal(size=(6, 3, 5)), rng.normal(size=(3, both * 3)), [4, 6, 1]
+    mask = rng.normal(size=(6, 3, both * 3))
+
+    def run(function: Any, n: slice, end: int, **more: Any) -> Any:
+        given = {"input_weight": W, "bias": b, "init_state": h[n], "mask": mask[:end, n]}
+        return function(x[:end, n], R, descriptor=descriptor, **given, **more).state
+
+    whole = slice(None)
+    found = run(getattr(zj, name), whole, 6, lengths=np.array(lengths), backend="reference")
+    for n, end in enumerate(lengths):
+        wanted = run(getattr(zs, name), slice(n, n + 1), end, backend="reference")
+        np.testing.assert_allclose(found[:end, n : n + 1], wanted, rtol=2e-5, atol=2e-6)
+        assert not np.asarray(found[end:, n]).any()

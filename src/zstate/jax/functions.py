@@ -91,6 +91,7 @@ def traced(
     _check_backend(layout, backend)
 
     def bind(given: dict[str, Value], descriptor: AnyDescriptor) -> dict[str, Value]:
+        given = {name: given[name] for name in operation.inputs if name in given}
         signature = Signature(operation, descriptor, tuple(given), backend)
         names = signature.layout(list(given.values())).result_names()
         primitive = gradient_p if operation.is_gradient else forward_p
