@@ -19,10 +19,15 @@ from zstate.graph.c import to_c
 
 
 def model(
-    rng: np.random.Generator, kernel: list[int], groups: int, known: bool, most_pads: int = 2
+    rng: np.random.Generator,
+    kernel: list[int],
+    groups: int,
+    known: bool,
+    most_pads: int = 2,
+    most_channels: int = 3,
 ) -> Any:
     """A Conv with random strides, dilations and pads, and its input."""
-    count, channels = len(kernel), groups * int(rng.integers(1, 4))
+    count, channels = len(kernel), groups * int(rng.integers(1, most_channels + 1))
     dilations = [int(rng.integers(1, 3)) for _ in kernel]
     sizes = [
         (k - 1) * d + 1 + int(rng.integers(0, 9)) for k, d in zip(kernel, dilations, strict=True)
@@ -71,11 +76,14 @@ def test_tables_stay_small() -> None:
     assert sum(node.op.name == "strided_slice" or node.op.name == "slice" for node in nodes) >= 64
 
 
-@pytest.mark.parametrize("kernel", [[64], [100]])
-def test_as_c(kernel: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_as_c(seed: int, tmp_path: Path) -> None:
+    """The spectrum of a signal, say: one channel."""
     if not shutil.which("gcc"):
         pytest.skip("no gcc")
-    proto, given = model(np.random.default_rng(2), kernel, 1, True, most_pads=0)
+    proto, given = model(
+        np.random.default_rng(seed), [64 + seed], 1, True, most_pads=0, most_channels=1
+    )
     loaded = zo.load(proto)
     x, y = loaded.inputs["x"], loaded.outputs["y"]
     one = given["x"][:1]
