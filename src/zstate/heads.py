@@ -28,19 +28,18 @@ from .types import Value
 Run: TypeAlias = Callable[[Layout, dict[str, Value]], Mapping[str, Value]]
 
 
-def are_separate(layout: Layout) -> bool:
-    """Whether by_head() computes heads one by one: all but heads of one unit, if their weight can
-    be a parameter."""
+def twin_of(layout: Layout) -> Cell | None:
+    """The cell that by_head() computes instead: for heads of one unit, with R's diagonal as a
+    parameter. None where heads are computed one by one."""
     is_diagonal = layout.size[3] == layout.descriptor.heads
-    return not is_diagonal or diagonal(layout.cell_kind) is None
+    return diagonal(layout.cell_kind) if is_diagonal else None
 
 
 def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple[Value | None, ...]:
     """A call of a layer with heads, by one call per head or, where R is diagonal, by one in all."""
-    if are_separate(layout):
+    twin = twin_of(layout)
+    if twin is None:
         return _each_head(layout, values, run)
-    twin = diagonal(layout.cell_kind)
-    assert twin is not None
     pairs = zip(layout.operation.inputs, values, strict=True)
     given = {name: value for name, value in pairs if value is not None}
     weight = given["recurrent_weight"]  # […,H,G,1]

@@ -71,9 +71,9 @@ def refuses(layout: Layout) -> str | None:
         return str(reason)
     if layout.descriptor.heads == 1 or not form_of(layout, None, False).trace.has_means:
         return None
-    from ..heads import are_separate
+    from ..heads import twin_of
 
-    if are_separate(layout):
+    if twin_of(layout) is None:
         return "it computes heads one by one, but the equations take a mean over all of them"
     return None
 

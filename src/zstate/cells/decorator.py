@@ -183,8 +183,7 @@ class MadeCell:
         operation, _ = self._operations
         tensors["source"], tensors["recurrent_weight"] = source, recurrent_weight
         given = self._inputs(tensors)
-        if self.initial:
-            given |= self.initial_values(given, bidirectional is True, heads)
+        given |= self.initial_values(given, bidirectional is True, heads)
         options = _descriptor(reverse, bidirectional, training)
         if self.steps:
             given = self._step_values(bidirectional, given).inner(given)
@@ -219,7 +218,7 @@ class MadeCell:
         self._check_results(out, state_gradients)
         tensors["source"], tensors["recurrent_weight"] = source, recurrent_weight
         given = self._inputs(tensors)
-        filled = self.initial_values(given, bidirectional is True, heads) if self.initial else {}
+        filled = self.initial_values(given, bidirectional is True, heads)
         given |= filled
         for name, result in self.definition.fed_back.items():
             given[name] = getattr(out, result)
@@ -260,8 +259,10 @@ class MadeCell:
         if self._pair is None:
             from ..operations import operations_of
 
-            self._pair = operations_of(self.definition)
-            self._names = frozenset((*self._pair[0].inputs, *self.steps))
+            pair = operations_of(self.definition)
+            # The pair last: another thread takes it as a sign that both are there.
+            self._names = frozenset((*pair[0].inputs, *self.steps))
+            self._pair = pair
         return self._pair
 
     def _inputs(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -282,6 +283,8 @@ class MadeCell:
         self, given: Mapping[str, Any], bidirectional: bool, heads: int = 1
     ) -> dict[str, Any]:
         """The initial states that are not zero and are not among the arrays given."""
+        if not self.initial:
+            return {}
         missing = {
             each.initial: self.initial[each.name]
             for each in self.definition.states
@@ -305,7 +308,7 @@ class MadeCell:
         if not all(hasattr(out, name) for name in (*names, "training_state")):
             expected = f"the result of {self.__name__}(…, training=True)"
             raise DTypeError(refusal(label, "out", expected, type(out).__name__))
-        if type(gradients) is not dict and not isinstance(gradients, Mapping):
+        if not isinstance(gradients, Mapping):
             expected = "a mapping from states to their gradients"
             raise DTypeError(refusal(label, "state_gradients", expected, type(gradients).__name__))
         for name in gradients:

@@ -18,9 +18,8 @@ KEPT_BYTES = 24 << 20  # of a weight, that stay in L2 from step to step
 _MOST_BLOCKS = 12  # pieces of 64 bytes of K whose operand a lane keeps, along K
 _SUMS = 8192  # bytes of shared memory behind the ring, along K
 _MOST_PIECES = 48
-_WIDTH = (
-    2048  # bytes of a row in a stage, across K: a copy takes 45 ns, whatever its size up to here
-)
+# Bytes of a row in a stage, across K: a copy takes 45 ns, whatever its size up to here.
+_WIDTH = 2048
 
 
 class Streamed(NamedTuple):
@@ -120,7 +119,7 @@ def can_stream(scan: Scan, chip: Chip) -> bool:
 
 def gains_by_streaming(scan: Scan, chip: Chip) -> bool:
     """Whether the weight is also far larger than what stays on the chip, by itself or in L2."""
-    return can_stream(scan, chip) and weight_bytes(scan) >= LEAST_BYTES
+    return weight_bytes(scan) >= LEAST_BYTES and can_stream(scan, chip)
 
 
 def _shares_a_padding(scan: Scan) -> bool:
