@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import keyword
-import linecache
-import math
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from itertools import product
-from numbers import Real
-from types import CodeType, TracebackType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 from weakref import WeakSet
 
+import numpy as np
+
 from ..descriptors import Descriptor
-from ..errors import DTypeError, EquationError, OptionError, refusal, visible
+from ..errors import DTypeError, EquationError, OptionError, refusal
+from .checks import OPTIONS, check_arguments, checked_initial, checked_label, names_in, with_line
 from .definition import Cell, Parameter, State, state
 from .program import program
 from .tracing import Context
-
-_NAMES = ("source", "recurrent_weight", "input_weight", "bias", "mask", "training_state")
-_OPTIONS = ("reverse", "bidirectional", "training", "backend", "heads")
-_OTHERS = ("resets", "x", "R", "z_state", "source_gradient", "descriptor", "inf", "nan")
-_RESERVED = frozenset({*_NAMES, *_OPTIONS, *_OTHERS})
-_KEYWORDS = frozenset({"self", "cell", "out", "state_gradients", "name"})  # of calls, beside these
 
 _defined: WeakSet[Cell] = WeakSet()
 _listeners: list[Callable[[Cell], object]] = []
@@ -135,16 +127,16 @@ class MadeCell:
         steps: str,
         initial: Mapping[str, float],
     ) -> None:
-        label = _checked_label(getattr(function, "__name__", "cell"))
+        label = checked_label(getattr(function, "__name__", "cell"))
         names = {"gates": gates, "states": states, "parameters": parameters, "steps": steps}
-        listed = {what: _listed(label, what, text) for what, text in names.items()}
+        listed = {what: names_in(label, what, text) for what, text in names.items()}
         for name in listed["steps"]:
             if name in listed["gates"]:
                 raise EquationError(f"[{label}] steps: {name!r} is already the name of a gate")
         arguments = (*listed["states"], *listed["parameters"], *listed["steps"])
-        _check_arguments(label, function, arguments)
+        check_arguments(label, function, arguments)
         self.steps = listed["steps"]  # values per step: gates that no weight reaches
-        self.initial = _checked_initial(label, initial, listed["states"])
+        self.initial = checked_initial(label, initial, listed["states"])
         self.__name__ = label
         self.__qualname__ = getattr(function, "__qualname__", label)
         self.__module__ = getattr(function, "__module__", __name__)
@@ -181,6 +173,8 @@ class MadeCell:
             Every state [T,N,D·H] by name, then training_state (None without training).
         """
         operation, _ = self._operations
+        if type(source) is np.ndarray:
+            self._quicken()
         tensors["source"], tensors["recurrent_weight"] = source, recurrent_weight
         given = self._inputs(tensors)
         given |= self.initial_values(given, bidirectional is True, heads)
@@ -235,6 +229,13 @@ class MadeCell:
             found = found._replace(**dict.fromkeys(filled))
         return self._of_caller(bidirectional, outer, found) if self.steps else found
 
+    def _quicken(self) -> None:
+        """Let calls that look like an earlier one skip what is done here."""
+        if type(self) is MadeCell and not self.steps:
+            from .quick_calls import quickened
+
+            self.__class__ = quickened(self, *self._operations, _descriptor)
+
     def _step_values(self, bidirectional: bool, given: Mapping[str, Any]) -> Any:
         from ..step_values import StepValues, check_values
 
@@ -270,7 +271,7 @@ class MadeCell:
         forward, _ = self._operations
         if not given.keys() <= self._names:
             (name, *_) = (name for name in given if name not in self._names)
-            known = ", ".join((*forward.optional, *self.steps, *_OPTIONS))
+            known = ", ".join((*forward.optional, *self.steps, *OPTIONS))
             raise OptionError(refusal(self.__name__, name, f"one of {known}", "another name"))
         for each in self.definition.own:
             if given.get(each.name) is None:
@@ -419,91 +420,18 @@ def _defined_cell(
     try:
         draft.backward(draft.usual, frozenset(names), False)
     except EquationError as error:
-        raise _with_line(label, str(error), error, function) from None
+        raise with_line(label, str(error), error, function) from None
     except Exception as error:  # whatever another library says about a symbol
         expected = "expected numbers, values of the step and the functions of zstate.cells"
         refused = f"{expected}, got {type(error).__name__}: {error}"
-        raise _with_line(label, refused, error, function) from error
+        raise with_line(label, refused, error, function) from error
     read = draft.forward(draft.usual, frozenset(names), False)
     said = (*listed.values(), sorted(initial.items()), program([*read.states, *read.saved]))
     digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
     return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch accepts no other
 
 
-def _checked_label(name: str) -> str:
-    if name == "<lambda>":
-        return "cell"
-    if not name.isidentifier():
-        expected = "expected a name made of letters, digits and _"
-        raise EquationError(f"[cell] {expected}, got {visible(name[:60])!r}")
-    return name
-
-
 def _first_state(name: str, start: float) -> State:
     """The state that the layer gives, by its own name."""
     last = f"{name}_gradient"
     return State(name, f"init_{name}", f"{name}_output_fwd", "source_gradient", last, name, start)
-
-
-def _listed(label: str, what: str, text: object) -> tuple[str, ...]:
-    """Names as ``"i f z o"`` has them."""
-    if not isinstance(text, str):
-        raise EquationError(f"[{label}] {what}: expected names in one string, got {text!r:.60}")
-    names = tuple(text.split())
-    if not names and what in ("gates", "states"):
-        raise EquationError(f"[{label}] {what}: expected at least one name, got none")
-    for name in names:
-        if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
-            expected = "expected names made of letters, digits and _, not Python keywords"
-            raise EquationError(f"[{label}] {what}: {expected}, got {visible(name[:60])!r}")
-        taken = _RESERVED | _KEYWORDS if what == "parameters" else _RESERVED
-        if what != "gates" and (name in taken or name.startswith("init_")):
-            raise EquationError(f"[{label}] {what}: {name!r} already means another tensor")
-    if len(set(names)) < len(names):
-        raise EquationError(f"[{label}] {what}: expected different names, got {text!r}")
-    return names
-
-
-def _check_arguments(label: str, function: Any, names: tuple[str, ...]) -> None:
-    if not callable(function):
-        raise EquationError(f"[{label}] expected a function, got {type(function).__name__}")
-    if len(set(names)) < len(names):
-        raise EquationError(f"[{label}] expected parameters whose names differ from the states'")
-    wanted = ("x", "R", *names)
-    parameters = list(inspect.signature(function).parameters.values())
-    found = tuple(each.name for each in parameters)
-    rest = parameters[-1:] and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
-    if found != wanted and not (rest and found[:-1] == wanted[: len(found) - 1]):
-        raise EquationError(
-            f"[{label}] expected the arguments ({', '.join(wanted)}), got ({', '.join(found)})"
-        )
-
-
-def _checked_initial(
-    label: str, initial: Mapping[str, float], states: tuple[str, ...]
-) -> dict[str, float]:
-    for name, value in initial.items():
-        if name not in states:
-            raise EquationError(
-                f"[{label}] initial: expected names of {', '.join(states)}, got {name!r}"
-            )
-        if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
-            raise EquationError(f"[{label}] initial: expected a number for {name}, got {value!r}")
-    return {name: float(value) for name, value in initial.items() if value}
-
-
-def _with_line(
-    label: str, said: str, error: Exception, function: Callable[..., Any]
-) -> EquationError:
-    """An error with the line of the source that it is about."""
-    code = cast(CodeType, getattr(function, "__code__", None))
-    if code is None:
-        return EquationError(f"[{label}] {said}")
-    line = code.co_firstlineno
-    step: TracebackType | None = error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code is code:
-            line = step.tb_lineno
-        step = step.tb_next
-    text = linecache.getline(code.co_filename, line).strip()
-    return EquationError(f"[{label}] {said}\n  {code.co_filename}:{line}: {text}")
