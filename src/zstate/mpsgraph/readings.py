@@ -14,21 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..operations import OPERATIONS
 from ..types import Array
 from .calling import Call
-
-Reading = Mapping[str, Any]
+from .reading_steps import ORDERS, STEPS, Meaning, Reading, View, saved_reading, turned
 
 _STEP = 1e-30
 
-# Option and switch: the default order of the gates, and the order that the option gives.
-_ORDERS = {"single_gate_rnn": ("z", "z"), "lstm": ("ifzo", "izfo"), "gru": ("zro", "rzo")}
-_OTHER_ORDER = {"single_gate_rnn": "", "lstm": "forget_gate_last", "gru": "reset_gate_first"}
 _DEFAULTS = {
     "single_gate_rnn": {"activation": 1},
     "lstm": {
@@ -48,7 +44,7 @@ _DEFAULTS = {
 
 def zstate_reading(cell: str) -> dict[str, Any]:
     """zstate's value of every switch."""
-    order, other = _ORDERS[cell]
+    order, other = ORDERS[cell]
     kind = "inner" if cell == "single_gate_rnn" else "activated"
     return {
         "hard_sigmoid": (0.2, 0.5),
@@ -94,22 +90,6 @@ def zstate_reading(cell: str) -> dict[str, Any]:
     }
 
 
-class _Meaning(NamedTuple):
-    """A cell as one reading has it."""
-
-    cell: str
-    options: Mapping[str, Any]
-    reading: Reading
-
-    def option(self, name: str) -> bool:
-        """Whether an option is set."""
-        return bool(self.options.get(name))
-
-    @property
-    def has_other_order(self) -> bool:
-        return self.option(_OTHER_ORDER[self.cell])
-
-
 class Answer(NamedTuple):
     """Results in the order in which a framework gives them; None matches anything."""
 
@@ -129,10 +109,10 @@ class _Forward(NamedTuple):
 
 def answer(call: Call, reading: Reading) -> Answer:
     """What a framework with this reading gives for a call."""
-    of = _Meaning(call.cell, {**_DEFAULTS[call.cell], **call.options}, reading)
+    of = Meaning(call.cell, {**_DEFAULTS[call.cell], **call.options}, reading)
     tensors = {name: array.astype(np.float64) for name, array in call.tensors.items()}
     found = _forward(of, tensors)
-    unknown = _saved_reading(of) is None
+    unknown = saved_reading(of) is None
     there = tuple(
         None if unknown and name == "training_state" else getattr(found, name)
         for name in outputs(call, reading)
@@ -176,7 +156,7 @@ def _derivative(
     return np.broadcast_to(slopes, tensor.size).reshape(tensor.shape)
 
 
-def _loss(of: _Meaning, found: _Forward, incoming: Mapping[str, Array]) -> Any:
+def _loss(of: Meaning, found: _Forward, incoming: Mapping[str, Array]) -> Any:
     """What the incoming gradients are the gradients of."""
     outputs, reading = incoming["source_gradient"], of.reading
     if of.option("reverse") and reading["reverse_gradients"][0]:
@@ -210,11 +190,11 @@ def _total(gradient: Array, values: Array) -> Any:
 
 def _flipped(steps: Array) -> Array:
     """[…,T,N,H] in the other order of time."""
-    turned: Array = steps[..., ::-1, :, :]
-    return turned
+    other: Array = steps[..., ::-1, :, :]
+    return other
 
 
-def _forward(of: _Meaning, tensors: Mapping[str, Array]) -> _Forward:
+def _forward(of: Meaning, tensors: Mapping[str, Array]) -> _Forward:
     reading = of.reading
     if not of.option("bidirectional"):
         backwards = of.option("reverse")
@@ -246,27 +226,11 @@ def _forward(of: _Meaning, tensors: Mapping[str, Array]) -> _Forward:
 
 def _blocks(cell: str, stacked: Array) -> Array:
     """[…,GH] as […,G,H]."""
-    gates = len(_ORDERS[cell][0])
+    gates = len(ORDERS[cell][0])
     return stacked.reshape(*stacked.shape[:-1], gates, stacked.shape[-1] // gates)
 
 
-_Step: TypeAlias = tuple[Array, Array, Array]  # h, c and what is saved
-
-
-class _View(NamedTuple):
-    """What one direction sees."""
-
-    of: _Meaning
-    projected: Array  # [T,N,GH], the bias included
-    R: Array  # [GH,H]
-    p: Array  # [1,GH]
-    b2: Array | None  # [1,H]
-    mask: Array  # [T,N,H]
-    order: str
-    peephole_order: str
-
-
-def _scan(of: _Meaning, tensors: Mapping[str, Array], d: int, backwards: bool) -> _Forward:
+def _scan(of: Meaning, tensors: Mapping[str, Array], d: int, backwards: bool) -> _Forward:
     """One direction, its results in processing order."""
     view, h, c = _view(of, tensors, d)
     both = of.option("bidirectional")
@@ -275,7 +239,7 @@ def _scan(of: _Meaning, tensors: Mapping[str, Array], d: int, backwards: bool) -
     times = range(view.projected.shape[-3])
     for number, t in enumerate(reversed(times) if backwards else times):
         m = view.mask[t if mask_time == "input" else number]
-        h, c, z = _STEPS[of.cell](view, view.projected[..., t, :, :], h, c, m)
+        h, c, z = STEPS[of.cell](view, view.projected[..., t, :, :], h, c, m)
         states.append(h)
         cells.append(c)
         saved.append(z)
@@ -291,14 +255,14 @@ def _scan(of: _Meaning, tensors: Mapping[str, Array], d: int, backwards: bool) -
     return _Forward(stacked(states), stacked(cells), stacked(saved), h, c)
 
 
-def _view(of: _Meaning, given: Mapping[str, Array], d: int) -> tuple[_View, Array, Array]:
+def _view(of: Meaning, given: Mapping[str, Array], d: int) -> tuple[View, Array, Array]:
     """What direction d sees of the tensors, and its states before the first step."""
     cell, _, reading = of
     tensors = {
         name: given[name].T if name in reading["transposed"] else given[name] for name in given
     }
     both = of.option("bidirectional")
-    gates = len(_ORDERS[cell][0])
+    gates = len(ORDERS[cell][0])
     weights = reading["both_weights"]
     at = 1 - d if weights == "reverse first" else d
     R = tensors["recurrent_weight"]
@@ -317,7 +281,7 @@ def _view(of: _Meaning, given: Mapping[str, Array], d: int) -> tuple[_View, Arra
         return mine.reshape(*ahead, gates * width)
 
     if "input_weight" in tensors:
-        W = part(_turned(tensors["input_weight"]))  # [I,GH]
+        W = part(turned(tensors["input_weight"]))  # [I,GH]
         projected = tensors["source"] @ W[..., None, :, :]
     else:
         projected = part(tensors["source"])
@@ -333,7 +297,7 @@ def _view(of: _Meaning, given: Mapping[str, Array], d: int) -> tuple[_View, Arra
         h, c = c, h
     order = reading["other_order" if of.has_other_order else "order"]
     b2 = tensors.get("secondary_bias")
-    view = _View(
+    view = View(
         of=of,
         projected=projected,
         R=R,
@@ -366,11 +330,6 @@ def _peephole(
     return whole[..., None, :]
 
 
-def _turned(matrix: Array) -> Array:
-    """The transpose of the last two axes."""
-    return np.swapaxes(matrix, -1, -2)
-
-
 def _mask(
     tensors: Mapping[str, Array],
     reading: Reading,
@@ -386,132 +345,7 @@ def _mask(
     return np.broadcast_to(mask, shape)[:, :, start : start + width]
 
 
-def _activate(kind: int, a: Array, reading: Reading) -> Array:
-    """An activation that is analytic along the imaginary axis, for complex steps."""
-    if kind not in range(5):
-        kind = reading["unknown_activation"]
-    if kind == 1:
-        at_zero = np.where(a.real == 0, reading["relu_kink"] * a, 0)
-        return np.where(a.real > 0, a, at_zero)
-    if kind == 2:
-        return np.tanh(a)
-    if kind == 3:
-        return 1 / (1 + np.exp(-a))
-    if kind == 4:
-        slope, offset = reading["hard_sigmoid"]
-        y = slope * a + offset
-        low, high = y.real == 0, y.real == 1
-        at_kink = np.where(low | high, y.real + reading["hard_sigmoid_kink"] * (y - y.real), 0)
-        inside = (y.real > 0) & (y.real < 1)
-        return np.where(inside, y, np.where(low | high, at_kink, np.clip(y.real, 0, 1)))
-    return a
-
-
-def _by_gate(stacked: Array, order: str) -> dict[str, Array]:
-    width = stacked.shape[-1] // len(order)
-    return {gate: stacked[..., k * width : (k + 1) * width] for k, gate in enumerate(order)}
-
-
-def _recurrent(view: _View, h: Array, m: Array) -> Array:
-    """The recurrent term [N,GH] with the mask in its place."""
-    place = view.of.reading["mask_place"]
-    term: Array = (h * m if place not in ("after R", "output") else h) @ _turned(view.R)
-    return term * np.tile(m, view.R.shape[-2] // view.R.shape[-1]) if place == "after R" else term
-
-
-def _saved_reading(of: _Meaning) -> tuple[str, str] | None:
-    """Whether zState holds activated gates, and their order; None if that is not known."""
-    if of.option("reset_after") and of.reading["reset_after_zstate"] is None:
-        return None
-    found: tuple[str, str] | None
-    found = of.reading["other_zstate" if of.has_other_order else "zstate"]
-    return found
-
-
-def _saved(of: _Meaning, activated: Mapping[str, Array], inner: Mapping[str, Array]) -> Array:
-    kind, order = _saved_reading(of) or ("activated", "".join(activated))
-    values = activated if kind == "activated" else inner
-    return np.concatenate(np.broadcast_arrays(*(values[gate] for gate in order)), axis=-1)
-
-
-def _rnn_step(view: _View, x: Array, h: Array, c: Array, m: Array) -> _Step:
-    _, options, reading = of = view.of
-    inner = x + _recurrent(view, h, m)
-    new = _activate(options["activation"], inner, reading)
-    if reading["mask_place"] == "output":
-        new = new * m
-    return new, c, _saved(of, {"z": new}, {"z": inner})
-
-
-# Gates that do not look at the old cell.
-_BLIND = {
-    *(("z", "z not"), ("o", "o at the new")),
-    *(("z", "o at the new, z not"), ("o", "o at the new, z not")),
-}
-
-
-def _lstm_step(view: _View, x: Array, h: Array, c: Array, m: Array) -> _Step:
-    _, options, reading = of = view.of
-    if reading["mask_place"] == "cell too":
-        c = c * m
-    inner = _by_gate(x + _recurrent(view, h, m), view.order)
-    p = _by_gate(view.p, view.peephole_order)
-    looks = reading["peephole_cell"]
-    for gate in "ifzo":
-        if (gate, looks) not in _BLIND:
-            inner[gate] = inner[gate] + p[gate] * c
-    kinds = {"i": "input_gate", "f": "forget_gate", "z": "cell_gate", "o": "output_gate"}
-
-    def gate_of(name: str) -> Array:
-        return _activate(options[f"{kinds[name]}_activation"], inner[name], reading)
-
-    gates = {name: gate_of(name) for name in "ifz"}
-    new_c = gates["f"] * c + gates["i"] * gates["z"]
-    if looks.startswith("o at the new"):
-        inner["o"] = inner["o"] + p["o"] * new_c
-    gates["o"] = gate_of("o")
-    new = gates["o"] * _activate(options["activation"], new_c, reading)
-    if reading["mask_place"] == "output":
-        new = new * m
-    return new, new_c, _saved(of, gates, inner)
-
-
-def _gru_step(view: _View, x: Array, h: Array, c: Array, m: Array) -> _Step:
-    _, options, reading = of = view.of
-    if reading["mask_place"] == "blend too":
-        h, m = h * m, np.ones_like(m)
-    term = _by_gate(_recurrent(view, h, m), view.order)
-    inner = _by_gate(x, view.order)
-    inner = {name: inner[name] + (term[name] if name in "zr" else 0) for name in "zro"}
-    z = _activate(options["update_gate_activation"], inner["z"], reading)
-    r = _activate(options["reset_gate_activation"], inner["r"], reading)
-    b2 = 0 if view.b2 is None else view.b2
-    where = reading["secondary_bias" if of.option("reset_after") else "lone_secondary_bias"]
-    if of.option("reset_after") and reading["reset_after"] == "after":
-        unreset = term["o"] + (b2 if where == "inside" else 0)
-        s = unreset * r + (b2 if where == "outside" else 0)
-    else:
-        unreset = s = _by_gate(_recurrent(view, h * r, m), view.order)["o"]
-        s = s + (0 if where == "nowhere" else b2)
-    inner["o"] = inner["o"] + s
-    o = _activate(options["output_gate_activation"], inner["o"], reading)
-    keeps = reading["flipped_blend" if of.option("flip_z") else "blend"] == "z keeps"
-    new = z * h + (1 - z) * o if keeps else (1 - z) * h + z * o
-    if reading["mask_place"] == "output":
-        new = new * m
-    last = {"unreset": unreset, "s": s}.get(reading["reset_after_zstate"], o)
-    gates = {"z": z, "r": r, "o": last if of.option("reset_after") else o}
-    return new, c, _saved(of, gates, inner)
-
-
-_STEPS: dict[str, Callable[..., _Step]] = {
-    "single_gate_rnn": _rnn_step,
-    "lstm": _lstm_step,
-    "gru": _gru_step,
-}
-
-
 def orders(cell: str) -> Iterator[str]:
     """Every order of a cell's gates, the default one first."""
-    for order in permutations(_ORDERS[cell][0]):
+    for order in permutations(ORDERS[cell][0]):
         yield "".join(order)
