@@ -161,11 +161,9 @@ def single_gate_rnn_gradients(
         >>> single_gate_rnn_gradients(x, R, np.ones_like(h), z).source[0]
         array([[2., 2., 2.]])
     """
-    tensors = (
-        *(source, recurrent_weight, source_gradient, z_state, state_gradient),
-        *(input_weight, bias, init_state, mask, resets),
-    )
-    found = run(ops.SINGLE_GATE_RNN_GRADIENTS, tensors, descriptor, backend, heads)
+    needed = (source, recurrent_weight, source_gradient, z_state)
+    optional = (state_gradient, input_weight, bias, init_state, mask, resets)
+    found = run(ops.SINGLE_GATE_RNN_GRADIENTS, needed + optional, descriptor, backend, heads)
     return cast(RNNGradients, found)
 
 
@@ -213,10 +211,8 @@ def lstm(
         >>> lstm(x, R, init_cell=np.full((1, 2), 4.0), descriptor=keep).cell[-1]
         array([[1., 1.]])
     """
-    tensors = (
-        *(source, recurrent_weight, input_weight, bias, init_state, init_cell),
-        *(mask, peephole, resets),
-    )
+    optional = (input_weight, bias, init_state, init_cell, mask, peephole, resets)
+    tensors = (source, recurrent_weight, *optional)
     return cast(LSTMResult, run(ops.LSTM_FORWARD, tensors, descriptor, backend, heads))
 
 
@@ -263,11 +259,9 @@ def lstm_gradients(
         >>> lstm_gradients(x, R, np.ones_like(h), z, c).recurrent_weight.shape
         (8, 2)
     """
-    tensors = (
-        *(source, recurrent_weight, source_gradient, z_state, cell_output_fwd),
-        *(state_gradient, cell_gradient, input_weight, bias, init_state, init_cell),
-        *(mask, peephole, resets),
-    )
+    needed = (source, recurrent_weight, source_gradient, z_state, cell_output_fwd)
+    optional = (input_weight, bias, init_state, init_cell, mask, peephole, resets)
+    tensors = (*needed, state_gradient, cell_gradient, *optional)
     return cast(LSTMGradients, run(ops.LSTM_GRADIENTS, tensors, descriptor, backend, heads))
 
 
@@ -313,10 +307,8 @@ def gru(
         >>> gru(x, R, init_state=np.full((1, 2), 4.0)).state[-1]
         array([[1., 1.]])
     """
-    tensors = (
-        *(source, recurrent_weight, input_weight, bias, init_state, mask),
-        *(secondary_bias, resets),
-    )
+    optional = (input_weight, bias, init_state, mask, secondary_bias, resets)
+    tensors = (source, recurrent_weight, *optional)
     return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend, heads))
 
 
@@ -360,10 +352,8 @@ def gru_gradients(
         >>> gru_gradients(x, R, np.ones_like(h), z, h).source.shape
         (2, 1, 6)
     """
-    tensors = (
-        *(source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient),
-        *(input_weight, bias, init_state, mask, secondary_bias, resets),
-    )
+    needed = (source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient)
+    tensors = (*needed, input_weight, bias, init_state, mask, secondary_bias, resets)
     return cast(GRUGradients, run(ops.GRU_GRADIENTS, tensors, descriptor, backend, heads))
 
 

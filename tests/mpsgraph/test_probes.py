@@ -27,7 +27,8 @@ from zstate.mpsgraph import probes
 from zstate.mpsgraph.calling import Call, Framework, Outcome
 from zstate.mpsgraph.decisions import PROBES
 from zstate.mpsgraph.probes import Finding, draw, judge, run_probes
-from zstate.mpsgraph.readings import Answer, Reading, answer, zstate_reading
+from zstate.mpsgraph.reading_steps import Reading
+from zstate.mpsgraph.readings import Answer, answer, zstate_reading
 
 SOAK = os.environ.get("ZSTATE_SOAK")
 # Each alone as well; the others alone only in long runs, as they are slow.

@@ -22,7 +22,8 @@ from ..errors import BackendError, DTypeError, OptionError
 from ..layout import Layout, describe
 from ..operations import AnyResult, Operation
 from ..types import Array
-from .encoding import Encoded, Tables, UnsupportedError, called, encode, form_of
+from .encoding import Encoded, called, encode, form_of
+from .vector_programs import Tables, UnsupportedError
 
 INTERFACE = 15  # what these sources know how to call; csrc/runtime/problem.h says what is offered
 

@@ -181,11 +181,9 @@ def _rows(names: list[str], cases_by_cell: Mapping[str, list[Case]], seed: int) 
         error, worst = max(errors, key=lambda pair: (np.isnan(pair[0]), pair[0]))
         row = _Row(what, cell, dtype, len(cases), error, worst, bound)
         _show_progress("")
-        _print_columns(
-            width,
-            *(what, _short(cell), dtype, str(len(cases))),
-            *(f"{error:.1e}", f"{bound:.0e}", "ok" if row.passed else "FAILED", worst),
-        )
+        numbers = (str(len(cases)), f"{error:.1e}", f"{bound:.0e}")
+        verdict = "ok" if row.passed else "FAILED"
+        _print_columns(width, what, _short(cell), dtype, *numbers, verdict, worst)
         yield row
 
 

@@ -16,9 +16,9 @@ RECURRENT = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional")
 _MODELS = ("Sequential", "Functional", "Model")
 # These do nothing outside training.
 _PASSIVE = (
-    *("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "AlphaDropout"),
-    *("ActivityRegularization", "Identity"),
-)
+    "Dropout SpatialDropout1D GaussianDropout GaussianNoise AlphaDropout ActivityRegularization "
+    "Identity"
+).split()
 _PACKAGES = ("keras", "tf_keras", "tensorflow")
 
 

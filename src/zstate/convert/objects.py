@@ -106,10 +106,9 @@ def _class_of(layer: Any, *packages: str) -> str:
 
 
 # Fields of a descriptor that say how a call runs and how its arrays lie, not what a layer computes.
-_NOT_THE_LAYERS = {
-    *("reverse", "bidirectional", "training", "produce_cell"),
-    *("forget_gate_last", "reset_gate_first"),
-}
+_NOT_THE_LAYERS = frozenset(
+    "reverse bidirectional training produce_cell forget_gate_last reset_gate_first".split()
+)
 
 # What torch, MLX and ONNX call the cells.
 CELLS = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}

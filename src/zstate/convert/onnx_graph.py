@@ -23,9 +23,9 @@ from .objects import ONNX_INPUTS, Piece, is_recurrent, onnx_constants, onnx_piec
 _SOURCE: tuple[Any, ...] = (0, 1, 2)
 # Nodes that take values elsewhere as they are.
 _MOVES = (
-    *("Transpose", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Concat", "Slice", "Split"),
-    *("Gather", "Expand", "Tile", "Cast", "Flatten"),
-)
+    "Transpose Squeeze Unsqueeze Reshape Identity Concat Slice Split Gather Expand Tile Cast "
+    "Flatten"
+).split()
 # Nodes that compute sizes from sizes.
 _SIZES = (
     *_MOVES,

@@ -20,7 +20,8 @@ from ..layout import brackets
 from ..types import Array
 from ..verify import relative_error
 from .calling import Call, Outcome, Runner
-from .readings import Reading, answer, outputs, zstate_reading
+from .reading_steps import Reading
+from .readings import answer, outputs, zstate_reading
 
 # The relative error of a whole tensor below which numbers of a reading count as the framework's.
 # Readings differ by much more: this leaves room for a GPU's own tanh in float32.

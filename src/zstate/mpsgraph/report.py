@@ -103,10 +103,8 @@ def _case_rows(cases: Iterable[CaseResult]) -> Iterator[tuple[str, ...]]:
         others = "; ".join(
             f"{each.title}: {each.verdict}" for each in group if each.verdict != "agrees"
         )
-        yield (
-            *(SHORT[cell], dtype, part, f"{len(good)} of {len(group)}"),
-            *("" if error is None else f"{error:.1e}", f"{BOUNDS[dtype]:.0e}", others),
-        )
+        numbers = ("" if error is None else f"{error:.1e}", f"{BOUNDS[dtype]:.0e}")
+        yield (SHORT[cell], dtype, part, f"{len(good)} of {len(group)}", *numbers, others)
 
 
 _CASES = "The cases of `zstate check`, against the oracle in float64."

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import native
-from ..backends.encoding import Form, UnsupportedError, called, encode
+from ..backends.encoding import Form, called, encode
+from ..backends.vector_programs import UnsupportedError
 from ..cells.stages import forward_stages
 from ..types import Array
 from .parts import Part

@@ -47,27 +47,25 @@ _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     **{
         word: (word, partial(sizes_of, name=word))
         for word in (
-            *("shape", "axes", "permutation", "starts", "ends", "strides"),
-            *("split_sizes", "left_padding", "right_padding", "multiplier"),
-        )
+            "shape axes permutation starts ends strides split_sizes left_padding right_padding "
+            "multiplier"
+        ).split()
     },
 }
 
 _NIL = frozenset({"axes", "shape_tensor"})  # what may be nil of these
 
 _UNARY = (
-    *("absolute", "exponent", "logarithm", "squareRoot", "reciprocal", "square", "negative"),
-    *("sign", "tanh", "sigmoid", "reLU", "identity", "floor", "ceil", "round", "rint", "truncate"),
-    *("exponentBase2", "exponentBase10", "logarithmBase2", "logarithmBase10"),
-    *("reciprocalSquareRoot", "isNaN", "isFinite", "isInfinite"),
-    *("sin", "cos", "tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh"),
-)
+    "absolute exponent logarithm squareRoot reciprocal square negative sign tanh sigmoid reLU "
+    "identity floor ceil round rint truncate exponentBase2 exponentBase10 logarithmBase2 "
+    "logarithmBase10 reciprocalSquareRoot isNaN isFinite isInfinite sin cos tan sinh cosh asin "
+    "acos atan asinh acosh atanh"
+).split()
 _BINARY = (
-    *("addition", "subtraction", "multiplication", "division", "power", "minimum", "maximum"),
-    *("equal", "notEqual", "lessThan", "lessThanOrEqualTo", "greaterThan"),
-    *("greaterThanOrEqualTo", "matrixMultiplication", "modulo", "floorModulo", "divisionNoNaN"),
-    *("logicalAND", "logicalOR", "logicalNAND", "logicalNOR", "logicalXOR", "logicalXNOR"),
-)
+    "addition subtraction multiplication division power minimum maximum equal notEqual lessThan "
+    "lessThanOrEqualTo greaterThan greaterThanOrEqualTo matrixMultiplication modulo floorModulo "
+    "divisionNoNaN logicalAND logicalOR logicalNAND logicalNOR logicalXOR logicalXNOR"
+).split()
 # NaN wins in both of Apple's forms here.
 _REDUCTIONS = {
     "Sum": "reduction_sum",

@@ -23,8 +23,9 @@ from .layers import GRU, LSTM, RNN
 from .private import has_hooks
 from .replacing import BOTH, Report, exchange, subclass_of
 
+_LAYERS = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU, RNN, LSTM, GRU, Recurrent)
 _KINDS: tuple[type[torch.nn.Module], ...] = (
-    *(torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU, RNN, LSTM, GRU, Recurrent),
+    *_LAYERS,
     *(ours for theirs, ours in BOTH.items() if not theirs.__name__.endswith("Cell")),
 )
 

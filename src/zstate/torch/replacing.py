@@ -36,9 +36,9 @@ _PAIRS: Pairs = {
 BOTH: Pairs = {theirs: getattr(nn, theirs.__name__) for theirs in _PAIRS}
 _BACK: Pairs = {ours: theirs for pairs in (_PAIRS, BOTH) for theirs, ours in pairs.items()}
 _OPTIONS = (
-    *("input_size", "hidden_size", "num_layers", "nonlinearity", "bias", "batch_first"),
-    *("dropout", "bidirectional", "proj_size"),
-)
+    "input_size hidden_size num_layers nonlinearity bias batch_first dropout bidirectional "
+    "proj_size"
+).split()
 
 
 @dataclass

@@ -48,10 +48,8 @@ def scan_texts(mode: int = GRID) -> tuple[str, ...]:
         mode, ("exchange.cuh", "product.cuh", "scan.cu")
     )
     layout = {WIDE: "wide_layout.cuh", ROW: "row_layout.cuh"}.get(mode, "layout.cuh")
-    return (
-        *("machine.cuh", "pairs.cuh", "specialisation.cuh", layout, ARGUMENTS, "block.cuh"),
-        *("sums.cuh", "turn.cuh", CELL, *scan),
-    )
+    first = ("machine.cuh", "pairs.cuh", "specialisation.cuh")
+    return (*first, layout, ARGUMENTS, "block.cuh", "sums.cuh", "turn.cuh", CELL, *scan)
 
 
 def source(constants: str, texts: tuple[str, ...], printed: Mapping[str, str] = _NOTHING) -> str:

@@ -29,9 +29,8 @@ _WARPS = THREADS // 32
 _TABLE_BYTES = 200 << 10  # of shared memory, for the rows of a table
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NAMES = (
-    *("adam", "squares", "squares_end", "entropy", "entropy_gradient", "add_rows", "within"),
-    *("narrow", "scalars", "store"),
-)
+    "adam squares squares_end entropy entropy_gradient add_rows within narrow scalars store"
+).split()
 
 
 def text() -> str:

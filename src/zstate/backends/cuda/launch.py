@@ -384,11 +384,8 @@ def launched_products(
 ) -> Callable[[], Launched]:
     """Products that are small, all in one launch."""
     words, blocks = jobs(products, arguments, kind)
-    launch = Launch(
-        _product_function(kind, device, b"products"),
-        *(blocks, THREADS, SHARED, len(words)),
-        most_words=MOST_WORDS,
-    )
+    function = _product_function(kind, device, b"products")
+    launch = Launch(function, blocks, THREADS, SHARED, len(words), most_words=MOST_WORDS)
 
     def bound() -> Launched:
         pick = itemgetter(*map(arguments.place, words))
