@@ -20,6 +20,7 @@ import torch
 from zstate import backends
 from zstate.backends.cuda import launch
 from zstate.backends.cuda.placement import GRID, STEPS, WIDE, Placement
+from zstate.backends.cuda.placements import placements
 from zstate.bench import gpu
 from zstate.bench.rows import GATES, Row
 from zstate.errors import BackendError
@@ -44,9 +45,12 @@ def rows(pattern: str | None) -> list[Row]:
     return [row for row in every if pattern is None or row.is_called(pattern)]
 
 
-def microseconds(row: Row, kind: str, training: bool, accepts: object) -> float | None:
+def microseconds(
+    row: Row, kind: str, training: bool, accepts: Callable[[Placement], bool] | None
+) -> float | None:
     """Of a step of zstate's call, in one way; None where there is none."""
-    launch.ACCEPTS = accepts  # type: ignore[assignment]
+    launch.placements = lambda *scan: filter(accepts, placements(*scan))
+    launch._KERNELS.clear()
     backends.PREPARED.clear()
     data = gpu.make_tensors(row, gpu.TYPES[kind], 1)
     try:
@@ -55,7 +59,7 @@ def microseconds(row: Row, kind: str, training: bool, accepts: object) -> float 
     except BackendError:
         return None
     finally:
-        launch.ACCEPTS = None
+        launch.placements = placements
     return gpu.timed(graph.replay).seconds * 1e6 / row.T
 
 

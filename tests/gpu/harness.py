@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -10,12 +11,14 @@ from typing import Any, NamedTuple
 import checked
 import loop
 import numpy as np
+import pytest
 import torch
 from checked import Call
 
 from zstate import backends, verify
 from zstate.backends.cuda import launch
 from zstate.backends.cuda.placement import STEPS, Chip, Placement
+from zstate.backends.cuda.placements import placements
 from zstate.operations import OPERATIONS
 
 TYPES = {
@@ -110,6 +113,12 @@ def _named(case: verify.Case, inputs: Tensors, there: Tensors, dtype: str) -> Te
     call = make_call(verify.cell_name(case.descriptor), case, inputs, dtype)
     grads = back(case, inputs, there, dtype, loop)
     return dict(loop.forward(call)) | {f"d {name}": grad for name, grad in grads.items()}
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, accepts: Callable[[Placement], bool]) -> None:
+    """Let the engine have only these placements, and no kernel that it chose before."""
+    monkeypatch.setattr(launch, "placements", lambda *scan: filter(accepts, placements(*scan)))
+    monkeypatch.setattr(launch, "_KERNELS", {})
 
 
 def in_single_steps(plan: Placement) -> bool:

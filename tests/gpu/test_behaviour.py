@@ -31,7 +31,7 @@ def test_the_same_bits_every_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if single_steps:
-        monkeypatch.setattr(launch, "ACCEPTS", harness.in_single_steps)
+        harness.choose(monkeypatch, harness.in_single_steps)
     case = harness.a_case(cell, size)
     fed = harness.inputs(case, torch.bfloat16)
     first = harness.run_both(case, fed, "bfloat16", harness.ENGINE)
@@ -47,7 +47,7 @@ def test_inside_a_graph(cell: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
     """As one launch in full float32, and in single steps."""
     torch.backends.cuda.matmul.allow_tf32 = False
     if dtype != "float32":
-        monkeypatch.setattr(launch, "ACCEPTS", harness.in_single_steps)
+        harness.choose(monkeypatch, harness.in_single_steps)
     case = harness.a_case(cell, (12, 5, 7, 40))
     fed = harness.inputs(case, harness.TYPES[dtype])
     wanted = harness.run_both(case, fed, dtype, harness.ENGINE)

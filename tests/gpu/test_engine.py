@@ -69,7 +69,7 @@ def test_option(cell: str, case: verify.Case, dtype: str) -> None:
 def test_option_in_single_steps(
     cell: str, case: verify.Case, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "ACCEPTS", harness.in_single_steps)
+    harness.choose(monkeypatch, harness.in_single_steps)
     check(case, dtype)
 
 
@@ -78,7 +78,7 @@ def test_option_in_single_steps(
 def test_option_with_one_row_per_block(
     cell: str, case: verify.Case, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.mode == ROW)
+    harness.choose(monkeypatch, lambda plan: plan.mode == ROW)
     check(case, dtype)
 
 
@@ -101,7 +101,7 @@ def test_way_over_the_chip(
         taken.append(plan.mode == mode)
         return taken[-1]
 
-    monkeypatch.setattr(launch, "ACCEPTS", accepts)
+    harness.choose(monkeypatch, accepts)
     case = next(case for case in verify.CASES[cell] if case.title == title)
     try:
         check(replace(case, sizes=(9, 37, 20, 72)), dtype)
@@ -130,7 +130,7 @@ def for_many_rows(case: verify.Case, sizes: tuple[int, int, int, int]) -> verify
 def test_option_for_many_rows(
     cell: str, case: verify.Case, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: plan.mode == WIDE)
+    harness.choose(monkeypatch, lambda plan: plan.mode == WIDE)
     check(for_many_rows(case, (5, 41, 9, 130 * case.descriptor.heads)), dtype)
 
 
@@ -138,7 +138,7 @@ def test_option_for_many_rows(
 @pytest.mark.parametrize("cell", list(verify.CASES))
 def test_tiles_of_so_many_rows(cell: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     accepts = lambda plan: plan.rows == rows and plan.mode <= GRID  # noqa: E731
-    monkeypatch.setattr(launch, "ACCEPTS", accepts)
+    harness.choose(monkeypatch, accepts)
     check(harness.a_case(cell, (5, rows if rows < 16 else 70, 9, 136)), "tf32")
 
 
@@ -151,7 +151,7 @@ def test_groups_of_few_rows(
     """Several groups, the last of which has fewer rows than the others."""
     if mode == 1 and not harness.chip().has_clusters:
         pytest.skip("this chip has no clusters")
-    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: (plan.mode, plan.rows) == (mode, rows))
+    harness.choose(monkeypatch, lambda plan: (plan.mode, plan.rows) == (mode, rows))
     check(harness.a_case(cell, (5, 11, 9, 40)), dtype)
 
 
@@ -223,9 +223,7 @@ def test_at_random(seed: int) -> None:
 def test_at_random_in_single_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     rows, case = rng.choice([8, 16]), random_case(rng)
-    monkeypatch.setattr(
-        launch, "ACCEPTS", lambda plan: harness.in_single_steps(plan) and plan.rows == rows
-    )
+    harness.choose(monkeypatch, lambda p: harness.in_single_steps(p) and p.rows == rows)
     kind = rng.choice(types_for(case))
     monkeypatch.setattr(engine, "FEW_STEPS", rng.choice([1, 100]))  # TF32: R is turned or not
     check(case, kind, seed)
@@ -240,7 +238,7 @@ def test_at_random_with_one_row_per_block(seed: int, monkeypatch: pytest.MonkeyP
     sizes = (steps, batch, width, rng.randint(1, 64) * case.descriptor.heads)
     case = replace(case, sizes=sizes, extra={"mask": (steps, batch, 1)} if case.extra else {})
     accepts = lambda plan: plan.mode == ROW and plan.chunk >= lanes  # noqa: E731
-    monkeypatch.setattr(launch, "ACCEPTS", accepts)
+    harness.choose(monkeypatch, accepts)
     check(case, rng.choice(["float32", *types_for(case)]), seed)
 
 
@@ -258,7 +256,7 @@ def test_at_random_for_many_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     kind = rng.choice(types_for(case))
     for tiles, pieces in (wishes, (1, 2)):  # what was wished for may have no room
         accepts = partial(_is_wide, tiles=tiles, pieces=pieces)
-        monkeypatch.setattr(launch, "ACCEPTS", accepts)
+        harness.choose(monkeypatch, accepts)
         try:
             check(case, kind, seed)
         except BackendError:
@@ -281,7 +279,7 @@ def test_at_random_with_a_streamed_weight(seed: int, monkeypatch: pytest.MonkeyP
     extra = {"mask": (*sizes[:2], 1)} if case.extra else {}
     descriptor = replace(case.descriptor, heads=1, bidirectional=False)
     case = replace(case, descriptor=descriptor, sizes=sizes, extra=extra)
-    monkeypatch.setattr(launch, "ACCEPTS", lambda plan: bool(plan.split))
+    harness.choose(monkeypatch, lambda plan: bool(plan.split))
     kinds = [kind for kind in types_for(case) if kind not in ("float32", "float16")]
     try:
         check(case, rng.choice(kinds), seed)

@@ -18,7 +18,6 @@ import torch
 from tests.cells.made_up import make
 from zstate import pipeline
 from zstate.backends import cuda
-from zstate.backends.cuda import launch
 from zstate.backends.cuda.calls import scan_of
 from zstate.backends.cuda.placement import ROW, STEPS, WIDE
 from zstate.backends.cuda.placements import placements
@@ -95,16 +94,15 @@ def by_engine(operation: Operation, given: Tensors, descriptor: Any, mode: int |
         plans = placements(scan_of(call.layout, exact), harness.chip(), in_steps=True)
         if all(plan.mode != mode for plan in plans):
             mode = None  # such a cell has no such way
-    launch.ACCEPTS = None if mode is None else lambda plan: plan.mode == mode
     try:
-        return checked.by_name(call, cuda.prepare(call.layout)(call.values))
+        with pytest.MonkeyPatch.context() as patch:
+            if mode is not None:
+                harness.choose(patch, lambda plan: plan.mode == mode)
+            return checked.by_name(call, cuda.prepare(call.layout)(call.values))
     except BackendError as error:
         if "rejected by the driver" not in str(error):
             raise
-        launch.ACCEPTS = None
-        return checked.by_name(call, cuda.prepare(call.layout)(call.values))
-    finally:
-        launch.ACCEPTS = None
+    return checked.by_name(call, cuda.prepare(call.layout)(call.values))
 
 
 def compare(ours: Tensors, exact: Tensors, control: Tensors, kind: str) -> None:

@@ -40,7 +40,6 @@ Launched: TypeAlias = Callable[[list[int], int], None]  # of a call's numbers, o
 _PHASES = (b"first_phase", b"last_phase")  # in steps.cu; the last may be the only one
 DEPENDENT = True  # a step's launch begins to read its inputs while the product before it ends
 DEBUG = False  # stop a wait that lasts too long: for development
-ACCEPTS: Callable[[Placement], bool] | None = None  # only these placements: for tests
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
@@ -435,14 +434,12 @@ _MOST_REFUSED = 3  # placements of one mode; each had to be compiled
 
 def kernel_of(scan: Scan, options: Options, device: int, in_steps: bool = False) -> Kernel:
     """The best specialisation that the driver accepts; in single steps only where allowed."""
-    key = (scan, options, device, in_steps, ACCEPTS, DEBUG)
+    key = (scan, options, device, in_steps, DEBUG)
     if key in _KERNELS:
         return _KERNELS[key]
     refused: Counter[int] = Counter()  # by mode
     for placement in placements(scan, chip_of(device), in_steps):
         if refused[placement.mode] == _MOST_REFUSED:
-            continue
-        if ACCEPTS is not None and not ACCEPTS(placement):
             continue
         kernel = Kernel(scan, options, placement, device)
         if kernel.fits():
