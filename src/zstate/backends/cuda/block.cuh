@@ -53,7 +53,7 @@ struct Block {
   }
   ZS_DEVICE float* sums() const { return reinterpret_cast<float*>(shared + kAtSums); }
 
-  // Whether no thread of this warp has a p-th item.
+  // Whether every thread of this warp lacks a p-th item.
   ZS_DEVICE bool is_idle(int p) const {
     return !kDirect && kItems % kThreads != 0 && p * kThreads + warp * 32 >= kItems;
   }
@@ -108,14 +108,14 @@ struct Block {
   }
 };
 
-// Processing step s as a place in tensors that lie in the order of the input, or of the output.
+// The index of processing step s in tensors stored in input order, or in output order.
 ZS_DEVICE i64 input_time(const Arguments& a, const Item& w, i64 s) {
   return (kDirections == 2 ? w.direction == 1 : kReverse) ? a.T - 1 - s : s;
 }
 ZS_DEVICE i64 output_time(const Arguments& a, const Item& w, i64 s) {
   return kDirections == 2 && w.direction == 1 ? a.T - 1 - s : s;
 }
-// The step's part is the same for all threads and the item's for all steps: one addition remains.
+// The step's offset is the same for all threads, and the item's for all steps: one addition remains.
 ZS_DEVICE i64 pair_at(const Arguments& a, const Item& w, i64 t) { return t * a.step + w.pair; }
 ZS_DEVICE i64 gates_at(const Arguments& a, const Item& w, i64 t) { return t * a.step * kGates + w.gates; }
 ZS_DEVICE const Stored* mask_at(const Arguments& a, const Item& w, i64 s) {

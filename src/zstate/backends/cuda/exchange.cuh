@@ -11,7 +11,7 @@ template <int P>
 struct Exchange {
   using Here = Phase<P>;
 
-  // Where an operand begins in shared memory.
+  // The offset of an operand in shared memory.
   static ZS_DEVICE int in_shared(int tile, i64 index) {
     return At<P>::operand + (static_cast<int>(index & 1) * kTiles + tile) * Here::tile_bytes;
   }
@@ -23,7 +23,7 @@ struct Exchange {
     return shared_address(block.shared) + ((P * kTiles + tile) * 2 + static_cast<int>(index & 1)) * 8;
   }
 
-  // Where the word lies that begins at the k-th byte of a row.
+  // The offset of the word that begins at byte k of a row.
   static ZS_DEVICE int offset(int row, int k) {
     const int word = k % 64 / 4;
     if constexpr (!kInterleaved) return (k / 64 * kRows + row) * 64 + k % 64;
@@ -112,14 +112,14 @@ struct Exchange {
 #endif
   }
 
-  // Has the barrier expect the operand that comes after the one just used.
+  // Lets the barrier expect the operand after the one just used.
   static ZS_DEVICE void arm(const Block& block, int tile, i64 index) {
 #if __CUDA_ARCH__ >= 900
     if constexpr (kMode == kCluster)
       if (block.thread == 0) barrier_expect(barrier(block, tile, index), Here::tile_bytes);
 #endif
   }
-  // Waits until an operand is there; over the grid, gather() does.
+  // Waits for an operand; in the grid mode, gather() waits instead.
   static ZS_DEVICE void wait(const Block& block, int tile, i64 index) {
     if constexpr (kMode == kBlock) __syncthreads();
 #if __CUDA_ARCH__ >= 900
@@ -136,7 +136,7 @@ ZS_DEVICE void arm_all(const Block& block, int tile, int place) {
   Exchange<P>::arm(block, tile, place);
   if constexpr (P < kLastPhase) arm_all<P + 1>(block, tile, place);
 }
-// Before the first publish, and behind the last wait.
+// Called before the first publish, and after the last wait.
 ZS_DEVICE void open_exchange(const Block& block) {
 #if __CUDA_ARCH__ >= 900
   if constexpr (kMode == kCluster) {
@@ -157,7 +157,7 @@ ZS_DEVICE void close_exchange() {
 #endif
 }
 
-// An operand as a warp reads it: its own k-blocks, and of these a thread's 16 bytes of a row.
+// An operand as a warp reads it: the warp's own k-blocks, in which each thread has 16 bytes of a row.
 template <int P>
 struct Operand {
   using Here = Phase<P>;
@@ -184,7 +184,7 @@ struct Operand {
     else
       return *reinterpret_cast<const uint4*>(from);
   }
-  // Loads a chunk of k-blocks; `requested`: the loads were issued before, and the data may be there or not.
+  // Loads a chunk of k-blocks. `requested`: the loads were issued earlier and may or may not have arrived.
   ZS_DEVICE void gather(int first, Chunk& x, bool requested) const {
     if (!requested) {
       const bool has_row = kRows >= 8 || column < kRows;

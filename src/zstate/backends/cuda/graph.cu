@@ -1,14 +1,14 @@
 // What a graph's programs compute in one launch where torch takes many: the update of all parameters, the global norm,
 // cross entropy, the gradient of a table, and checks of indices that do not wait for the device.
 //
-// Numbers are float32; gradients, updates of tables and copies of weights may have 16 bits. Every sum has one order, so
-// the same inputs give the same bits. The texts in front of this one give kMost… and kThreads. A program that met an
-// index outside its table is withheld: nothing it stores changes.
+// Numbers are float32; gradients, updates of tables and copies of weights may have 16 bits. Every sum has a fixed
+// order, so the same inputs give the same bits. The texts in front of this one give kMost… and kThreads. A program that
+// met an index outside its table is withheld: nothing it stores changes.
 
 typedef long long i64;
 #define ZS_KERNEL extern "C" __global__ void __launch_bounds__(kThreads)
 
-// The tensor whose part of the grid this block is in.
+// The tensor that this block of the grid works on.
 template <class Tensor>
 __device__ const Tensor& own_tensor(const Tensor* tensors, i64 count) {
   int k = 0;
@@ -51,7 +51,7 @@ __device__ u16 narrowed(float value) {
   u16 bits;
   if constexpr (kType == kFloat16) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  } else {  // to the nearest, ties to even
+  } else {  // to nearest, ties to even
     const unsigned whole = __float_as_uint(value);
     bits = value != value ? 0x7fc0 : (u16)((whole + 0x7fff + ((whole >> 16) & 1)) >> 16);
   }
@@ -61,15 +61,15 @@ __device__ u16 narrowed(float value) {
 // ---- Adam ----
 
 struct AdamTensor {
-  float *values, *momentum, *velocity, *largest;  // no running maximum: null
+  float *values, *momentum, *velocity, *largest;  // null: no running maximum
   const void* gradient;
   i64 count, first, type;  // first: the tensor's first block; type: of the gradient
 };
 struct Adam {
   i64 count;
   const int* withheld;
-  const bool* allowed;  // whether there is a step at all; always: null
-  const float *rate, *beta1, *beta2, *epsilon, *power1, *power2, *scale;  // no scale of the gradients: null
+  const bool* allowed;                                                    // whether to take a step at all; null: always
+  const float *rate, *beta1, *beta2, *epsilon, *power1, *power2, *scale;  // null: gradients are not scaled
   AdamTensor tensors[kMostAdam];
 };
 
@@ -154,7 +154,7 @@ ZS_KERNEL squares(const Squares all) {
   if (threadIdx.x == 0) all.parts[blockIdx.x] = sum;
 }
 
-// One block per tensor: its parts become one number.
+// One block per tensor adds up its parts.
 ZS_KERNEL squares_end(const Squares all) {
   const SquaresTensor& t = all.tensors[blockIdx.x];
   float sum = 0.0f;
@@ -226,7 +226,7 @@ struct AddRows {
 };
 
 // A block adds its chunk of updates in their order, each column by one thread, so that no two threads meet in a sum.
-// The next updates are on their way while these are added.
+// The next updates are loaded while these are added.
 template <int kType, int kEach>
 __device__ void add_chunk(const AddRows& p, float* sums) {
   typedef typename Stored<kType>::Bits Bits;
@@ -343,7 +343,7 @@ __device__ float combined(int operation, float a, float b) {
   }
 }
 
-// One thread computes; all of a warp fetch, so that the inputs' latencies overlap.
+// One thread computes; the whole warp fetches, so that the inputs' latencies overlap.
 ZS_KERNEL scalars(const Scalars all) {
   __shared__ float values[kMostNumbers + kMostSteps];
   for (i64 k = threadIdx.x; k < all.inputs; k += kThreads) values[k] = *all.from[k];
@@ -366,7 +366,7 @@ struct Within {
   int* withheld;
 };
 
-// Indices outside 0 to size - 1 are moved inside, and leave the number of the check that found them.
+// Moves indices outside 0 to size - 1 inside, and records the number of the check that found them.
 ZS_KERNEL within(const Within p) {
   const i64 k = (i64)blockIdx.x * kThreads + threadIdx.x;
   if (k >= p.count) return;

@@ -282,15 +282,6 @@ class Kernel:
         config = self._launch(self.placement.cluster_blocks).config(stream=0)
         return int(checked(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
-    def resources(self) -> tuple[int, int]:
-        """Registers of a thread and its bytes of local memory (spills)."""
-        attributes = driver.CUfunction_attribute
-        registers = driver.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_NUM_REGS, self._function)
-        local = driver.cuFuncGetAttribute(
-            attributes.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, self._function
-        )
-        return int(checked(registers)), int(checked(local))
-
     def fields(
         self, arguments: Arguments, steps: int, addresses: dict[str, Argument]
     ) -> dict[str, Argument]:

@@ -2,13 +2,13 @@
 #pragma once
 
 // Partial sums, one per warp over K. An odd multiple of 8 avoids bank conflicts; interleaved rows r and r + 8 are read
-// together, so these must not share banks either.
+// together, so they must not share banks either.
 constexpr int kSumStride = (kWidestOut * kUnits / 8 | 1) * 8;
 constexpr int kSumShift = kInterleaved ? 16 : 0;
 constexpr int kSumSize = kRows * kSumStride + (kRowEights - 1) * kSumShift;  // floats per warp over K
 ZS_DEVICE int sum_row(int row) { return row * kSumStride + row / 8 * kSumShift; }
 
-// Shared memory, in this order; the same sums as in placements.py.
+// Shared memory, in this order; placements.py computes the same sizes.
 constexpr int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 constexpr int kStateStride = kTiles * kRows * kUnits / 2;    // pairs
 constexpr int kAtState = aligned(kPhases * kTiles * 2 * 8);  // behind the barriers

@@ -9,7 +9,7 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
-// The same numbers as in options.py and placement.py.
+// Must match options.py and placement.py.
 enum { kBfloat16 = 0, kFloat16 = 1, kTf32 = 2, kFloat32 = 3 };
 enum { kBlock = 0, kCluster = 1, kGrid = 2, kSteps = 3, kWide = 4, kRow = 5 };
 
@@ -112,9 +112,9 @@ ZS_DEVICE float widen(unsigned short bits) {
 }
 ZS_DEVICE float widen(float x) { return x; }
 
-// Two neighbouring units, or one with nothing beside it: what follows from the other is then dropped by the compiler.
+// Two neighbouring units, or a single one: the compiler then drops what follows from the other.
 // `count` of them lie inside the layer (2, 1 or 0): what lies outside is 0 and is not stored.
-// Conversion happens where the value is used: next to the load it would wait for the load.
+// Converted where the value is used: a conversion next to the load would wait for it.
 struct Pair {
   static constexpr bool in_pairs = kItemUnits == 2 && kHidden % 2 == 0, in_one_word = kIsHalf && in_pairs;
   u32 words[in_one_word ? 1 : 2];
@@ -295,15 +295,15 @@ ZS_DEVICE void send(u32 to, u32 barrier, const uint4& v) {
 ZS_DEVICE void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(barrier) : "memory");
 }
-// From device memory into shared memory; the barrier counts the bytes.
+// Copies from device memory into shared memory; the barrier counts the bytes.
 ZS_DEVICE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// Between ordinary accesses and those of bulk copies and warp-group matrix instructions.
+// Orders ordinary accesses before those of bulk copies and warp-group matrix instructions.
 ZS_DEVICE void order_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
-// A counter in device memory, which blocks raise once all that they stored can be seen.
+// A counter in device memory, which blocks raise once all their stores are visible.
 ZS_DEVICE void count_up(u64* counter) {
   asm volatile("red.release.gpu.global.add.u64 [%0],1;" ::"l"(counter) : "memory");
 }
@@ -312,7 +312,7 @@ ZS_DEVICE u64 counted(const u64* counter) {
   asm volatile("ld.relaxed.gpu.global.u64 %0,[%1];" : "=l"(count) : "l"(counter) : "memory");
   return count;
 }
-// What was stored before a count that was read: now bulk copies see it too.
+// Makes stores that precede a count that was read visible to bulk copies too.
 ZS_DEVICE void see_counted() { asm volatile("fence.acq_rel.gpu; fence.proxy.async;" ::: "memory"); }
 // A matrix in shared memory as warp-group instructions take it: rows of 64 bytes of K, 16-byte pieces swapped.
 ZS_DEVICE u64 described(u32 address) {
@@ -335,20 +335,20 @@ ZS_DEVICE void wgmma_wait() {
 }
 #endif
 
-// What the launches before this one have written may be read from here on.
+// From here on, what earlier launches wrote may be read.
 ZS_DEVICE void wait_for_earlier_launches() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The launch behind this one may begin, as far as it can before it waits.
+// Lets the next launch begin, up to its own wait.
 ZS_DEVICE void let_the_next_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Ends a wait that lasts too long, in debug builds: a bug would otherwise hold the device for ever.
+// Ends a wait that lasts too long, in debug builds: a bug would otherwise hang the device.
 struct Patience {
   u32 looks = 0;
   ZS_DEVICE void look() {

@@ -1,4 +1,4 @@
-// What equations are written in: arithmetic and functions of pairs of neighbouring units.
+// Arithmetic and functions of pairs of neighbouring units, in which equations are written.
 #pragma once
 
 using namespace zstate;
@@ -45,16 +45,16 @@ ZS_DEVICE float exp_of(float x) {
   if constexpr (kType == kFloat32) return ::expf(x);
   return exp2_fast(kLog2e * x);
 }
-ZS_DEVICE float log1p_of(float x) {  // of what is never negative
+ZS_DEVICE float log1p_of(float x) {  // x is never negative
   if constexpr (kType == kFloat32) return ::log1pf(x);
   return x < 0.03125f ? x * (1.0f - x * (0.5f - x * (1.0f / 3))) : log_fast(1.0f + x);
 }
-ZS_DEVICE float expm1_of(float x) {  // of what is never positive
+ZS_DEVICE float expm1_of(float x) {  // x is never positive
   if constexpr (kType == kFloat32) return ::expm1f(x);
   return x > -0.03125f ? x * (1.0f + x * (0.5f + x * (1.0f / 6))) : exp2_fast(kLog2e * x) - 1.0f;
 }
 ZS_DEVICE Real softplus_of(Real x) {
-  return {(x.v < 0.0f ? 0.0f : x.v) + log1p_of(exp_of(-::fabsf(x.v)))};  // exp of what is never positive
+  return {(x.v < 0.0f ? 0.0f : x.v) + log1p_of(exp_of(-::fabsf(x.v)))};  // the argument of exp is never positive
 }
 ZS_DEVICE float2 softplus(float2 x) { return each(x, softplus_of); }
 ZS_DEVICE float2 slope_softplus(float2 y) {

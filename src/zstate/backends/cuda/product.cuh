@@ -31,7 +31,7 @@ struct Weight {
   }
 
  private:
-  // Whether no gate's weight is there.
+  // Whether there is no gate's weight.
   static ZS_DEVICE bool is_none(int n, int k_block) {
     return !Here::is_full && slot_of<P>(n % Here::outs, k_block / kGateBlocks) < 0;
   }
@@ -42,7 +42,7 @@ struct Weight {
   static ZS_DEVICE int unit(const Block& block, int n) {
     return block.rank * kUnits + (block.warp_n * kUnitTiles + n / Here::outs) * 8 + block.column;
   }
-  // Of a weight whose rows lie along K, padded: forward [D,G,padded,padded], backward [D,padded,G,padded].
+  // Of a padded weight whose rows lie along K: forward [D,G,padded,padded], backward [D,padded,G,padded].
   static ZS_DEVICE const uint4* padded_weight(const Block& block, int n, int k_block) {
     const i64 row_unit = unit(block, n);
     const int gate = slot_of<P>(n % Here::outs, k_block / kGateBlocks);
@@ -51,8 +51,8 @@ struct Weight {
                          (k_block % kGateBlocks) * kBlockK;
     return reinterpret_cast<const uint4*>(from) + block.quarter;
   }
-  // Of the caller's own weight [D,G,H,H], transposed and padded on the way. The compiler may load before it asks
-  // whether it should: what lies outside the layer is read from its edge.
+  // Of the caller's own weight [D,G,H,H], transposed and padded on the way. The compiler may load before it
+  // tests whether it should, so reads outside the layer go to its edge.
   static ZS_DEVICE uint4 own_weight(const Block& block, int n, int k_block) {
     constexpr int count = 16 / kBytes;
     const int row = unit(block, n), k = (k_block % kGateBlocks) * kBlockK + block.quarter * count;
@@ -109,7 +109,7 @@ struct Product {
     }
   }
 
-  // The sums of an item: of each gate that comes out, a pair.
+  // The sums of an item: a pair for each gate that comes out.
   ZS_DEVICE void total(const Block& block, const Item& w, int p, const float* partial, float2 (&total)[kWidest]) const {
     if constexpr (kDirect) {
       // A lane has one unit of two rows. Lanes of neighbouring units swap, so that each has two units of one row.
@@ -140,7 +140,7 @@ struct Product {
   static constexpr int stored_end =
       on_chip < Here::warp_blocks ? held_end + (on_chip - held_end) / chunk * chunk : Here::warp_blocks;
 
-  // All columns times the k-th of the k-blocks that were loaded together.
+  // Multiplies all columns by the k-th of the k-blocks that were loaded together.
   template <class Columns>
   ZS_DEVICE void add(int k, const uint4 (&x)[kRowEights], const Columns& weight) {
     const int one = Here::splits == 4 ? k % 2 * 2 : 0, two = Here::splits == 1 ? 0 : one + 1;
@@ -191,7 +191,7 @@ struct Product {
       }
     }
   }
-  // Always one k-block ahead of the product; a few of these may still be in shared memory.
+  // Always one k-block ahead of the product; some k-blocks may still be in shared memory.
   ZS_DEVICE void multiply_streamed(const Block& block, const Operand<P>& operand) {
     auto take = [&](int k, uint4(&v)[Here::columns]) {
 #pragma unroll
@@ -209,7 +209,7 @@ struct Product {
       for (int k = 0; k < chunk; ++k) {
         if (first + k >= operand.k_blocks) break;
         take(min(first + k + 1, operand.k_blocks - 1), v[(k + 1) & 1]);
-        // Converted late: nothing waits for the load.
+        // Converted late, so that nothing waits for the load.
         add(k, x[k], [&](int n) { return weight_words(v[k & 1][n]); });
       }
     }

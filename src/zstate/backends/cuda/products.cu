@@ -1,15 +1,15 @@
-// Several matrix products in one launch, for products that take less time than the launch of a library's kernel.
+// Several matrix products in one launch, for products that take less time than launching a library's kernel.
 //
 // A block computes a tile of 64 by 64 numbers of one product. Operands come in pieces of 16 bytes through four stages
 // of shared memory, as they lie: along K, or across it, with the pieces of a row swapped so that no two lanes meet in a
-// bank. Nothing is split over K: every sum has one order.
+// bank. K is never split, so every sum has a fixed order.
 
-enum { kAlong = 0, kAcross = 1 };              // how an operand lies: K is what is contiguous, or rows (columns) are
-enum { kNT = 0, kNN = 1, kTN = 2, kSum = 3 };  // the same letters as a BLAS has; a sum over the rows of A
+enum { kAlong = 0, kAcross = 1 };              // which axis of an operand is contiguous: K, or its rows (columns)
+enum { kNT = 0, kNN = 1, kTN = 2, kSum = 3 };  // BLAS's letters; a sum over the rows of A
 
-// The same order as in products.py; all of it 64-bit words.
+// In the order of products.py; all members are 64-bit words.
 struct Job {
-  const Stored *a, *b, *bias;  // no bias: null; of a sum: a is float
+  const Stored *a, *b, *bias;  // bias null: none; of a sum, a is float
   Stored* c;
   i64 m, n, k, lda, ldb, ldc, kind;
   i64 first, columns;  // the job's first block; tiles side by side
@@ -46,8 +46,8 @@ struct Operand {
   static ZS_DEVICE u32 place(int row, int piece) { return (row * pieces + (piece ^ swap(row))) * 16; }
 
   const Stored* from[kCopies];
-  i64 left[kCopies];  // of K, from the piece on; none where there is no such row
-  i64 ahead;          // from step to step
+  i64 left[kCopies];  // values of K left from the piece on; 0 where there is no such row
+  i64 ahead;          // from one step to the next
   ZS_DEVICE Operand(const Stored* first, i64 stride, i64 rows, i64 row0, i64 K)
       : ahead(Lies == kAlong ? kDeep : kDeep * stride) {
 #pragma unroll
@@ -143,7 +143,7 @@ ZS_DEVICE void product(const Job& job, i64 tile, char* shared) {
   if constexpr (kSplit) {
 #pragma unroll
     for (int e = 0; e < 16; ++e) {
-      // Of infinite numbers nothing is left: what would come of it is not a number.
+      // Infinite numbers have no rest: infinity minus infinity is not a number.
       const float rest = acc_rest[e / 8][e / 4 % 2][e % 4];
       if (rest - rest == 0.0f) acc[e / 8][e / 4 % 2][e % 4] += rest;
     }

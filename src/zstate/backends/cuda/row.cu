@@ -38,13 +38,13 @@ struct Weight {
   }
 };
 
-// Where the operand of a phase lies: the gates of a head, one after the other, for each head of the block.
+// The place of a phase's operand: the gates of a head in turn, for each head of the block.
 template <int P>
 ZS_DEVICE float* operand_of(char* shared, int place, int head) {
   constexpr int first = kPack * Before<P>::ins * kPadded;
   return reinterpret_cast<float*>(shared) + place * kOperand + first + head * Phase<P>::ins * kPadded;
 }
-// Threads beyond the last head of a block read the first one's.
+// Threads beyond the last head of a block read those of the first.
 ZS_DEVICE int head_of(const Block& block) {
   const int head = Block::packed(block.thread);
   return kPack > 1 && head < kPack ? head : 0;
@@ -86,14 +86,14 @@ ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane,
   }
 }
 
-// What a thread carries through the sequence.
+// What a thread carries from step to step.
 struct Carried {
   Constants constants;
   Sums sums = {};
   float2 state[kStates > 0 ? kStates : 1];
 };
 
-// Puts an item's part of an operand where every thread finds it.
+// Stores an item's part of an operand where every thread finds it.
 template <int P>
 ZS_DEVICE void publish(const Block& block, const Item& item, int place, const float2 (&operand)[kWidest]) {
 #pragma unroll
@@ -117,7 +117,7 @@ ZS_DEVICE void work(const Block& block, const Item& item, const Weight<P>& weigh
   Pass::template fetch<P>(block.a, item, min(index + kAhead, block.a.T - 1), loaded);
 }
 
-// The weights of a phase and of those behind it, and what these have loaded.
+// The weights of a phase and of those after it, and what these have loaded.
 template <int P>
 struct Phases {
   Weight<P> weight;

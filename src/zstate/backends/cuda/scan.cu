@@ -3,15 +3,15 @@
 // Blocks work in groups of kBlocks. A group has one direction and kTiles tiles of up to 32 rows; a block has kUnits
 // units of the layer and the slice of the weight that these need. Each phase of a step gathers the operand that all
 // blocks of the group have made, multiplies it, adds up over the warps, applies the cell's equations and hands on the
-// result. Tiles are independent, so one tile's exchange passes while another is computed.
+// result. Tiles are independent, so one tile's exchange overlaps another's computation.
 
-// What a thread carries through the sequence.
+// What a thread carries from step to step.
 struct Carried {
   Constants constants[kItemsPerThread];
   Sums sums[kItemsPerThread];
   Ahead ahead;
-  int turn = 0;  // which of the two places for partial sums is next
-  bool is_far;   // inputs are read from device memory: what was written a moment ago is in L2, unless it is much
+  int turn = 0;  // which of the two buffers of partial sums is next
+  bool is_far;   // inputs come from device memory; a small one written just before is still in L2
 };
 constexpr i64 kFar = 8 << 20;  // bytes
 
@@ -61,7 +61,7 @@ ZS_DEVICE void work(const Block& block, const Weight<P>& weight, Carried& carrie
   look_ahead(block, tile + 1 < kTiles ? tile + 1 : 0, tile + 1 < kTiles ? index : index + 1, carried.ahead);
 }
 
-// The weights of a phase and of those behind it.
+// The weights of a phase and of those after it.
 template <int P>
 struct Weights {
   Weight<P> own;
@@ -76,7 +76,7 @@ struct Weights<kPhases> {
   ZS_DEVICE void load(const Block&) {}
 };
 
-// A phase of one step of all tiles, and those behind it.
+// A phase of one step of all tiles, and those after it.
 template <int P>
 ZS_DEVICE void work_on(const Block& block, const Weights<P>& weights, Carried& carried, i64 index) {
 #pragma unroll 1

@@ -1,10 +1,10 @@
 // One specialisation: the phases of a step, what a block holds and where it lies in shared memory, the arguments.
 //
-// Constants that are not defined in these texts come from options.py, under the names of the placement's fields.
+// Constants not defined here come from options.py, under the names of the placement's fields.
 //
 // A step has one phase, or two where one product needs the result of the other. A phase gathers an operand of
 // ins · kPadded values per row, multiplies it by the block's slice of the weight, and gives outs values per unit.
-// slot_of<P>(out, in) says where the gate whose weight lies between the two is along the gate axis, -1: there is none.
+// slot_of<P>(out, in) is the place along the gate axis of the gate whose weight connects the two; -1: none.
 #pragma once
 
 constexpr int kLastPhase = kPhases - 1;
@@ -31,7 +31,7 @@ constexpr int kItemsPerThread = kDirect ? kUnitTiles : (kItems + kThreads - 1) /
 template <int P>
 struct Phase {
   static constexpr int ins = kIns[P], outs = kOuts[P];
-  static constexpr bool is_full = kIsFull[P];  // there is a gate between all that goes in and all that comes out
+  static constexpr bool is_full = kIsFull[P];  // every input and output are connected by a gate
   static constexpr bool is_mean = kIsMean[P];  // its weight is ones
   static constexpr int k_blocks = ins * kGateBlocks;
   static constexpr int warp_blocks = (k_blocks + kWarpsK - 1) / kWarpsK;     // k-blocks per warp
@@ -39,7 +39,7 @@ struct Phase {
   static constexpr int chunk = warp_blocks < kChunk ? warp_blocks : kChunk;  // k-blocks loaded together
   static constexpr int columns = kUnitTiles * outs;                          // tiles of eight columns per warp
   static constexpr int column_pairs = (columns + 1) / 2;
-  // Matrix instructions on the same sum wait for each other: where there are few sums, each is split into several.
+  // Matrix instructions on the same sum wait for each other, so where there are few sums, each is split into several.
   static constexpr int chains = kTransposed ? column_pairs : columns * kRowSixteens;
   static constexpr int splits = chains > 2 ? 1 : chains == 2 || warp_blocks < 2 ? 2 : 4;
   static constexpr int tile_bytes = kRows * ins * kPadded * kBytes;  // the operand of a tile of rows
@@ -47,7 +47,7 @@ struct Phase {
   static constexpr int weight_bytes = kWarpsK * kWarpsN * stored * columns * 512;
 };
 
-// What the phases before one take.
+// What the phases before this one take.
 template <int P>
 struct Before {
   using One = Phase<P - 1>;

@@ -1,8 +1,8 @@
-// The scan as one launch per phase of every step: the cell's part, behind a product by the library or by streamed.cu.
+// The scan as one launch per phase of every step: the cell's part, after a product by the library or by streamed.cu.
 //
 // A block has kRows rows and kUnits units of one direction. A launch reads the product of its phase, applies the cell's
-// equations and writes the operand of the next product. What a cell keeps, and its sums over time, wait in device
-// memory for the launches after it.
+// equations and writes the operand of the next product. What a cell keeps, and its sums over time, stay in device
+// memory for later launches.
 
 // What earlier launches have kept for an item; loaded before its turn, so that a thread's loads are issued together.
 using Kept = float2[kStates > 0 ? kStates : 1];
@@ -12,7 +12,7 @@ struct StepTurn : Turn<HandOn> {
   ZS_DEVICE float2 recall(int k) const { return kept[k]; }
 };
 
-// Where a unit's values of a row begin in the n-th of several matrices [N][gates][H].
+// The offset of a unit's values of a row in the n-th of several matrices [N][gates][H].
 ZS_DEVICE i64 matrix_at(const Block& block, const Item& w, int gates, int n) {
   return (n * block.a.N + block.tile_group * kRows + w.row) * gates * kHidden + w.unit;
 }

@@ -1,16 +1,16 @@
-// The product of up to sixteen rows with a matrix that does not fit on the chip: the matrix passes once, at the speed
-// of the memory that it lies in.
+// The product of up to sixteen rows with a matrix that does not fit on the chip: the matrix is read once, at the speed
+// of its memory.
 //
 // One warp of a block copies long pieces of the matrix's rows into a ring of stages in shared memory; eight warps share
-// out what a stage holds. What the launch before this one computes is one operand alone: the ring is filled before that
-// is waited for.
+// what a stage holds. Only the operand comes from the launch before this one, so the ring is filled before waiting for
+// it.
 
-// The same order as in streamed.py; all of it 64-bit words.
+// In the order of streamed.py; all members are 64-bit words.
 struct Streamed {
   const Stored *a, *b;  // [rows,lda], 0 from k on; along K [columns,ldb], across K [k,ldb]
   Stored* c;            // [pieces of K][rows,columns]
   i64 rows, columns, k, lda, ldb, pieces;
-  i64 kept;  // of the stages of a block, those that are to stay in L2
+  i64 kept;  // how many of a block's stages are to stay in L2
 };
 
 constexpr int kWarps = 8, kThreads = 32 * (kWarps + 1), kPiece = 16 / kBytes;
@@ -23,7 +23,7 @@ constexpr int kStageBytes = kStageRows * kStride;
 struct Ring {
   const u32 stages, barriers;
   int stage = 0;
-  u32 turn = 0;  // parity of the rounds through the ring
+  u32 turn = 0;  // parity of the round through the ring
   ZS_DEVICE Ring(char* shared) : stages(shared_address(shared)), barriers(stages + kStages * kStageBytes) {}
   ZS_DEVICE u32 full() const { return barriers + stage * 16; }
   ZS_DEVICE u32 empty() const { return barriers + stage * 16 + 8; }
@@ -67,7 +67,7 @@ struct Ring {
                  : "memory");
     return weight_words(v);
   }
-  // The stage has been read by this warp.
+  // This warp has read the stage.
   ZS_DEVICE void release(int lane) {
     __syncwarp();
     if (lane == 0) barrier_arrive(empty());
@@ -84,8 +84,8 @@ ZS_DEVICE u64 policy(bool keep) {
   return p;
 }
 
-// So many numbers of a row of the operand, from k on, as words; 0 beyond its end. The first-level cache is passed by:
-// an earlier launch may have left there what was at this place before.
+// Numbers of a row of the operand from k on, as words; 0 beyond its end. Bypasses the first-level cache, where an
+// earlier launch may have left old values.
 template <int Words>
 ZS_DEVICE void take_operand(const Streamed& s, i64 row, i64 k, u32 (&words)[Words]) {
 #pragma unroll
@@ -101,7 +101,7 @@ ZS_DEVICE void take_operand(const Streamed& s, i64 row, i64 k, u32 (&words)[Word
     asm volatile("ld.relaxed.gpu.global.v2.b32 {%0,%1},[%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from) : "memory");
 }
 
-// Rows g and g + 8 of an operand: what a lane holds of it.
+// What a lane holds of an operand: rows g and g + 8.
 template <int Words>
 struct Fragment {
   u32 low[Words], high[Words];
@@ -109,7 +109,7 @@ struct Fragment {
     take_operand(s, lane / 4, k, low);
     if constexpr (kManyRows) take_operand(s, lane / 4 + 8, k, high);
   }
-  // The half of a matrix instruction's K that begins at word e.
+  // The half of a matrix instruction's K from word e on.
   ZS_DEVICE void times(float (&sum)[4], int e, u32 b0, u32 b1) const {
     mma(sum, low[e], kManyRows ? high[e] : 0, low[e + 1], kManyRows ? high[e + 1] : 0, b0, b1);
   }
@@ -215,7 +215,7 @@ struct Across {
   ZS_DEVICE void compute(Ring ring, char* shared) const {
     const int rows = lane % 4 * 4, column = (warp * own + lane / 4 * kPiece) * kBytes;
     constexpr int words = kBytes;  // of four numbers
-    // The operand's numbers wait in the same queues as the matrix: they are asked for as early.
+    // The operand's numbers wait in the same queues as the matrix, so they are requested as early.
     constexpr int ahead = 6;
     Fragment<words> x[ahead];
     float sum[tiles][4] = {};
@@ -284,5 +284,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) streamed(const __grid_
     wait_for_earlier_launches();
     way.compute(ring, shared);
   }
-  let_the_next_begin();  // it waits for what is written here all the same
+  let_the_next_begin();  // it still waits for what is written here
 }

@@ -2,7 +2,7 @@
 // order, no atomics. Sums, a type of the cell's, numbers those of one item.
 #pragma once
 
-// In full float32 a sum carries its rounding error, or long sequences would lose more than a tree of sums does.
+// In full float32 a sum carries its rounding error; otherwise long sequences would lose more than a tree of sums.
 struct Sum {
   float2 sum, rest;
   ZS_DEVICE void add(float2 x) {

@@ -1,6 +1,6 @@
-// A cell's turn: one item in one phase of one step. What the cells' equations read, keep and hand on.
+// A cell's turn: one item in one phase of one step, with what the cell's equations read, keep and hand on.
 //
-// A cell is text that printing.py writes behind this one: its Constants, its Sums, and its Pass, with what a step loads
+// A cell is text that printing.py writes after this one: its Constants, its Sums, and its Pass, with what a step loads
 // (Loaded; as numbers, Inputs; fetch, fetch_ahead), what comes before the first product (begin) and what follows each
 // (consume).
 #pragma once

@@ -3,17 +3,17 @@
 //
 // A group of kBlocks blocks has one direction and kTiles tiles of kRows rows. A block holds the weight of its units on
 // the chip as the instruction's first operand: in registers, and the rest in shared memory. A tile's operand passes
-// through L2, where it lies as the instruction takes it; a counter per tile tells how many blocks have handed on their
-// part. A warp group of its own copies operands into a ring of stages in shared memory, and raises the counters: who
-// computes never waits until others can see its stores.
+// through L2, where it lies as the instruction takes it; a counter per tile says how many blocks have handed on their
+// part. A separate warp group copies operands into a ring of stages in shared memory and raises the counters, so the
+// computing warps never wait for their stores to become visible.
 //
 // Backward, the blocks of a cluster multiply one gate of the operand each, for the units of all, and send every peer
-// its sums: so a block needs no more of the operand than forward.
+// its sums, so a block needs no more of the operand than it does forward.
 
 struct Carried {
   Constants constants[kItemsPerThread];
   Sums sums[kItemsPerThread];
-  u32 stages = 0;  // of the ring, since the beginning
+  u32 stages = 0;  // of the ring, counted from the beginning
 };
 
 // ---- places
@@ -27,12 +27,12 @@ struct Place {
   ZS_DEVICE u32 received(int tile) const { return shared((2 * kSlots + kTiles + tile) * 8); }
   ZS_DEVICE u32 stage(u32 slot) const { return shared(kAtRing + slot * kStageBytes); }
   ZS_DEVICE int peer() const { return block.rank % kPeers; }
-  // Of a tile: how many blocks have handed on, less one, over all steps.
+  // For a tile: how many blocks have handed on their part, minus one, over all steps.
   ZS_DEVICE u64* counter(int tile) const {
     return reinterpret_cast<u64*>(block.a.exchange + (block.group * kTiles + tile) * 128);
   }
-  // Steps take two places in turn: who hands on the next operand has those of all blocks for this step, so nobody reads
-  // the one before any more.
+  // Steps alternate between two buffers: a block that hands on its next operand has received this step's from all
+  // blocks, so nobody still reads the previous one.
   ZS_DEVICE char* operand(int tile, i64 index) const {
     constexpr i64 bytes = static_cast<i64>(kRows) * Phase<0>::ins * kPadded * kBytes;
     return block.a.exchange + block.groups * kTiles * 128 +
@@ -66,8 +66,8 @@ ZS_DEVICE void hand_on_done(const Place& at, int tile) {
   if (at.block.lane == 0) barrier_arrive(at.handed_on(tile));
 }
 
-// The warp that tells the group when this block's part of an operand is there. Meanwhile it has what later steps read
-// brought into L2.
+// The warp that tells the group when this block's part of an operand is there. While it waits, it prefetches into L2
+// what later steps read.
 ZS_DEVICE void tell_group(const Place& at) {
   const Block& block = at.block;
   constexpr int sectors = kUnits * kBytes >= 32 ? kUnits * kBytes / 32 : 1;  // of a row
@@ -133,7 +133,7 @@ struct Weight {
     if constexpr (!kBackward && kHidden % 2 == 0) return bits(block, column, k / 2, true);
     return bits(block, column, k / 2, false) | bits(block, column, k / 2 + 1, false) << 16;
   }
-  // Puts a warp group's columns for a stage into shared memory: 64 bytes of K of all of them, then the next 64...
+  // Writes a warp group's columns for a stage into shared memory: 64 bytes of K of all columns, then the next 64...
   static ZS_DEVICE void put(const Block& block, char* to, int stage) {
     const int group = block.warp / 4, first = group % kGroupsM * 64;
 #pragma unroll 2
@@ -150,7 +150,7 @@ struct Weight {
 
   ZS_DEVICE void load(const Block& block) {
     const int group = block.warp / 4, column = block.warp % 4 * 16 + block.lane / 4;
-    // What goes into registers passes through shared memory that is not yet in use.
+    // Values for registers pass through shared memory that is not yet in use.
     char* const passing = block.shared + kAtSums + group * kStageWeight;
     static_assert(kAtSums + kGroupsM * kGroupsK * kStageWeight <= kShared || kHeldStages == 0, "room to pass through");
 #pragma unroll
@@ -196,7 +196,7 @@ struct Product {
     }
     wgmma_commit();
   }
-  // A warp is through with a stage.
+  // A warp has finished with a stage.
   static ZS_DEVICE void release(const Place& at, u32 stages) {
     if (at.block.lane == 0) barrier_arrive(at.empty(stages % kSlots));
   }
@@ -251,7 +251,7 @@ ZS_DEVICE void send_sums(const Place& at, int tile) {
 ZS_DEVICE void expect_sums(const Place& at, int tile) {
   if (at.block.thread == 0) barrier_expect(at.received(tile), kRows * kPeers * kUnits * 4);
 }
-// The sums of an item: of each gate that comes out, a pair.
+// The sums of an item: a pair for each gate that comes out.
 ZS_DEVICE void total_of(const Block& block, const Item& w, int tile, float2 (&total)[kWidest]) {
   const int unit = w.unit - block.rank * kUnits;
   if constexpr (kSplits) {
@@ -320,9 +320,9 @@ ZS_DEVICE void finish(const Place& at, Carried& carried, int tile, i64 index, co
   if (index + 1 < block.a.T) hand_on_done(at, tile);
 }
 
-// All steps. Sums that come from peers are given time: a tile's cells follow the product of the next tile.
+// All steps. A tile's cells follow the product of the next tile, which gives sums from peers time to arrive.
 ZS_DEVICE void work(const Place& at, const Weight& weight, Carried& carried) {
-  constexpr bool late = kSplits && kTiles > 2;  // of two, the other's product would come too early
+  constexpr bool late = kSplits && kTiles > 2;  // with two tiles, the other's product would come too early
   const i64 T = at.block.a.T;
   if constexpr (late) {
     multiply(at, weight, carried, 0);

@@ -10,23 +10,23 @@ constexpr int kCopiers = 3;                          // warps that copy
 constexpr int kSlots = kChunk;                       // stages in the ring
 // A stage has kPieces pieces of 64 bytes of K for each warp group.
 constexpr int kStageBytes = kRows * 64 * kPieces * kGroupsK;
-constexpr int kTileStages = kPadded * kBytes / (64 * kPieces * kGroupsK);  // of what a block needs of a tile's operand
+constexpr int kTileStages = kPadded * kBytes / (64 * kPieces * kGroupsK);  // that a block needs of a tile's operand
 static_assert(kTileStages * 64 * kPieces * kGroupsK == kPadded * kBytes, "K consists of whole stages");
 constexpr int kHeldStages = kHeld[0], kStoredStages = kStored[0];
 static_assert(kHeldStages + kStoredStages == kTileStages, "all of the weight is on the chip");
 constexpr int kStageWeight = kPieces * 64 * 64;  // bytes of a warp group's weight for one stage
 
-// Of a thread: the warp group that copies leaves its registers to those that compute.
+// Registers per thread: the copying warp group gives its own to those that compute.
 constexpr int kCopierRegisters = 56;
 static_assert(kThreads == 256 && 256 * kWorkerRegisters + 128 * kCopierRegisters <= 65536, "a chip's registers");
 
-// Sums of a tile, one set per warp group over K. With this stride neither writing nor reading meets in a bank.
+// Sums of a tile, one set per warp group over K. With this stride neither writes nor reads conflict in a bank.
 constexpr int kSumStride = kColumns + 4;
 constexpr int kSumSize = kRows * kSumStride;
 constexpr int kReceivedStride = kPeers * kUnits + 4;
 constexpr int kReceivedSize = kRows * kReceivedStride;
 
-// Shared memory, in this order; the same sums as in wide_placements.py.
+// Shared memory, in this order; wide_placements.py computes the same sizes.
 constexpr int aligned(int bytes) { return (bytes + 1023) / 1024 * 1024; }
 constexpr int kStateStride = kTiles * kRows * kUnits / 2;         // pairs
 constexpr int kAtState = aligned((2 * kSlots + 2 * kTiles) * 8);  // behind the barriers
