@@ -12,20 +12,20 @@ using zstate::GateOperand;
 // A call without rows: the gradients of the weights are zero, and those of the states are the incoming ones.
 template <class S>
 void backward_without_rows(const Problem& p, const BackwardArrays& in) {
-  const i64 GH = p.G * p.H;
+  const i64 units = p.units(), all = p.G * units;
   const zstate::CellProgram& cell = *p.cell;
   const auto clear = [](const Array& to, i64 count) {
     if (to) std::memset(to.data, 0, sizeof(S) * static_cast<std::size_t>(count));
   };
-  clear(in.d_recurrent, p.D * GH * p.H);
-  clear(in.d_input, p.D * GH * p.I);
-  clear(in.d_bias, p.D * GH);
+  clear(in.d_recurrent, p.D * all * p.H);
+  clear(in.d_input, p.D * all * p.I);
+  clear(in.d_bias, p.D * all);
   for (int k = 0; k < cell.own; ++k)
-    clear(in.d_own[cell.own_array[k]], p.D * (cell.own_gate[k] < 0 ? p.H : GH));
+    clear(in.d_own[cell.own_array[k]], p.D * (cell.own_gate[k] < 0 ? units : all));
   for (int s = 0; s < cell.states; ++s) {
     const Rows<const S> source = state_rows<const S>(in.last[s], 0, 0);
     const Rows<S> target = state_rows<S>(in.d_initial[s], 0, 0);
-    const std::size_t bytes = sizeof(S) * static_cast<std::size_t>(p.D * p.H);
+    const std::size_t bytes = sizeof(S) * static_cast<std::size_t>(p.D * units);
     for (i64 n = 0; n < p.N && target; ++n)
       source ? std::memcpy(target.at(0, n), source.at(0, n), bytes) : std::memset(target.at(0, n), 0, bytes);
   }
@@ -39,7 +39,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   using E = typename Elements<S>::Product;
   using P = Places<S, E>;
   using Base::cell, Base::direct, Base::GH, Base::H, Base::Hp, Base::kSame, Base::L, Base::mask, Base::p,
-      Base::products, Base::stages, Base::stage_count, Base::threads;
+      Base::products, Base::stages, Base::stage_count, Base::threads, Base::units;
   using typename Base::From;
   static constexpr bool kTakesInput = false;
   static constexpr int kMostFactors = zstate::kMostProducts;
@@ -109,7 +109,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     if (p.has_input_weight)
       mark(kSame ? Path::gradient_of_source_in_one : Path::gradient_of_source_in_chunks);
     else
-      mark(kSame ? Path::gradient_of_gates_is_of_source : Path::gradient_of_gates_copied_to_source);
+      mark(gates_are_dx() ? Path::gradient_of_gates_is_of_source : Path::gradient_of_gates_copied_to_source);
     if (no_history()) mark(Path::no_history);
     if (!kSame) mark(Path::gradients_converted);
     if (cell.recomputed_count) mark(Path::products_again);
@@ -125,16 +125,16 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   }
 
   void bind(int d) {
-    const i64 x_width = p.has_input_weight ? 0 : GH;
+    const i64 x_width = p.has_input_weight ? 0 : p.G * units;
     x[d] = rows_of<const S>(p, in.source, d, x_width, Order::kInput);
     dx_rows[d] = rows_of<S>(p, in.d_source, d, x_width, Order::kInput);
-    z[d] = rows_of<const S>(p, in.training_state, d, GH, Order::kProcessing);
+    z[d] = rows_of<const S>(p, in.training_state, d, p.G * units, Order::kProcessing);
     for (int s = 0; s < cell.states; ++s) {
-      after[d][s] = rows_of<const S>(p, in.after[s], d, H, Order::kProcessing);
-      outer[d][s] = rows_of<const S>(p, in.outer[s], d, H, Order::kProcessing);
-      initial[d][s] = state_rows<const S>(in.initial[s], d, H);
-      last[d][s] = state_rows<const S>(in.last[s], d, H);
-      d_initial[d][s] = state_rows<S>(in.d_initial[s], d, H);
+      after[d][s] = rows_of<const S>(p, in.after[s], d, units, Order::kProcessing);
+      outer[d][s] = rows_of<const S>(p, in.outer[s], d, units, Order::kProcessing);
+      initial[d][s] = state_rows<const S>(in.initial[s], d, units);
+      last[d][s] = state_rows<const S>(in.last[s], d, units);
+      d_initial[d][s] = state_rows<S>(in.d_initial[s], d, units);
     }
     mask[d] = mask_rows<S>(p, in.mask, d);
     this->resets[d] = reset_rows<S>(p, in.resets, d);
@@ -144,9 +144,11 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
 
   // The kernel multiplies other elements than values.
   bool needs_elements() const { return !Operand<E>::kPlain && !direct; }
-  bool gates_are_dx() const { return kSame && !p.has_input_weight; }
+  bool gates_are_dx() const { return kSame && !p.has_input_weight && p.heads == 1; }
   // Whether dx is a product with W, and wanted.
   bool multiplies_dx() const { return p.has_input_weight && in.d_source; }
+  // Of a direction and a slot, in the array of all heads.
+  R* dR_at(int d, i64 slot) const { return dR + (d * p.heads * p.G + slot) * H * H; }
   i64 dx_chunk_rows() const { return min_of(max_of(p.rows(), 1), 4 * kRowsBlock); }
   bool wants_initial() const {
     bool any = false;
@@ -231,7 +233,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
 
   From source(int d, int stage, const zstate::Place& place) const {
     const int k = place.index;
-    const i64 column = k < p.G ? cell.slots[k] * H : 0;
+    const i64 column = k < p.G ? cell.slots[k] * units : 0;
     switch (static_cast<PlaceKind>(place.kind)) {
       case PlaceKind::product:
         if (direct) return P::real(products[d] + k * Hp, kFixed, 0, stages[stage].values * Hp, true);
@@ -251,7 +253,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       case PlaceKind::last:
         return P::rows(last[d][k], kFixed, 0);
       case PlaceKind::gate_gradient:
-        return P::rows(dgates[d], kNow, column);
+        return P::rows(dgates[d], kNow, cell.slots[k] * H);
       case PlaceKind::extra:
         return P::rows(extra[d], kNow, k * H);
       case PlaceKind::operand_value:
@@ -519,7 +521,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       Vec<R> sum{};
       for (i64 n = 0; n < p.N; ++n) sum += Io<R>::load_n(dgates[d].at(0, n) + g, lanes) * R{0};
       for (int i = 0; i < lanes; ++i) {
-        R* row = dR + (d * GH + g + i) * H;
+        R* row = dR_at(d, 0) + (g + i) * H;
         for (i64 u = 0; u < H; u += L) Io<R>::store_n(row + u, broadcast<R>(sum[i]), lanes_at<R>(u, H));
       }
     }
@@ -527,7 +529,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
   // The rows' shares of a parameter's gradient; every member owns some units.
   void add_up(const Team& team, int d, int k) {
     const int gate = cell.own_gate[k], array = cell.own_array[k];
-    R* to = d_own[array] + (gate < 0 ? d * H : d * GH + cell.slots[gate] * H);
+    R* to = d_own[array] + (gate < 0 ? d : d * p.G + cell.slots[gate]) * units;
     const Range mine = share(team, ceil_div(H, L));
     for (i64 u = mine.begin * L; u < min_of(mine.end * L, H); u += L) {
       Vec<R> sum{};
@@ -561,7 +563,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     unsigned input = 0;
     if (dW) input = 1u << part(p.I, dW + d * GH * p.I, -1);
     const bool history = !no_history();
-    for (int k = 0; k < cell.operand_count && history; ++k) part_of[k] = part(H, dR + d * GH * H, k);
+    for (int k = 0; k < cell.operand_count && history; ++k) part_of[k] = part(H, dR_at(d, 0), k);
     // By slot: the parts that the gates' own gradients multiply, and how often each gate occurs.
     unsigned with[zstate::kMostGates] = {};
     int times[zstate::kMostGates] = {};
@@ -593,8 +595,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       done[slot] = true;
     }
     for (int slot = 0; slot < p.G && history && team.rank == 0; ++slot)
-      if (!done[slot])
-        std::memset(dR + (d * GH + slot * H) * H, 0, sizeof(R) * static_cast<std::size_t>(H * H));
+      if (!done[slot]) std::memset(dR_at(d, slot), 0, sizeof(R) * static_cast<std::size_t>(H * H));
     return c;
   }
 
@@ -729,7 +730,12 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     for (int d = 0; d < p.D; ++d)
       for (i64 row = mine.begin; row < mine.end; ++row) {
         const auto [s, n] = place_of(p, d, row);
-        convert_out<S>(dgates[d].at(s, n), dx_rows[d].at(s, n), GH);
+        if (p.heads == 1) {
+          convert_out<S>(dgates[d].at(s, n), dx_rows[d].at(s, n), GH);
+          continue;
+        }
+        for (i64 g = 0; g < p.G; ++g)
+          convert_out<S>(dgates[d].at(s, n) + g * H, dx_rows[d].at(s, n) + g * units, H);
       }
   }
 

@@ -94,6 +94,7 @@ struct Problem {
   Type type = Type::kFloat32;
   std::int64_t T = 0, N = 0, I = 0, H = 1, D = 1;
   std::int64_t G = 1;
+  std::int64_t heads = 1;  // of H units each; more than one have a projected source, in float or double
   bool reverse = false, has_input_weight = true;
   bool packed = false;  // weights are packed once, before any call
 
@@ -104,6 +105,8 @@ struct Problem {
   const std::int64_t* step_of = nullptr;  // [rows]: the step that a row belongs to
 
   std::int64_t rows() const { return starts ? starts[T] : T * N; }
+  // How far gates, and directions of states, lie apart in arrays.
+  std::int64_t units() const { return heads * H; }
   // How many sequences step t of the input has; none beyond the ends.
   std::int64_t batch(std::int64_t t) const {
     if (t < 0 || t >= T) return 0;

@@ -18,7 +18,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
   using Weight = typename Elements<W>::Stored;
   using P = Places<S, StateE>;
   using Base::cell, Base::direct, Base::GH, Base::H, Base::Hp, Base::kSame, Base::L, Base::mask, Base::p,
-      Base::products, Base::stages, Base::stage_count, Base::threads;
+      Base::products, Base::stages, Base::stage_count, Base::threads, Base::units;
   using typename Base::From;
   static constexpr bool kTakesInput = true;
   static constexpr bool kQuantises = Operand<StateE>::kTail > 0;
@@ -151,12 +151,12 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
   }
 
   void bind(int d) {
-    x[d] = rows_of<const S>(p, in.source, d, p.has_input_weight ? 0 : GH, Order::kInput);
+    x[d] = rows_of<const S>(p, in.source, d, p.has_input_weight ? 0 : p.G * units, Order::kInput);
     for (int s = 0; s < cell.states; ++s) {
-      initial[d][s] = state_rows<const S>(in.initial[s], d, H);
-      result[d][s] = rows_of<S>(p, in.result[s], d, H, Order::kProcessing);
+      initial[d][s] = state_rows<const S>(in.initial[s], d, units);
+      result[d][s] = rows_of<S>(p, in.result[s], d, units, Order::kProcessing);
     }
-    z[d] = rows_of<S>(p, in.training_state, d, GH, Order::kProcessing);
+    z[d] = rows_of<S>(p, in.training_state, d, p.G * units, Order::kProcessing);
     mask[d] = mask_rows<S>(p, in.mask, d);
     this->resets[d] = reset_rows<S>(p, in.resets, d);
     bias[d] = weights<S>(in.bias, d, GH);
@@ -214,10 +214,10 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
   enum class When { kBefore, kFirst, kLater };  // of steps
   From source(int d, int stage, const zstate::Place& place, When when) const {
     const int k = place.index;
-    const i64 column = k < p.G ? cell.slots[k] * H : 0;
+    const i64 column = k < p.G ? cell.slots[k] * units : 0;
     switch (static_cast<PlaceKind>(place.kind)) {
       case PlaceKind::x:
-        if (buffers_gates())
+        if (buffers_gates())  // then there is one head
           return P::real(chunk_gates[d] + column, kInChunk, p.N * gates_row, gates_row, false);
         return in_place ? P::rows(as_rows<const R>(z[d]), kNow, column)
                         : P::rows(as_rows<const R>(x[d]), kNow, column);
@@ -564,7 +564,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
       for (int q = 0; q < stage.count; ++q)
         for (int v = 0; v < (stage.parts[q].gated ? stage.parts[q].vectors : 1); ++v)
           for (i64 u = group; u < group + groups; ++u)
-            __builtin_prefetch(from + stage.parts[q].slots[v] * H + u * L);
+            __builtin_prefetch(from + stage.parts[q].slots[v] * units + u * L);
     }
   }
 

@@ -132,6 +132,7 @@ struct ScanBase {
   const zstate::CellProgram& cell;
   int threads = 1;
   i64 H, Hp, GH;  // Hp: rounded up to whole vectors, the row length of most buffers
+  i64 units;      // of all heads: how far gates, and directions of states, lie apart in arrays
   bool direct;    // no packed weights: operands are plain values, whatever the elements are
   int stage_count;
   Stage<E> stages[zstate::kMostStages];
@@ -153,6 +154,7 @@ struct ScanBase {
         H(p.H),
         Hp(round_up(p.H, L)),
         GH(p.G * p.H),
+        units(p.units()),
         direct(reads_weights_directly(p)),
         stage_count(cell.stage_count) {}
 
@@ -190,14 +192,14 @@ struct ScanBase {
   }
   const S* own_vector(int d, int k) const {
     const int gate = cell.own_gate[k];
-    return own[d][cell.own_array[k]] + (gate < 0 ? 0 : cell.slots[gate] * H);
+    return own[d][cell.own_array[k]] + (gate < 0 ? 0 : cell.slots[gate] * units);
   }
   void bind_own(int d, const Array (&arrays)[zstate::kMostOwn]) {
     for (int k = 0; k < cell.own_arrays; ++k) {
       const Array& a = arrays[k];
       bool by_gate = false;
       for (int i = 0; i < cell.own; ++i) by_gate |= cell.own_array[i] == k && cell.own_gate[i] >= 0;
-      own[d][k] = weights<S>(a, d, a.rank == 2 ? a.strides[0] : by_gate ? GH : H);
+      own[d][k] = weights<S>(a, d, a.rank == 2 ? a.strides[0] : (by_gate ? p.G : 1) * units);
     }
   }
   void copy_vector(const Team& team, int d, const S* from, i64 number) {

@@ -1,4 +1,4 @@
-// The two operations on arrays of one type.
+// The two operations on arrays of one type, head after head.
 #pragma once
 
 #include "engine/backward.h"
@@ -6,16 +6,57 @@
 
 namespace ZS_NAMESPACE {
 
+// Lets arrays begin with what belongs to one head.
+template <class S>
+struct OfHead {
+  i64 units, rows;  // of all heads before it; of their blocks of R
+  OfHead(const Problem& p, i64 head) : units(head * p.H), rows(head * p.G * p.H) {}
+
+  static void move(Array& a, i64 by) {
+    if (a) a.data = static_cast<S*>(a.data) + by;
+  }
+  void of_units(Array& a) const { move(a, units * (a ? a.strides[a.rank - 1] : 0)); }  // a mask may repeat
+  template <std::size_t Count>
+  void of_units(Array (&list)[Count]) const {
+    for (Array& a : list) of_units(a);
+  }
+  void of_weight(Array& a) const { move(a, a ? rows * a.strides[a.rank - 2] : 0); }
+
+  ForwardArrays operator()(ForwardArrays a) const {
+    of_weight(a.recurrent_weight);
+    for (Array* each : {&a.source, &a.mask, &a.training_state}) of_units(*each);
+    of_units(a.initial), of_units(a.own), of_units(a.result);
+    return a;
+  }
+  BackwardArrays operator()(BackwardArrays a) const {
+    for (Array* each : {&a.recurrent_weight, &a.d_recurrent}) of_weight(*each);
+    for (Array* each : {&a.source, &a.mask, &a.training_state, &a.d_source}) of_units(*each);
+    for (auto* each : {&a.initial, &a.after, &a.outer, &a.last, &a.d_initial}) of_units(*each);
+    of_units(a.own), of_units(a.d_own);
+    return a;
+  }
+};
+
+template <template <class> class Op, class S, class Arrays>
+void run_heads(const Problem& p, const Arrays& arrays) {
+  if (p.heads > 1) mark(Path::head_after_head);
+  for (i64 head = 0; head < p.heads; ++head) {
+    const Arrays own = p.heads == 1 ? arrays : OfHead<S>(p, head)(arrays);
+    Op<S> op(p, own);
+    run_operation(op, op.work(), op.shared_work());
+  }
+}
+
+template <class S>
+using ForwardOp = Forward<S>;
 template <class S>
 void run_forward(const Problem& p, const ForwardArrays& arrays) {
-  Forward<S> op(p, arrays);
-  run_operation(op, op.work(), op.shared_work());
+  run_heads<ForwardOp, S>(p, arrays);
 }
 template <class S>
 void run_backward(const Problem& p, const BackwardArrays& arrays) {
   if (p.rows() == 0) return backward_without_rows<S>(p, arrays);
-  Backward<S> op(p, arrays);
-  run_operation(op, op.work(), op.shared_work());
+  run_heads<Backward, S>(p, arrays);
 }
 
 // The 16-bit types are compiled apart (half_types.cpp), so that two cores share the work of a build.

@@ -116,7 +116,7 @@ template <class S>
 MaskRows<S> mask_rows(const Problem& p, const Array& a, int d) {
   MaskRows<S> mask{};
   if (!a) return mask;
-  static_cast<Rows<const S>&>(mask) = rows_of<const S>(p, a, d, p.H * a.strides[2], Order::kInput);
+  static_cast<Rows<const S>&>(mask) = rows_of<const S>(p, a, d, p.units() * a.strides[2], Order::kInput);
   mask.splat = a.strides[2] == 0;
   return mask;
 }

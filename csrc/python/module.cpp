@@ -1,16 +1,15 @@
 // The Python module `zstate._native`.
 //
-// Plan(*, cell, numbers, type, T, N, I, H, D, reverse, has_input_weight, gradient, dtype, inputs, results,
-// result,
-//      batch_sizes=[])
+// Plan(*, cell, numbers, type, T, N, I, H, D, heads, reverse, has_input_weight, gradient, dtype, inputs,
+//      results, result, batch_sizes=[])
 //   cell, numbers     the cell's programs: src/zstate/backends/encoding.py, runtime/cell_tables.h
 //   type              "float32", "float64", "float16" or "bfloat16"
 //   D                 1 or 2 directions; reverse counts only with D == 1
-//   has_input_weight  False: source is [T,N,D·G·H], already projected
+//   heads             of H units each; R is their blocks, one below the other: [heads·G·H,H], [2,heads·G·H,H]
+//   has_input_weight  False: source is [T,N,D·G·heads·H], already projected
 //   gradient          which of the two operations
 //   dtype             NumPy's type of every array
-//   inputs            a (name, shape, what the engine calls it: named_arrays.h) for each input of the
-//   operation
+//   inputs            a (name, shape, engine's name: named_arrays.h) for each input of the operation
 //                     in its order, None for one not given
 //   results           the same for each field of `result`, None for one that is not wanted
 //   result            the named tuple that a call returns
@@ -115,7 +114,7 @@ std::vector<NamedShape> shapes(const Named& named) {
 }
 
 void make_plan(Plan* place, const std::vector<i64>& cell, const std::vector<double>& numbers,
-               const std::string& type, i64 T, i64 N, i64 I, i64 H, i64 D, bool reverse,
+               const std::string& type, i64 T, i64 N, i64 I, i64 H, i64 D, i64 heads, bool reverse,
                bool has_input_weight, bool gradient, nb::object dtype, const Named& inputs,
                const Named& results, nb::object result, const std::vector<i64>& batch_sizes) {
   Signature s;
@@ -124,7 +123,7 @@ void make_plan(Plan* place, const std::vector<i64>& cell, const std::vector<doub
   p.cell = &s.tables->program();
   p.type = type_named(type);
   p.G = p.cell->gates;
-  p.T = T, p.N = N, p.I = I, p.H = H, p.D = D;
+  p.T = T, p.N = N, p.I = I, p.H = H, p.D = D, p.heads = heads;
   p.reverse = reverse, p.has_input_weight = has_input_weight;
   s.gradient = gradient;
   s.dtype = std::move(dtype);
@@ -205,8 +204,8 @@ NB_MODULE(_native, m) {
   nb::class_<Plan>(m, "Plan")
       .def("__init__", &zstate::make_plan, nb::kw_only(), nb::arg("cell"), nb::arg("numbers"),
            nb::arg("type"), nb::arg("T"), nb::arg("N"), nb::arg("I"), nb::arg("H"), nb::arg("D"),
-           nb::arg("reverse"), nb::arg("has_input_weight"), nb::arg("gradient"), nb::arg("dtype"),
-           nb::arg("inputs"), nb::arg("results"), nb::arg("result"),
+           nb::arg("heads"), nb::arg("reverse"), nb::arg("has_input_weight"), nb::arg("gradient"),
+           nb::arg("dtype"), nb::arg("inputs"), nb::arg("results"), nb::arg("result"),
            nb::arg("batch_sizes") = std::vector<std::int64_t>{})
       .def("run", &Plan::run);
   m.def("repeat", &zstate::repeat, nb::arg().none(), nb::arg().none(), nb::arg().none());

@@ -61,6 +61,7 @@ namespace zstate {
   X(products_again)                     \
   X(gradient_of_products_apart)         \
   X(gradient_of_own_parameters)         \
+  X(head_after_head)                    \
   X(no_history)                         \
   X(gradients_converted)                \
   /* calls, memory, threads */          \

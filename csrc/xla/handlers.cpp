@@ -46,14 +46,14 @@ bool read_type(ffi::DataType type, Type& to) {
 
 // What a call says about its problem: these numbers, in this order. Python names them too, with its interface
 // number, so that a program of another version, perhaps from a file, is rejected.
-constexpr std::string_view kFields = "T N I H D reverse has_input_weight";
-constexpr std::size_t kNumbers = 7;
+constexpr std::string_view kFields = "T N I H D heads reverse has_input_weight";
+constexpr std::size_t kNumbers = 8;
 
 Problem read_problem(const CellProgram& cell, ffi::Span<const i64> numbers) {
   Problem p;
   const i64* at = numbers.begin();
   p.cell = &cell, p.G = cell.gates;
-  p.T = *at++, p.N = *at++, p.I = *at++, p.H = *at++, p.D = *at++;
+  p.T = *at++, p.N = *at++, p.I = *at++, p.H = *at++, p.D = *at++, p.heads = *at++;
   p.reverse = *at++ != 0, p.has_input_weight = *at++ != 0;
   check(p);
   return p;

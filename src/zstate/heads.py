@@ -1,7 +1,7 @@
-"""Heads for an engine that knows of none: R of H = heads·d units is one block [G·d,d] per head.
+"""Heads on the CPU's engine: R of H = heads·d units is one block [G·d,d] per head.
 
 The units of a head lie side by side in every state, and so do they within every gate of x. Heads
-do not see each other: the CPU's engine is called once per head. Projection and contraction are
+do not see each other: the engine computes one after the other. Projection and contraction are
 those of the whole layer. Heads of one unit, a diagonal R, are a parameter of a cell without
 products (``diagonal``).
 T time, N batch, G gates, D directions.
@@ -14,18 +14,19 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from .arrays import Namespace, namespace_of
+from .arrays import namespace_of
 from .cells.definition import Cell, Parameter
 from .cells.expressions import Expression, ordered
 from .cells.tracing import Context, Named, Step, Weight, as_step
 from .errors import EquationError
-from .layout import Layout, tensor_forms
+from .layout import Layout
 from .operations import operations_of
 from .pipeline import Call, contract, project
 from .types import Value
 
-# A call of the layout without heads: inputs by name to results by name.
-Run: TypeAlias = Callable[[Layout, dict[str, Value]], Mapping[str, Value]]
+# A call of a layout without heads, and how many blocks R is made of: inputs by name to results by
+# name.
+Run: TypeAlias = Callable[[Layout, int, dict[str, Value]], Mapping[str, Value]]
 
 
 def twin_of(layout: Layout) -> Cell | None:
@@ -36,10 +37,10 @@ def twin_of(layout: Layout) -> Cell | None:
 
 
 def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple[Value | None, ...]:
-    """A call of a layer with heads, by one call per head or, where R is diagonal, by one in all."""
+    """A call of a layer with heads; where R is diagonal, as a call without products."""
     twin = twin_of(layout)
     if twin is None:
-        return _each_head(layout, values, run)
+        return _head_after_head(layout, values, run)
     pairs = zip(layout.operation.inputs, values, strict=True)
     given = {name: value for name, value in pairs if value is not None}
     weight = given["recurrent_weight"]  # […,H,G,1]
@@ -54,7 +55,7 @@ def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple
         descriptor=replace(layout.descriptor, heads=1),
         present=layout.present | {"diagonal"},
     )
-    found = dict(run(changed, given))
+    found = dict(run(changed, 1, given))
     if layout.operation.is_gradient:
         split = found["diagonal"].reshape((*lead, gates, units))
         found["recurrent_weight"] = xp.moveaxis(split, -2, -1)[..., None]
@@ -101,25 +102,20 @@ def diagonal(cell: Cell) -> Cell | None:
     return twin
 
 
-def _each_head(
+def _head_after_head(
     layout: Layout, values: tuple[Value | None, ...], run: Run
 ) -> tuple[Value | None, ...]:
-    """One call per head, in the type of the arithmetic."""
+    """A call of all heads on what is projected here, in the type of the arithmetic."""
     call = Call(layout, values)
-    one, gradient = _of_one_head(layout), layout.operation.is_gradient
-    given = {name: call.get(name) for name in one.present}
+    inner, gradient = _inner(layout), layout.operation.is_gradient
+    given = {name: call.get(name) for name in inner.present}
     if not gradient:
         given["source"] = project(call)
     elif "input_weight" in layout.present:
         given["source"] = given["z_state"]  # of a projected source only the shape is needed
-    if "mask" in given:
-        given["mask"] = call.xp.broadcast_to(given["mask"], layout.shape("mask"))
-    splits = _Splits(layout, call.xp)
-    parts = [
-        run(one, {name: splits.part(name, value, head) for name, value in given.items()})
-        for head in range(layout.descriptor.heads)
-    ]
-    found = {name: splits.joined(name, [part[name] for part in parts]) for name in parts[0]}
+    weight: Value = given["recurrent_weight"]  # […,heads,G·d,d]
+    given["recurrent_weight"] = weight.reshape((*weight.shape[:-3], -1, weight.shape[-1]))
+    found = dict(run(inner, layout.descriptor.heads, given))
     if gradient:
         found |= contract(call, found["source"])
         shapes = {name: call.given[name].shape for name in layout.result_names()}
@@ -127,44 +123,13 @@ def _each_head(
     return call.results(found)
 
 
-def _of_one_head(layout: Layout) -> Layout:
-    """The same call of one head, on what is already projected."""
-    units = layout.size[3] // layout.descriptor.heads
-    inputs = layout.directions * len(layout.cell_kind.gates) * units
+def _inner(layout: Layout) -> Layout:
+    """The same call without projection, and with one block of R as the engine takes it."""
+    inputs = layout.directions * len(layout.cell_kind.gates) * layout.size[3]
     return replace(
         layout,
         descriptor=replace(layout.descriptor, heads=1),
         dtype="float64" if layout.dtype == "float64" else "float32",
-        letters={**layout.letters, "I": inputs, "H": units},
+        letters={**layout.letters, "I": inputs},
         present=layout.present - {"input_weight", "bias"},
     )
-
-
-class _Splits:
-    """A tensor's part of one head, and a tensor of such parts; the steps may be packed."""
-
-    def __init__(self, layout: Layout, xp: Namespace) -> None:
-        self._layout, self._xp = layout, xp
-        self._heads = layout.descriptor.heads
-        self._units = layout.size[3] // self._heads
-
-    def part(self, name: str, value: Value, head: int) -> Value:
-        if name == "recurrent_weight":
-            return value[..., head, :, :]
-        if not self._has_units(name):
-            return value
-        before, width = value.shape[:-1], value.shape[-1] // self._heads
-        split = value.reshape((*before, width // self._units, self._heads, self._units))
-        return split[..., head, :].reshape((*before, width))
-
-    def joined(self, name: str, parts: list[Value]) -> Value:
-        if name == "recurrent_weight":
-            return self._xp.stack(parts, -3)
-        before, width = parts[0].shape[:-1], parts[0].shape[-1]
-        split = [part.reshape((*before, width // self._units, self._units)) for part in parts]
-        return self._xp.stack(split, -2).reshape((*before, width * self._heads))
-
-    def _has_units(self, name: str) -> bool:
-        """Whether the last axis is made of units; a parameter of all gates may have one less."""
-        form = "gates" if name == "source" else name
-        return tensor_forms(self._layout.cell_kind)[form][0].endswith("H")

@@ -101,8 +101,8 @@ def test_handlers_of_another_interface_are_not_used() -> None:
 # ---- a call that this version does not know, such as one of a program from a file ----
 
 T, N, H = 3, 2, 4
-FIELDS = f"{native.INTERFACE} T N I H D reverse has_input_weight"
-NUMBERS = [T, N, 4 * H, H, 1, 0, 0]
+FIELDS = f"{native.INTERFACE} T N I H D heads reverse has_input_weight"
+NUMBERS = [T, N, 4 * H, H, 1, 1, 0, 0]
 VALUES = ((T, N, 4 * H), (4 * H, H))
 
 
@@ -133,7 +133,7 @@ def changed(place: int, number: int) -> dict[str, Any]:
 _TABLES = "the tables of a cell: "
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "another interface": ({"fields": FIELDS.replace(str(native.INTERFACE), "9")}, "attributes"),
-    "another field": ({"fields": FIELDS + " heads"}, "attributes"),
+    "another field": ({"fields": FIELDS + " blocks"}, "attributes"),
     "fields in another order": ({"fields": FIELDS.replace("T N", "N T")}, "attributes"),
     "one more number": ({"problem": [*NUMBERS, 0]}, "attributes"),
     "one more attribute": ({"heads": "1"}, "attributes"),
@@ -145,6 +145,8 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "more than a cell": ({"cell": np.append(CELL, 0)}, _TABLES + "too many numbers"),
     "no steps back": ({"problem": [-1, *NUMBERS[1:]]}, "impossible sizes"),
     "three directions": ({"problem": [*NUMBERS[:4], 3, *NUMBERS[5:]]}, "impossible sizes"),
+    "no heads": ({"problem": [*NUMBERS[:5], 0, *NUMBERS[6:]]}, "impossible sizes"),
+    "heads of another size": ({"problem": [*NUMBERS[:5], 2, *NUMBERS[6:]]}, "a projected source"),
     "a name": ({"inputs": "source resets"}, "operands"),
     "a name too few": ({"inputs": "source"}, "operands"),
     "a name too many": ({"inputs": "source recurrent_weight mask"}, "operands"),

@@ -25,7 +25,7 @@ from ..types import Array
 from .encoding import Encoded, called, encode, form_of
 from .vector_programs import Tables, UnsupportedError
 
-INTERFACE = 15  # what these sources know how to call; csrc/runtime/problem.h says what is offered
+INTERFACE = 16  # what these sources know how to call; csrc/runtime/problem.h says what is offered
 
 
 def _stale(module: Any) -> str | None:
@@ -107,42 +107,42 @@ def stream(*parts: Any) -> Any:
 class Planned:
     """Calls of one layout. The first one shows the arrays' shapes and type to the engine's plan."""
 
-    __slots__ = ("_layout", "plan")
+    __slots__ = ("_heads", "_layout", "plan")
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, heads: int = 1) -> None:
+        self._layout, self._heads = layout, heads
         self.plan: Any = None
 
     def __call__(self, values: tuple[Any, ...]) -> AnyResult:
         if self.plan is None:
-            self.plan = _plan(self._layout, values)
+            self.plan = _plan(self._layout, values, heads=self._heads)
         result: AnyResult = self.plan.run(values)
         return result
 
 
 def prepare(layout: Layout) -> Any:
-    """What runs calls of one layout; those of a layer with heads one head after the other."""
+    """What runs calls of one layout."""
     if layout.descriptor.heads == 1:
         return Planned(layout)
     plans: list[Planned] = []
 
-    def run_one(one: Layout, values: tuple[Any, ...]) -> AnyResult:
+    def run_inner(inner: Layout, heads: int, values: tuple[Any, ...]) -> AnyResult:
         if not plans:
-            plans.append(Planned(one))
+            plans.append(Planned(inner, heads))
         return plans[0](values)
 
-    return lambda values: _by_head(layout, values, run_one)
+    return lambda values: _by_head(layout, values, run_inner)
 
 
-def _by_head(layout: Layout, values: tuple[Any, ...], run_one: Any) -> AnyResult:
+def _by_head(layout: Layout, values: tuple[Any, ...], run_inner: Any) -> AnyResult:
     from ..heads import by_head  # which needs this module's products
 
     operation = layout.operation
     bits = values[0].dtype == np.uint16
 
-    def run(one: Layout, given: dict[str, Array]) -> dict[str, Array]:
-        found = run_one(one, tuple(map(given.get, one.operation.inputs)))
-        return {name: getattr(found, name) for name in one.result_names()}
+    def run(inner: Layout, heads: int, given: dict[str, Array]) -> dict[str, Array]:
+        found = run_inner(inner, heads, tuple(map(given.get, inner.operation.inputs)))
+        return {name: getattr(found, name) for name in inner.result_names()}
 
     if bits:
         layout = replace(layout, dtype="float32")
@@ -172,7 +172,11 @@ def packed(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...]) -> A
     the mask comes and goes as [M,…] without the steps that are not there, step after step.
     """
     if layout.descriptor.heads > 1:
-        return _by_head(layout, values, lambda one, given: packed(one, given, sizes))
+        return _by_head(
+            layout,
+            values,
+            lambda inner, heads, given: _plan(inner, given, sizes, heads).run(given),
+        )
     result: AnyResult = _plan(layout, values, sizes).run(values)
     return result
 
@@ -246,8 +250,10 @@ def unpack_rows(packed: Array, rows: Array, steps: int, batch: int) -> Array:
     return found
 
 
-def _plan(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...] = ()) -> Any:
-    """The engine's plan for calls like this one."""
+def _plan(
+    layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...] = (), heads: int = 1
+) -> Any:
+    """The engine's plan for calls like this one; R of several heads as heads.py stacks it."""
     operation = layout.operation
     steps, batch, inputs, hidden = layout.size
     pairs = zip(operation.inputs, values, strict=True)
@@ -279,8 +285,9 @@ def _plan(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...] = ()) 
         T=steps,
         N=batch,
         I=inputs,
-        H=hidden,
+        H=hidden // heads,
         D=layout.directions,
+        heads=heads,
         reverse=layout.descriptor.reverse,
         has_input_weight="input_weight" in layout.present,
         gradient=operation.is_gradient,

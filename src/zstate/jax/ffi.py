@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,7 +25,7 @@ from ..backends import native
 from ..backends.encoding import called, form_of
 from ..heads import by_head
 from ..layout import Layout
-from .signature import Signature, result_types
+from .signature import Signature
 
 Run: TypeAlias = Callable[[Signature, Sequence[Any]], list[Any]]  # one call of an engine
 _LIBRARY = Path(__file__).parent.parent / "libzstate_xla.so"
@@ -108,53 +107,59 @@ def call(run: Run, signature: Signature, values: Sequence[Any], partitioned: boo
 def run(signature: Signature, values: Sequence[Any]) -> list[Any]:
     """A call of the native engine."""
     layout = signature.layout(values)
+    given = dict(zip(signature.inputs, values, strict=True))
     if layout.descriptor.heads > 1:
-        return _by_head(signature, layout, values)
-    types = dict(zip(layout.result_names(), result_types(signature, values), strict=True))
-    made = dict(types)
-    if signature.no_dx and "input_weight" in layout.present:
-        del made["source"]  # a product that XLA could not leave out by itself
-    shapes = {n: tuple(v.shape) for n, v in zip(signature.inputs, values, strict=True)}
+        results = by_head(layout, tuple(map(given.get, layout.operation.inputs)), _run_engine)
+        return [result for result in results if result is not None]
+    # A product that XLA could not leave out by itself:
+    no_dx = signature.no_dx and "input_weight" in layout.present
+    found = _run_engine(layout, 1, given, ("source",) if no_dx else ())
+    if no_dx:
+        found["source"] = jnp.zeros(given["source"].shape, given["source"].dtype)
+    return [found[name] for name in layout.result_names()]
+
+
+def _run_engine(
+    layout: Layout, heads: int, given: dict[str, Any], without: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The results by name, but for those that nobody wants; R of several heads as heads.py stacks
+    it.
+    """
+    inputs = [name for name in layout.operation.inputs if name in given]
+    shapes = {name: tuple(given[name].shape) for name in inputs}
+    gradient = layout.operation.is_gradient
+    made = {
+        name: jax.ShapeDtypeStruct(
+            shapes[name] if gradient else layout.shape(name), given["source"].dtype
+        )
+        for name in layout.result_names()
+        if name not in without
+    }
     words, numbers = native.encoded(layout, shapes)
     form = form_of(layout, shapes, False)
-    problem = _problem(layout)
-    results = jax.ffi.ffi_call(
-        _TARGETS[layout.operation.is_gradient], tuple(made.values()), vmap_method="sequential"
-    )(
-        *values,
+    problem = _problem(layout, heads)
+    results = jax.ffi.ffi_call(_TARGETS[gradient], tuple(made.values()), vmap_method="sequential")(
+        *(given[name] for name in inputs),
         fields=f"{native.INTERFACE} {' '.join(problem)}",
         problem=np.array(list(problem.values()), np.int64),
         cell=np.array(words, np.int64),
         numbers=np.array(numbers, np.float64),
-        inputs=" ".join(called(form, signature.inputs, False)),
-        results=" ".join(called(form, made, not layout.operation.is_gradient)),
+        inputs=" ".join(called(form, inputs, False)),
+        results=" ".join(called(form, made, not gradient)),
     )
-    found = dict(zip(made, results, strict=True))
-    return [
-        found[name] if name in found else jnp.zeros(each.shape, each.dtype)
-        for name, each in types.items()
-    ]
+    return dict(zip(made, results, strict=True))
 
 
-def _by_head(signature: Signature, layout: Layout, values: Sequence[Any]) -> list[Any]:
-    """A layer with heads: one call per head."""
-    given = dict(zip(signature.inputs, values, strict=True))
-
-    def run_one(one: Layout, given: dict[str, Any]) -> dict[str, Any]:
-        inputs = tuple(name for name in one.operation.inputs if name in given)
-        own = replace(signature, operation=one.operation, descriptor=one.descriptor, inputs=inputs)
-        found = run(own, [given[name] for name in inputs])
-        return dict(zip(one.result_names(), found, strict=True))
-
-    results = by_head(layout, tuple(map(given.get, layout.operation.inputs)), run_one)
-    return [result for result in results if result is not None]
-
-
-def _problem(layout: Layout) -> dict[str, int]:
+def _problem(layout: Layout, heads: int) -> dict[str, int]:
     """A call's numbers by field, as csrc/xla/handlers.cpp reads them, in its order."""
+    steps, batch, inputs, hidden = layout.size
     return {
-        **dict(zip("TNIH", layout.size, strict=True)),
+        "T": steps,
+        "N": batch,
+        "I": inputs,
+        "H": hidden // heads,
         "D": layout.directions,
+        "heads": heads,
         "reverse": int(layout.descriptor.reverse),
         "has_input_weight": int("input_weight" in layout.present),
     }
