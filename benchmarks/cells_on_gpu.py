@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
+from on_gpu import seconds
 
 from zstate import cells, pipeline
 from zstate.backends import cuda
-from zstate.bench.gpu import graphed, timed
+from zstate.bench.gpu import graphed
 from zstate.cells import GRU, LSTM, Cell
 from zstate.extensions import extended
 from zstate.layout import bind
@@ -149,7 +150,7 @@ def measure(row: Row) -> str:
     for training in (False, True):
         step = call(row, inputs_of(row, row.T), training)
         step()
-        times.append(timed(graphed(step).replay).seconds / row.T * 1e6)
+        times.append(seconds(graphed(step).replay) / row.T * 1e6)
     return f"{times[0]:8.2f} {times[1]:8.2f}"
 
 

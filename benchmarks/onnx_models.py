@@ -18,19 +18,18 @@ import onnxruntime
 
 import zstate as zs
 import zstate.onnx as zo
-from zstate.bench.contenders import zstate_inputs
+from zstate.bench.contenders import OPERATIONS, inputs_of
 from zstate.bench.rows import ROWS, Row, choose, make_data
 from zstate.bench.timing import Protocol, measure
 
 PROTOCOL = Protocol(0.3, rounds=3)
 USUAL = "lstm 64x1x64,lstm 64x16x128,lstm 128x32x256,gru 64x16x128,rnn 64x16x128,*1x1x256"
-METHODS = {"LSTM": "lstm", "GRU": "gru", "RNN": "single_gate_rnn"}
 
 
 def compare(row: Row, path: Path) -> None:
-    inputs = zstate_inputs(row, make_data(row, 0))
+    inputs = inputs_of(row, make_data(row, 0))
     x = inputs.pop("source")
-    method = METHODS[row.cell]
+    method = OPERATIONS[row.cell]
     g = zs.Graph()
     source = g.placeholder(shape=x.shape, name="x")
     weights = {name: g.variable(array, name=name) for name, array in inputs.items()}

@@ -14,9 +14,10 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
+from charts import write_chart
+from on_gpu import is_compute_bound, is_tiny
 
-from zstate.bench.report import write_chart
-from zstate.bench.rows import Row, is_compute_bound, is_tiny
+from zstate.bench.rows import Row
 
 RESULTS = Path(__file__).parent / "results"
 BEST = "fastest of PyTorch, ONNX Runtime, JAX"

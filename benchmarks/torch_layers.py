@@ -18,10 +18,11 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import zstate as zs
 import zstate.torch as zt
-from zstate.bench import contenders
+from zstate.bench.contenders import CONTENDERS, OURS, Case
 from zstate.bench.rows import Row, make_data
 from zstate.bench.timing import Protocol, measure
 
+TORCH = CONTENDERS["torch"]
 THREADS = zs.get_num_threads()
 PROTOCOL = Protocol(0.3, rounds=3)
 LENGTHS = [
@@ -134,13 +135,9 @@ def call() -> None:
     for cell in ("LSTM", "GRU", "RNN"):
         for training in (False, True):
             row = Row(cell, 1, 1, 64)
-            data = make_data(row, 0)
-            makers = {
-                "numpy": contenders.THROUGH["numpy"],
-                "module": contenders.THROUGH["torch"],
-                "torch.nn": contenders.CONTENDERS["torch"],
-            }
-            calls: dict[str, Any] = {n: m(row, data, training, THREADS) for n, m in makers.items()}
+            case, data = Case(row, training, threads=THREADS), make_data(row, 0)
+            makers = {"numpy": OURS["numpy"], "module": OURS["torch"], "torch.nn": TORCH.make}
+            calls: dict[str, Any] = {name: make(case, data) for name, make in makers.items()}
             us = {name: each.seconds * 1e6 for name, each in measure(calls, PROTOCOL).items()}
             text = ", ".join(f"{name} {value:.1f}" for name, value in us.items())
             mode = "training" if training else "inference"

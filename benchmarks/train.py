@@ -31,7 +31,7 @@ class TorchTrainer:
     def __init__(self, run: Run) -> None:
         self.run, self.step = run, 0
         self.device = torch.device("cpu")
-        self.steps = training.TorchSteps(run, self.device, "eager")
+        self.steps = training.TorchSteps(run, self.device)
 
     def advance(self) -> float:
         batch = training.batch_of(self.run, self.step, self.device)

@@ -272,6 +272,6 @@ def test_a_negative_seed_is_refused(command: str, capsys: pytest.CaptureFixture[
 
 
 def test_bench_through_the_modules(capsys: pytest.CaptureFixture[str]) -> None:
-    row = ["--only", "gru 1x1x64", "--no-growth", "--block", "0.01", "--rounds", "1"]
+    row = ["--only", "gru 1x1x64", "--block", "0.01", "--rounds", "1"]
     assert cli.main(["bench", "--through", "torch", "--peers", "torch", *row]) == 0
     assert "GRU 1×1×64" in capsys.readouterr().out

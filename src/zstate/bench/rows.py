@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 
@@ -102,47 +103,24 @@ _GPU_SIZES = [
     *((256, 1, 128), (256, 16, 256), (1024, 8, 256), (256, 256, 256), (1024, 1, 512)),
     *((256, 64, 512), (1024, 16, 768), (256, 64, 1024), (256, 128, 1024), (256, 32, 2048)),
 ]
+GPU_ROWS = [Row(cell, *size, "GPU", states=False) for cell in GATES for size in _GPU_SIZES]
 
-# Where the tensor cores should be busy, and where a step is over before much can be in flight.
-_GPU_BUSY = [
-    *((256, batch, hidden) for batch in (96, 128, 256, 512) for hidden in (512, 768, 1024, 1536)),
-    *((256, 32, 2048), (256, 64, 2048)),
-]
-_GPU_TINY = [(256, batch, hidden) for batch in (1, 2, 5, 8) for hidden in (32, 64, 77, 128, 200)]
-
-
-def _gpu_rows() -> list[Row]:
-    """A size that is in several groups is a row of the first."""
-    groups = {"GPU": _GPU_SIZES, "compute-bound": _GPU_BUSY, "tiny": _GPU_TINY}
-    names = {size: name for name, sizes in reversed(groups.items()) for size in sizes}
-    sizes = dict.fromkeys(size for group in groups.values() for size in group)
-    return [Row(cell, *size, names[size], states=False) for cell in GATES for size in sizes]
-
-
-GPU_ROWS: list[Row] = _gpu_rows()
-
-
-def is_compute_bound(row: Row) -> bool:
-    """Whether a size is one of those where the tensor cores should be busy, in whatever group."""
-    return (row.T, row.N, row.H) in _GPU_BUSY
-
-
-def is_tiny(row: Row) -> bool:
-    return (row.T, row.N, row.H) in _GPU_TINY
+_STREAMED = [(T, 1, H) for H in (64, 128, 256, 512, 1024) for T in (1, 10)]  # T: a chunk
+STREAMS = [Row(cell, *size, "streaming", states=False) for cell in GATES for size in _STREAMED]
 
 
 @dataclass(frozen=True)
 class Data:
     """The arrays of a row (or tensors), in zstate's layout; gates in PyTorch's order."""
 
-    x: Array  # [T,N,H]
-    W: Array  # [D·G·H,H]
-    R: Array  # [G·H,H] or [2,G·H,H]
-    b: Array  # [D·G·H]
-    b2: Array  # [D·H], GRU only
-    h0: Array  # [N,D·H]
-    c0: Array  # [N,D·H], LSTM only
-    dy: Array  # [T,N,D·H]
+    x: Any  # [T,N,H]
+    W: Any  # [D·G·H,H]
+    R: Any  # [G·H,H] or [2,G·H,H]
+    b: Any  # [D·G·H]
+    b2: Any  # [D·H], GRU only
+    h0: Any  # [N,D·H]
+    c0: Any  # [N,D·H], LSTM only
+    dy: Any  # [T,N,D·H]
 
 
 def make_data(row: Row, seed: int) -> Data:

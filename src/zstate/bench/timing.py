@@ -8,20 +8,23 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 Call = Callable[[], object]
+# Makes so many calls and gives samples of the seconds that one takes: one sample, or one per call.
+Sampler = Callable[[Call, int], list[float]]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the best median of the rounds, and how far the worst was off (relative)."""
+    """Seconds per call: the best median of the rounds, how far the worst was off (relative), and
+    the 99th percentile of all samples."""
 
     seconds: float
     spread: float
+    high: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -31,62 +34,49 @@ class Protocol:
     block: float = 0.5
     pause: float = 0.08
     rounds: int = 3
+    calls: int | None = None  # per block, instead of its length
 
 
-def measure(calls: Mapping[str, Call], protocol: Protocol) -> dict[str, Timing]:
+def together(call: Call, count: int) -> list[float]:
+    """One sample: the mean of the calls."""
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return [(time.perf_counter() - start) / count]
+
+
+def apart(call: Call, count: int) -> list[float]:
+    """A sample per call, for percentiles."""
+    return [together(call, 1)[0] for _ in range(count)]
+
+
+def measure(
+    calls: Mapping[str, Call], protocol: Protocol, sample: Sampler = together
+) -> dict[str, Timing]:
     """Time every contender in alternating blocks."""
-    medians: dict[str, list[float]] = {name: [] for name in calls}
+    blocks: dict[str, list[list[float]]] = {name: [] for name in calls}
     for _ in range(protocol.rounds):
         for name, call in calls.items():
             time.sleep(protocol.pause)
-            medians[name].append(_block(call, protocol.block))
-    return {
-        name: Timing(min(found), max(found) / min(found) - 1) for name, found in medians.items()
-    }
+            blocks[name].append(_block(call, protocol, sample))
+    return {name: _timing(found) for name, found in blocks.items()}
 
 
-def _block(call: Call, length: float) -> float:
-    """The median time of a call, over a block of about that length."""
+def _timing(blocks: list[list[float]]) -> Timing:
+    medians = [statistics.median(block) for block in blocks]
+    high = float(np.percentile(np.concatenate(blocks), 99))
+    return Timing(min(medians), max(medians) / min(medians) - 1, high)
+
+
+def _block(call: Call, protocol: Protocol, sample: Sampler) -> list[float]:
+    """The samples of a block."""
+    if protocol.calls is not None:
+        return sample(call, protocol.calls)
     call()
-    clock = time.perf_counter
-    start = clock()
-    call()
-    once = clock() - start
     # A sample long enough that reading the clock does not count.
-    repeats = max(1, int(2e-5 / max(once, 1e-7)))
+    repeats = max(1, int(2e-5 / max(sample(call, 1)[0], 1e-7)))
     samples: list[float] = []
-    end = clock() + length
-    while not samples or clock() < end:
-        start = clock()
-        for _ in range(repeats):
-            call()
-        samples.append((clock() - start) / repeats)
-    return statistics.median(samples)
-
-
-def sgemm_rate(protocol: Protocol, threads: int) -> float:
-    """The float32 rate in flop/s of NumPy's BLAS on a large product, on so many threads.
-
-    BLAS has a number of threads of its own, often 1 in a container or under OMP_NUM_THREADS, which
-    rows computed on more would exceed: so it is also timed on a part of the rows per thread, and
-    the faster way counts.
-    """
-    size = 2048
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal((size, size), np.float32)
-    b = rng.standard_normal((size, size), np.float32)
-    out = np.empty((size, size), np.float32)
-
-    def product(part: int, parts: int) -> None:
-        rows = slice(part * size // parts, (part + 1) * size // parts)
-        np.matmul(a[rows], b, out=out[rows])
-
-    with ThreadPoolExecutor(threads) as pool:
-        ways: dict[str, Call] = {
-            "one call": lambda: product(0, 1),
-            "a call per thread": lambda: list(
-                pool.map(lambda part: product(part, threads), range(threads))
-            ),
-        }
-        found = measure(ways if threads > 1 else {"one call": ways["one call"]}, protocol)
-    return 2.0 * size**3 / min(timing.seconds for timing in found.values())
+    end = time.perf_counter() + protocol.block
+    while not samples or time.perf_counter() < end:
+        samples += sample(call, repeats)
+    return samples

@@ -1,26 +1,27 @@
-"""What the table of the CUDA engine's rows does not show: options, calls, scans, first calls."""
+"""Beside the rows of the CUDA engine: the machine, options, calls, scans and first calls."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
+from on_gpu import seconds
 
-from .. import functional
-from ..backends.cuda import launch
-from ..backends.cuda.passes import pass_of, training
-from ..backends.cuda.placement import Scan
-from ..backends.cuda.placements import placements
-from ..cells import LSTM
-from ..descriptors import Activation, LSTMDescriptor
-from . import contenders
-from .gpu import graphed, make_tensors, timed
-from .rows import GATES, Row
+from zstate import functional
+from zstate.backends.cuda import launch
+from zstate.backends.cuda.passes import pass_of, training
+from zstate.backends.cuda.placement import Scan
+from zstate.backends.cuda.placements import placements
+from zstate.bench.contenders import Call, Case, functions, inputs_of, tensors
+from zstate.bench.contest import numbers
+from zstate.bench.gpu import graphed
+from zstate.bench.rows import GATES, Row
+from zstate.cells import LSTM
+from zstate.descriptors import Activation, LSTMDescriptor
 
 # N and H of the scans that are compared with what the exchange alone costs.
 _SCANS = [(16, 128), (16, 256), (64, 512), (16, 768), (64, 1024)]
@@ -37,10 +38,28 @@ def details(seed: int) -> dict[str, Any]:
     }
 
 
-def _ours(row: Row, training: bool, seed: int) -> Callable[[], Any]:
-    call = contenders.zstate_calls("cuda")(row, make_tensors(row, _BFLOAT16, seed), training, 1)
-    assert call is not None
-    return call
+def machine() -> dict[str, Any]:
+    """The device and its software."""
+    from cuda.bindings import driver
+
+    version = driver.cuDriverGetVersion()[1]
+    return {
+        "processor": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "driver": f"CUDA {version // 1000}.{version % 1000 // 10}",
+        "float32": "TF32",
+    }
+
+
+def _case(row: Row, training: bool) -> Case:
+    return Case(row, training, "bfloat16", device="cuda")
+
+
+def _ours(row: Row, training: bool, seed: int) -> Call:
+    case = _case(row, training)
+    return functions(case, numbers(case, seed))
 
 
 def scans(seed: int) -> list[dict[str, Any]]:
@@ -67,8 +86,9 @@ def scans(seed: int) -> list[dict[str, Any]]:
 def options_cost(seed: int) -> dict[str, float]:
     """A step of training with mask, peepholes and other activations, and without."""
     row = Row("LSTM", 256, 16, 256, states=False)
-    data = make_tensors(row, _BFLOAT16, seed)
-    inputs: dict[str, Any] = contenders.zstate_inputs(row, data)
+    case = _case(row, training=True)
+    data = tensors(case, numbers(case, seed))
+    inputs = inputs_of(row, data)
     hard = Activation.HARD_SIGMOID
     plain = LSTMDescriptor(training=True)
     other = replace(plain, input_gate_activation=hard, forget_gate_activation=hard)
@@ -91,7 +111,7 @@ def options_cost(seed: int) -> dict[str, float]:
     for name, fed, descriptor in (("without", inputs, plain), ("with", inputs | more, other)):
         train(fed, descriptor)
         graph = graphed(lambda fed=fed, descriptor=descriptor: train(fed, descriptor))  # type: ignore[misc]
-        found[name] = timed(graph.replay).seconds / row.T * 1e6
+        found[name] = seconds(graph.replay) / row.T * 1e6
     return found
 
 
@@ -101,7 +121,7 @@ def host(cell: str, training: bool, seed: int) -> dict[str, Any]:
     call = _ours(row, training, seed)
     for _ in range(3):
         call()
-    device = timed(graphed(call).replay).seconds
+    device = seconds(graphed(call).replay)
     rounds = []
     for _ in range(5):
         torch.cuda.synchronize()

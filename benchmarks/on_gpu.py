@@ -1,0 +1,42 @@
+"""What the scripts for a GPU share: the sizes that only these publish, and a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zstate.bench.rows import GATES, GPU_ROWS, Row
+from zstate.bench.timing import Protocol
+
+PROTOCOL = Protocol(block=0.01, pause=0.0)
+# Where the tensor cores should be busy, and where a step is over before much can be in flight.
+BUSY = [
+    *((256, N, H) for N in (96, 128, 256, 512) for H in (512, 768, 1024, 1536)),
+    *((256, 32, 2048), (256, 64, 2048)),
+]
+TINY = [(256, N, H) for N in (1, 2, 5, 8) for H in (32, 64, 77, 128, 200)]
+
+
+def all_rows() -> list[Row]:
+    """`zstate bench`'s rows, and these; a size that is in several groups is a row of the first."""
+    groups = {(row.T, row.N, row.H): row.group for row in GPU_ROWS}
+    for name, sizes in (("compute-bound", BUSY), ("tiny", TINY)):
+        for size in sizes:
+            groups.setdefault(size, name)
+    return [Row(cell, *size, name, states=False) for cell in GATES for size, name in groups.items()]
+
+
+def is_compute_bound(row: Row) -> bool:
+    """Whether a size is one of those where the tensor cores should be busy, in whatever group."""
+    return (row.T, row.N, row.H) in BUSY
+
+
+def is_tiny(row: Row) -> bool:
+    return (row.T, row.N, row.H) in TINY
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """What a call takes by the device's clock."""
+    from zstate.bench.gpu import on_device
+    from zstate.bench.timing import measure
+
+    return measure({"call": call}, PROTOCOL, on_device)["call"].seconds
