@@ -127,7 +127,12 @@ def modules(package: str) -> Maker:
         states = [torch.stack(state.chunk(row.directions, 1)) for state in first]
         initial: Any = None if not states else tuple(states) if row.cell == "LSTM" else states[0]
         if not case.training:
-            return torch.inference_mode()(lambda: [layer(there.x, initial)[0]])
+
+            def infer() -> Results:
+                with torch.inference_mode():
+                    return [layer(there.x, initial)[0]]
+
+            return infer
         leaves = [there.x, *states, *layer.parameters()]
         for leaf in leaves:
             leaf.requires_grad_(True)

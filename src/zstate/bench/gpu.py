@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
-Call = Callable[[], Any]
+from .timing import Call
 
 
 def on_device(call: Call, count: int) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -72,24 +73,26 @@ def scan(row: Row, data: Data) -> Layer:
     """lax.scan with the projection outside and one product per step, per direction."""
     step, D = _STEPS[row.cell], row.directions
 
-    def turned(weights: Value) -> Value:  # matrices [G·H,H] stand upright beside rows of values
-        return {n: jnp.swapaxes(v, -1, -2) if v.ndim == 3 else v for n, v in weights.items()}
+    def turned(own: dict[str, Value]) -> dict[str, Value]:
+        return {name: value.T if value.ndim == 2 else value for name, value in own.items()}
 
     def run(weights: Value, x: Value, states: list[Value]) -> Value:
         first = first_states(row, x, states)
         found = []
-        for d in range(D):
-            own = {name: value[d] for name, value in weights.items()}
+        for d, own in enumerate(weights):
             start = tuple(jnp.split(state, D, -1)[d] for state in first)
             projected = x @ own["input_weight"] + own["bias"]
-            step_d = lambda carry, gx, own=own: step(own, carry, gx)  # noqa: E731
-            found.append(jax.lax.scan(step_d, start, projected, reverse=d == 1)[1])
+            found.append(jax.lax.scan(partial(step, own), start, projected, reverse=d == 1)[1])
         return jnp.concatenate(found, -1)
 
+    def by_name(gradients: Value) -> dict[str, Value]:
+        each = [turned(own) for own in gradients]
+        return {name: [own[name] for own in each] for name in each[0]}
+
     shapes = {"recurrent_weight": (D, -1, row.H), "input_weight": (D, -1, row.H)}
-    weights = weights_of(row, data).items()
-    split = turned({name: v.reshape(shapes.get(name, (D, -1))) for name, v in weights})
-    return Layer(split, run, lambda found: {n: list(v) for n, v in turned(found).items()})
+    whole = {n: v.reshape(shapes.get(n, (D, -1))) for n, v in weights_of(row, data).items()}
+    weights = [turned({name: value[d] for name, value in whole.items()}) for d in range(D)]
+    return Layer(weights, run, by_name)
 
 
 def first_states(row: Row, x: Value, states: list[Value]) -> list[Value]:
