@@ -1,6 +1,7 @@
 """Heads, cells from equations, layer norm and resets on a GPU: checked, then timed as CUDA graphs.
 
     PYTHONPATH=src python benchmarks/cells_on_gpu.py
+    PYTHONPATH=src python benchmarks/cells_on_gpu.py --cells layer_norm_lstm,lstm
 
 Microseconds per step, forward and training, of the scan with its weight gradients, without the
 input product. Before a row is timed, every result of its first steps is compared with float64:
@@ -59,6 +60,8 @@ ROWS = [
     *(Row("slstm", 12, 64, 16, 1024, "tf32"), Row("lstm", 6, 128, 16, 1024, "tf32")),
     *(Row("lstm", 768, 1), Row("indrnn", 768, 1), Row("diagonal_gru", 2048, 1, 256, 256)),
     *(Row(cell, 1, 256, 16, 256) for cell in ("lstm", "layer_norm_lstm", "gru", "layer_norm_gru")),
+    *(Row(f"layer_norm_{cell}", 1, 256, 16, 256, "float16") for cell in ("lstm", "gru")),
+    *(Row("layer_norm_lstm", 1, *size) for size in ((128, 64, 256), (512, 32, 256), (60, 5, 512))),
     *(Row("lstm", 1, 256, 16, 256, resets=True), Row("gru", 1, 256, 16, 256, resets=True)),
 ]
 
@@ -157,7 +160,9 @@ def measure(row: Row) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=int, help="check one row, so that it is compiled")
-    chosen = parser.parse_args().only
+    parser.add_argument("--cells", default="", help="comma-separated cells; all by default")
+    options = parser.parse_args()
+    chosen, wanted = options.only, [name for name in options.cells.split(",") if name]
     torch.backends.cuda.matmul.allow_tf32 = True
     if chosen is not None:
         print(check(ROWS[chosen]), flush=True)
@@ -169,10 +174,11 @@ def main() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip() if not done.returncode else done.stderr.strip()[-200:]
 
+    numbers = [k for k, row in enumerate(ROWS) if not wanted or row.cell in wanted]
     with ThreadPoolExecutor(min(12, os.cpu_count() or 1)) as pool:
-        errors = list(pool.map(checked, range(len(ROWS))))
+        errors = list(pool.map(checked, numbers))
     print(f"{torch.cuda.get_device_name()}: us per step, forward and training; largest error")
-    for row, error in zip(ROWS, errors, strict=True):
+    for row, error in zip((ROWS[k] for k in numbers), errors, strict=True):
         print(f"{row.cell:16} {row.heads:5} x {row.d:<4} N {row.N:<4} T {row.T:<5}", end="")
         print(
             f"{row.type:9}{'resets' if row.resets else '':7} {measure(row)}   {error}", flush=True

@@ -35,7 +35,7 @@ from zstate.backends.cuda.cost_model import Costs, Group, Model
 from zstate.backends.cuda.passes import Form, Options, Phase, pass_of, training
 from zstate.backends.cuda.placement import Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
-from zstate.cells import CELLS, GRU
+from zstate.cells import CELLS, GRU, layer_norm_gru, layer_norm_lstm
 from zstate.descriptors import GRUDescriptor
 
 Array = Any
@@ -113,7 +113,7 @@ def fit(rows: list[Row], chip: Chip, model: Model) -> Model:
 
 def written(row: Row) -> dict[str, Any]:
     scan = {name: getattr(row.scan, name) for name in Scan.__dataclass_fields__}
-    phases = [phase.gates for phase in row.scan.phases]
+    phases = [tuple(phase) for phase in row.scan.phases]
     scan["form"] = row.scan.form._asdict() | {"phases": phases}
     return {
         "scan": scan,
@@ -127,7 +127,9 @@ def read(entry: dict[str, Any]) -> Row:
     for name in ("held", "stored", "split"):
         placement[name] = tuple(placement.get(name, ()))
     form = dict(entry["scan"]["form"])
-    form["phases"] = tuple(Phase(tuple(map(tuple, gates))) for gates in form["phases"])
+    form["phases"] = tuple(
+        Phase(tuple(map(tuple, gates)), tuple(variances)) for gates, variances in form["phases"]
+    )
     scan = Scan(**{**entry["scan"], "form": Form(**form)})
     return Row(scan, Placement(**placement), entry["microseconds"])
 
@@ -144,8 +146,9 @@ def fit_file(times: Path, costs: Path) -> None:
 
 # ---- measuring
 
-# Every cell in every form, forward and backward.
-PLAIN = [(cell, cell.descriptor()) for cell in CELLS]
+# Every cell in every form, forward and backward, and two that reduce rows.
+NORMED = [layer_norm_lstm.definition, layer_norm_gru.definition]
+PLAIN = [(cell, cell.descriptor()) for cell in (*CELLS, *NORMED)]
 DESCRIPTORS = [*PLAIN, (GRU, GRUDescriptor(reset_after=True))]
 FORMS = {
     pass_of(options).form: options
@@ -248,7 +251,8 @@ def run_time(kernel: Any, steps: int) -> float:
     shapes = dict.fromkeys(("gates_x", "saved", "d_gates", *found.read, *found.written), size)
     shapes["weight"] = scan.directions * scan.gates * placement.padded**2
     width = scan.directions * scan.gates * scan.hidden
-    shapes["sum_bias"] = 2 * placement.tile_groups(scan.batch) * width  # some are in float32
+    for name in found.summed if scan.backward else ():
+        shapes[name] = 2 * placement.tile_groups(scan.batch) * width  # some are in float32
     tensors = {
         name: torch.randn(count, device=device).mul_(0.1).to(dtype)
         for name, count in shapes.items()

@@ -47,6 +47,11 @@ struct GateProduct {
   int gates[kMostGates];
   int extra[kMostGates];  // backward: where the product's gradient is, if it is not the gate's; or -1
 };
+// The mean or the variance over the units of a row, of `count` values together.
+struct Reduction {
+  bool is_variance;
+  int first, count;  // of the values that are reduced
+};
 struct CellStage {
   const GateProduct* products;
   int product_count;
@@ -73,7 +78,8 @@ struct CellProgram {
   CellStage stages[kMostStages];
   int operand_count;
   CellOperand operands[kMostOperands];
-  int carried, means;
+  int carried, means, reduced;
+  Reduction reductions[kMostPlaces];  // what each of the means is
   // forward
   const Program* first;  // before the first step
   bool saves_last;       // no stage reads x's part of a gate that an earlier one has saved

@@ -145,7 +145,7 @@ struct ScanBase {
       {};  // [bias of each gate, vectors of parameters][Hp], where they cannot be read in place
   Real* products[2] = {};  // [N][products][Hp]: of a stage, where the weights are not packed
   Real* carried[2] = {};   // [carried][N][Hp]
-  Real* reduced[2] = {};   // [means][N][Hp]
+  Real* reduced[2] = {};   // [reduced][N][Hp]
   Real* means[2] = {};     // [members][means][N][L]
 
   explicit ScanBase(const Problem& problem)
@@ -236,7 +236,7 @@ struct ScanBase {
       if (!vectors_in_place()) vectors[d] = arena.take<Real>(cell.gates + cell.own, Hp);
       if (cell.carried) carried[d] = arena.take<Real>(cell.carried, p.N, Hp);
       if (cell.means) {
-        reduced[d] = arena.take<Real>(cell.means, p.N, Hp);
+        reduced[d] = arena.take<Real>(cell.reduced, p.N, Hp);
         means[d] = arena.take<Real>(threads, cell.means, p.N, L);
       }
       int most = 0;
@@ -247,29 +247,47 @@ struct ScanBase {
     runs = arena.take<Real>(threads, run_size);
   }
 
-  // The means that a stage begins with. Every member computes those of its own rows, in an order that depends
-  // only on H.
+  // The means and variances that a stage begins with. Every member computes those of its own rows, in an
+  // order that depends only on H.
   void average(int index, int d, Range rows, int rank) const {
     const zstate::CellStage& stage = cell.stages[index];
     for (int k = stage.first_mean; k < stage.first_mean + stage.mean_count; ++k)
       for (i64 n = rows.begin; n < rows.end; ++n) {
-        const Real* from = reduced[d] + (k * p.N + n) * Hp;
+        const zstate::Reduction& one = cell.reductions[k];
+        const Real* from = reduced[d] + (one.first * p.N + n) * Hp;
         Real* to = means[d] + ((rank * cell.means + k) * p.N + n) * L;
-        Io<Real>::store(to, broadcast<Real>(sum_of(from, H) / static_cast<Real>(H)));
+        Real found = mean_of(from, one.count, [](Vec<Real> x, int) { return x; });
+        if (one.is_variance) {
+          const Vec<Real> middle = broadcast<Real>(found);
+          found = mean_of(from, one.count, [&](Vec<Real> x, int lanes) {
+            Vec<Real> away = x - middle;
+            for (int i = lanes; i < L; ++i) away[i] = 0;
+            return away * away;
+          });
+        }
+        Io<Real>::store(to, broadcast<Real>(found));
       }
   }
-  static Real sum_of(const Real* from, i64 count) {
+  // Of values of a row, whose units come in vectors: value(them, how many there are), 0 in the other lanes.
+  template <class Value>
+  Real mean_of(const Real* rows, int count, const Value& value) const {
     Vec<Real> sums[4] = {};
-    i64 u = 0;
-    for (; u + 4 * L <= count; u += 4 * L)
-      for (int i = 0; i < 4; ++i) sums[i] += Io<Real>::load(from + u + i * L);
-    for (int i = 0; u < count; u += L, ++i) sums[i] += Io<Real>::load_n(from + u, lanes_at<Real>(u, count));
+    for (int k = 0; k < count; ++k) {
+      const Real* from = rows + k * p.N * Hp;
+      i64 u = 0;
+      for (; u + 4 * L <= H; u += 4 * L)
+        for (int i = 0; i < 4; ++i) sums[i] += value(Io<Real>::load(from + u + i * L), L);
+      for (int i = 0; u < H; u += L, ++i) {
+        const int lanes = static_cast<int>(lanes_at<Real>(u, H));
+        sums[i] += value(Io<Real>::load_n(from + u, lanes), lanes);
+      }
+    }
     const Vec<Real> all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     Real lanes[L];
     for (int i = 0; i < L; ++i) lanes[i] = all[i];
     for (int half = L / 2; half > 0; half /= 2)
       for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return lanes[0] / static_cast<Real>(count * H);
   }
 
   // Runs a program over rows and groups of units, as many as a block may have at a time. Changes the block.

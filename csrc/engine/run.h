@@ -1,4 +1,4 @@
-// The two operations on arrays of one type, head after head.
+// The two operations on arrays of one type, and how heads are shared out.
 #pragma once
 
 #include "engine/backward.h"
@@ -37,26 +37,71 @@ struct OfHead {
   }
 };
 
+// Some heads, each computed by one member alone: no member waits for another.
+template <template <class> class Op, class S, class Arrays>
+struct WholeHeads {
+  const Problem& p;
+  const Arrays& arrays;
+  i64 count;       // of heads, the first ones
+  i64 head_bytes;  // scratch memory of one
+  int threads = 1;
+  char* scratch = nullptr;
+
+  void lay_out(Arena& arena) { scratch = arena.take<char>(threads, head_bytes); }
+  void run(const Team& team) const {
+    const Range mine = share(team, count);
+    for (i64 head = mine.begin; head < mine.end && !team.stopped(); ++head) {
+      const Arrays own = OfHead<S>(p, head)(arrays);
+      Op<S> op(p, own);
+      Arena arena(scratch + team.rank * head_bytes);
+      op.lay_out(arena);
+      op.run(team.alone());
+    }
+    team.barrier();
+  }
+};
+
+// As many whole heads for every member, then the rest one after the other; all of them so where the cache
+// that members share may hold the weights of one head but not of several.
 template <template <class> class Op, class S, class Arrays>
 void run_heads(const Problem& p, const Arrays& arrays) {
-  if (p.heads > 1) mark(Path::head_after_head);
-  for (i64 head = 0; head < p.heads; ++head) {
-    const Arrays own = p.heads == 1 ? arrays : OfHead<S>(p, head)(arrays);
+  const i64 members = zstate::get_num_threads();
+  Op<S> measured(p, arrays);  // the first head
+  i64 head = 0;
+  if (members > 1 && p.heads >= members && members * measured.weight_bytes < kSharedCacheBytes) {
+    mark(Path::whole_heads);
+    head = p.heads - p.heads % members;
+    Arena measure(nullptr);
+    measured.lay_out(measure);
+    WholeHeads<Op, S, Arrays> whole{p, arrays, head, round_up(measure.used(), 128)};
+    const double work = static_cast<double>(head) * measured.work();
+    run_operation(whole, work, work);
+  }
+  for (; head < p.heads; ++head) {
+    mark(Path::head_after_head);
+    const Arrays own = OfHead<S>(p, head)(arrays);
     Op<S> op(p, own);
     run_operation(op, op.work(), op.shared_work());
   }
+}
+
+template <template <class> class Op, class S, class Arrays>
+void run(const Problem& p, const Arrays& arrays) {
+  if (p.heads > 1) return run_heads<Op, S>(p, arrays);
+  Op<S> op(p, arrays);
+  run_operation(op, op.work(), op.shared_work());
 }
 
 template <class S>
 using ForwardOp = Forward<S>;
 template <class S>
 void run_forward(const Problem& p, const ForwardArrays& arrays) {
-  run_heads<ForwardOp, S>(p, arrays);
+  run<ForwardOp, S>(p, arrays);
 }
 template <class S>
 void run_backward(const Problem& p, const BackwardArrays& arrays) {
   if (p.rows() == 0) return backward_without_rows<S>(p, arrays);
-  run_heads<Backward, S>(p, arrays);
+  run<Backward, S>(p, arrays);
 }
 
 // The 16-bit types are compiled apart (half_types.cpp), so that two cores share the work of a build.

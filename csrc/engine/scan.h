@@ -130,9 +130,12 @@ TileProduct<E> step_kernel(int vectors, int rows, bool single_row) {
 // How a team shares the steps. This decides which member computes an element, never how.
 enum class Split { kSolo, kUnits, kBatch, kDirections };
 
-// If the cache that all members share holds the packed weights of one direction but not both.
+// Weights that the cache that all members share may hold.
+constexpr i64 kSharedCacheBytes = i64{16} << 20;
+
+// If that cache holds the packed weights of one direction but not both.
 inline bool one_direction_at_a_time(const Problem& p, i64 weight_bytes) {
-  return p.D == 2 && weight_bytes >= (i64{16} << 20);
+  return p.D == 2 && weight_bytes >= kSharedCacheBytes;
 }
 
 // `speed` of products, against those of float.

@@ -67,6 +67,7 @@ int most_of(PlaceKind kind, const CellProgram& cell) {
     case PlaceKind::carried:
       return cell.carried;
     case PlaceKind::reduced:
+      return cell.reduced;
     case PlaceKind::mean:
       return cell.means;
     case PlaceKind::operand:
@@ -143,6 +144,12 @@ const Program* CellTables::read_program(Reader& in) {
 void CellTables::read_stage(Reader& in, CellStage& stage, int first_mean) {
   stage.first_mean = first_mean;
   stage.mean_count = in.next(0, cell_.means - first_mean);
+  for (int k = 0; k < stage.mean_count; ++k) {
+    Reduction& one = cell_.reductions[first_mean + k];
+    one.is_variance = in.next(0, 1) != 0;
+    one.first = in.next(0, cell_.reduced - 1);
+    one.count = in.next(1, cell_.reduced - one.first);
+  }
   const int count = in.next(0, kMostProducts);
   std::vector<GateProduct>& products = products_.emplace_back();
   int gates = 0;
@@ -199,6 +206,7 @@ void CellTables::read(Reader& in) {
   cell_.saves_last = in.next(0, 1) != 0;
   cell_.carried = in.next(0, kMostPlaces);
   cell_.means = in.next(0, kMostPlaces);
+  cell_.reduced = in.next(0, kMostPlaces);
   cell_.extra = in.next(0, kMostProducts);
   cell_.operand_count = in.next(0, kMostOperands);
   for (int k = 0; k < cell_.operand_count; ++k) {

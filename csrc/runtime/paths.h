@@ -41,6 +41,8 @@ namespace zstate {
   X(several_stages)                     \
   X(means_of_rows)                      \
   X(products_in_several_parts)          \
+  X(whole_heads)                        \
+  X(head_after_head)                    \
   /* products */                        \
   X(rows_shared_by_rows)                \
   X(rows_shared_by_panels)              \
@@ -61,7 +63,6 @@ namespace zstate {
   X(products_again)                     \
   X(gradient_of_products_apart)         \
   X(gradient_of_own_parameters)         \
-  X(head_after_head)                    \
   X(no_history)                         \
   X(gradients_converted)                \
   /* calls, memory, threads */          \

@@ -35,8 +35,8 @@ bool Watch::look() {
   return true;
 }
 
-void Barrier::wait(int size, int rank, Watch* watch) {
-  if (watch && watch->stopped(rank)) return;
+void Barrier::wait(int size, bool caller, Watch* watch) {
+  if (watch && watch->stopped(caller)) return;
   const std::uint32_t phase = phase_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
     arrived_.store(0, std::memory_order_relaxed);
@@ -44,7 +44,7 @@ void Barrier::wait(int size, int rank, Watch* watch) {
     return;
   }
   spin_while(
-      [&] { return phase_.load(std::memory_order_acquire) == phase && !(watch && watch->stopped(rank)); });
+      [&] { return phase_.load(std::memory_order_acquire) == phase && !(watch && watch->stopped(caller)); });
 }
 
 namespace {
@@ -150,7 +150,7 @@ void run_team(int threads, TeamFunction function, void* context, double work) {
   if (work < kLong) return run_watched(threads, function, context, nullptr);
   Watch watch;
   run_watched(threads, function, context, &watch);
-  if (watch.stopped(1)) throw Interrupted();
+  if (watch.stopped(false)) throw Interrupted();
 }
 
 bool threads_ready(int threads) {

@@ -18,8 +18,8 @@ namespace zstate {
 // longer hold anyone, and the members leave at their next check. Their results are then worthless.
 class Watch {
  public:
-  ZS_INLINE bool stopped(int rank) {
-    return stopped_.load(std::memory_order_acquire) || (rank == 0 && look());
+  ZS_INLINE bool stopped(bool caller) {
+    return stopped_.load(std::memory_order_acquire) || (caller && look());
   }
 
  private:
@@ -31,7 +31,7 @@ class Watch {
 // Where the members of one team wait for each other.
 class Barrier {
  public:
-  void wait(int size, int rank = 0, Watch* watch = nullptr);
+  void wait(int size, bool caller = false, Watch* watch = nullptr);
   void reset() { arrived_.store(0, std::memory_order_relaxed); }  // after a job that was stopped
 
  private:
@@ -45,13 +45,16 @@ struct Team {
   int size = 1;
   Barrier* meeting = nullptr;
   Watch* watch = nullptr;  // of a long job
+  bool caller = rank == 0;
 
+  // For what this member computes without the others.
+  Team alone() const { return {0, 1, nullptr, watch, caller}; }
   ZS_INLINE void barrier() const {
-    if (size > 1) meeting->wait(size, rank, watch);
+    if (size > 1) meeting->wait(size, caller, watch);
   }
   // Whether to leave. Checked in every loop that may take long, and after a barrier before using anything
   // that another member must have set up.
-  ZS_INLINE bool stopped() const { return watch && watch->stopped(rank); }
+  ZS_INLINE bool stopped() const { return watch && watch->stopped(caller); }
 };
 
 struct Range {

@@ -57,6 +57,9 @@ class Namespace(Protocol):
     def within(self, indices: Any, size: int, operation: str, name: str) -> Any:
         """The indices; refused unless all of them are in range(size)."""
 
+    def uniform(self, state: Any, shape: Shape, dtype: Any, low: float, high: float) -> Any:
+        """What ``draw`` in graph/ops/random.py gives, if a device computes it; otherwise None."""
+
     def put_ones(self, rows: Any, columns: Any, value: float) -> None: ...
     def scatter_add(self, shape: Shape, indices: Any, updates: Any) -> Any: ...
     def scatter_along(self, shape: Shape, axis: int, indices: Any, updates: Any) -> Any: ...
@@ -82,6 +85,9 @@ class _AtOnce:
                 got = f"{low if low < 0 else high}"
                 raise OptionError(refusal(operation, name, f"0 to {size - 1}", got))
         return indices
+
+    def uniform(self, state: Any, shape: Shape, dtype: Any, low: float, high: float) -> Any:
+        return None
 
 
 def _at(inputs: Any, t: int) -> Any:

@@ -75,18 +75,27 @@ def make_by_decorator(rng: np.random.Generator, smooth: bool = False) -> MadeCel
 
 
 class _Reduces:
-    """Puts means into some values."""
+    """Puts means and variances into some values, now and then together with an earlier one."""
 
     def __init__(self, rng, share=0.0):
-        self._rng, self._share = rng, share
+        self._rng, self._share, self._earlier = rng, share, []
 
     def __call__(self, value):
+        self._earlier.append(value)
         if not self._rng.random() < self._share:
             return value
-        centred = value - 0.5 * function("mean", value)  # not all: equal units would cancel
+        values = [value]
         if self._rng.random() < 0.5:
+            values.append(self._earlier[int(self._rng.integers(len(self._earlier)))])
+        # Not the whole mean: equal units would cancel.
+        centred = value - 0.5 * function("mean", *values)
+        kind = int(self._rng.integers(3))
+        if kind == 0:
             return centred
-        return centred / function("sqrt", function("mean", centred * centred) + 0.5)
+        if kind == 1:
+            return centred / function("sqrt", function("mean", centred * centred) + 0.5)
+        # By less than 1/2 where the variance is small: differences would grow from step to step.
+        return 0.5 * centred / function("sqrt", function("variance", *values) + 1)
 
 
 def _equations(rng, at, before, smooth, reduces=lambda value: value):

@@ -20,10 +20,27 @@ void publish(Operand& to, const Unit& u, const float2 (&operand)[kWidest]) {
   for (int in = 0; in < ins; ++in)
     to[((u.n * kChains + u.chain) * ins + in) * kHidden + u.unit] = operand[in].x;
 }
+// The mean or the variance of the values that a result takes.
+template <int P>
+float reduced(const Operand& operand, const Unit& u, int out) {
+  std::vector<float> values;
+  for (int in = 0; in < Phase<P>::ins; ++in) {
+    const auto from = operand.begin() + ((u.n * kChains + u.chain) * Phase<P>::ins + in) * kHidden;
+    if (slot_of<P>(out, in) >= 0) values.insert(values.end(), from, from + kHidden);
+  }
+  double mean = 0.0, variance = 0.0;
+  for (float x : values) mean += x / values.size();
+  for (float x : values) variance += (x - mean) * (x - mean) / values.size();
+  return kVariances[P] >> out & 1 ? variance : mean;
+}
 template <int P>
 void multiply(const Arguments& a, const Operand& operand, const Unit& u, float2 (&total)[kWidest]) {
   constexpr int ins = Phase<P>::ins;
   for (int out = 0; out < Phase<P>::outs; ++out) {
+    if constexpr (Phase<P>::reduces) {
+      total[out] = {reduced<P>(operand, u, out), NAN};
+      continue;
+    }
     float sum = 0.0f;
     for (int in = 0; in < ins; ++in) {
       const int gate = slot_of<P>(out, in);
@@ -31,7 +48,7 @@ void multiply(const Arguments& a, const Operand& operand, const Unit& u, float2 
       const float* const weight = a.weight + (u.chain * kGates + gate) * kHidden * kHidden;
       const float* const x = &operand[((u.n * kChains + u.chain) * ins + in) * kHidden];
       for (int k = 0; k < kHidden; ++k)
-        sum += x[k] * (Phase<P>::is_mean ? 1.0f : kBackward ? weight[k * kHidden + u.unit] : weight[u.unit * kHidden + k]);
+        sum += x[k] * (kBackward ? weight[k * kHidden + u.unit] : weight[u.unit * kHidden + k]);
     }
     total[out] = {sum, NAN};
   }

@@ -42,29 +42,31 @@ def text_of(scan: Scan, options: Options, plan: Placement) -> str:
     return "\n".join(parts)
 
 
+def built(text: str, folder: Path) -> Any:
+    """A library of this text, compiled once per folder."""
+    assert COMPILER is not None
+    made = folder / (hashlib.sha256(text.encode()).hexdigest()[:16] + ".so")
+    if not made.exists():
+        source = made.with_suffix(".cpp")
+        source.write_text(text)
+        flags = ["-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-ffp-contract=off"]
+        subprocess.run([COMPILER, *flags, "-o", str(made), str(source)], check=True)
+    return ctypes.CDLL(str(made))
+
+
 class EmulatedScan(PretendedScan):
     """A scan that the CPU runs, with one row per block."""
 
     folder: Path
 
     def launched(self, arguments: Arguments, steps: int, fields: dict[str, Argument]) -> Step:
-        library = self.build(text_of(self.scan, self.options, self.placement))
+        library = built(text_of(self.scan, self.options, self.placement), self.folder)
 
         def run(memory: Memory) -> None:
             words = [memory.numbers[arguments.place(each)] for each in fields.values()]
             library.run((ctypes.c_int64 * len(words))(*words))
 
         return run
-
-    def build(self, text: str) -> Any:
-        assert COMPILER is not None
-        made = self.folder / (hashlib.sha256(text.encode()).hexdigest()[:16] + ".so")
-        if not made.exists():
-            source = made.with_suffix(".cpp")
-            source.write_text(text)
-            flags = ["-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-ffp-contract=off"]
-            subprocess.run([COMPILER, *flags, "-o", str(made), str(source)], check=True)
-        return ctypes.CDLL(str(made))
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -15,13 +15,17 @@ import pytest
 from tests.cuda.forms import scan as scan_of
 from zstate.backends.cuda import cost_model
 from zstate.backends.cuda.cost_model import MODES, Costs, Group
-from zstate.backends.cuda.placement import CLUSTER, GRID, Chip
+from zstate.backends.cuda.placement import CLUSTER, GRID, Chip, Scan
 from zstate.backends.cuda.placements import placements
 
 H200 = Chip(132, 232448, (9, 0))
 KNOWN = {
-    Group(GRID, False, 2): Costs(tile=0.21, mma=3e-4, warp=0.012, wait=0.3, block=0.17, deep=0.07),
-    Group(CLUSTER, False, 2): Costs(read=4e-4, point=0.014, total=0.004, backward=0.05, pair=0.4),
+    Group(GRID, False, 2): Costs(
+        tile=0.21, mma=3e-4, warp=0.012, wait=0.3, block=0.17, deep=0.07, reduced_row=0.2
+    ),
+    Group(CLUSTER, False, 2): Costs(
+        read=4e-4, point=0.014, total=0.004, backward=0.05, pair=0.4, reduction=0.3
+    ),
 }
 
 
@@ -43,6 +47,12 @@ def synthetic(script: Any) -> list[Any]:
         scan_of(cell, backward, "bfloat16", hidden, batch, 1)
         for cell in ("lstm", "gru", "single_gate_rnn")
         for backward in (False, True)
+        for hidden, batch in sizes
+    ]
+    scans += [
+        Scan(form, "bfloat16", hidden, batch, 1)
+        for form in script.FORMS
+        if any(phase.reduces for phase in form.phases)
         for hidden, batch in sizes
     ]
     return [

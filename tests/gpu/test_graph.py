@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import zstate as zs
+from tests.graph.torch_kernels import TorchKernels
 from zstate.backends.cuda.graph_kernels import graph_kernels
 from zstate.train import Run, Settings
 from zstate.train.model import Model
@@ -58,6 +59,57 @@ def test_captured_runs_have_the_bits_of_plain_runs(cell: str, kind: str) -> None
     theirs = other.graph.variables()
     for name, value in model.graph.variables().items():
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+def test_dropout_is_captured(kind: str) -> None:
+    """A new mask in every run, the CPU's."""
+    settings = Settings(**{**SMALL.as_dict(), "dropout": 0.3, "type": kind})
+    feeds = windows(settings, 10, CUDA)
+    captured, _, model = trained(settings, feeds, plain=False)
+    plain, _, other = trained(settings, feeds, plain=True)
+    assert torch.equal(captured, plain)
+    theirs = other.graph.variables()
+    for name, value in model.graph.variables().items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    reference = Model(settings, CHARACTERS)
+    program = reference.training_program()
+    expected = np.array([program.run(each) for each in windows(settings, 10)], np.float64)
+    if kind == "float32":
+        np.testing.assert_allclose(captured.cpu().numpy(), expected, rtol=2e-4)
+    state = reference.graph.variables()["dropout.state"]
+    np.testing.assert_array_equal(theirs["dropout.state"], state)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16", "float16"])
+def test_uniform_numbers_are_captured_with_the_bits_of_numpy(kind: str) -> None:
+    def build(device: str) -> tuple[zs.Graph, Any]:
+        g = zs.Graph()
+        state = g.random_philox_state(seed=3, name="state")
+        drawn, after = g.random_uniform((7, 301), state, minimum=-0.3, maximum=0.9, dtype=kind)
+        kept, after = g.dropout(g.constant(1.0, shape=(77,), dtype=kind), 0.4, after)
+        results = [g.cast(each, "float64") for each in (drawn, kept)]
+        return g, g.compile({}, results, [g.assign(state, after)], device=device)
+
+    graph, program = build("cuda")
+    reference, expected = build("cpu")
+    masks = set()
+    for k in range(6):
+        torch.cuda.set_sync_debug_mode("error" if k in (3, 5) else "default")
+        try:
+            found = program.run([])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        for one, wanted in zip(found, expected.run([]), strict=True):
+            np.testing.assert_array_equal(one.cpu().numpy(), wanted)
+        masks.add(tuple(found[1].tolist()))
+        if k == 3:  # a state that comes from outside is drawn from next
+            state = np.array([1, -2, -3, -1, -1, 4])
+            graph.set_variables({"state": state})
+            reference.set_variables({"state": state})
+    assert program.why_plain is None and program._live._captured is not None
+    assert len(masks) == 6
+    np.testing.assert_array_equal(graph.variables()["state"], reference.variables()["state"])
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
@@ -212,14 +264,16 @@ def test_what_cannot_be_captured_is_named_and_runs_plainly() -> None:
     g = zs.Graph()
     state = g.random_philox_state(seed=3)
     noise, after = g.random_normal((4,), state)
-    program = g.compile({}, [noise * 2.0], [g.assign(state, after)], device="cuda")
+    even, after = g.random_uniform((4,), after)
+    program = g.compile({}, [noise * even], [g.assign(state, after)], device="cuda")
     again = zs.Graph()
     state = again.random_philox_state(seed=3)
     noise, after = again.random_normal((4,), state)
+    even, after = again.random_uniform((4,), after)
     advance = again.assign(state, after)
     for _ in range(4):
         (found,) = program.run([])
-        expected = again.run({}, [noise * 2.0], [advance])
+        expected = again.run({}, [noise * even], [advance])
         np.testing.assert_allclose(found.cpu(), next(iter(expected.values())), rtol=1e-6)
     assert program.why_plain is not None and "random_tensor" in program.why_plain
 
@@ -476,3 +530,18 @@ def test_within(kind: torch.dtype) -> None:
     flag = withheld()
     graph_kernels(0).within(found, 5, 7, flag)
     assert int(flag) == 0
+
+
+@pytest.mark.parametrize("kind", [torch.float64, *KINDS])
+def test_uniform(kind: torch.dtype) -> None:
+    rng = np.random.default_rng(6)
+    shapes: list[tuple[int, ...]] = [(), (0,), (1,), (9,), (2049,), (3, 5, 4370), (3_000_001,)]
+    for shape in shapes:
+        for counter in (rng.integers(-(2**63), 2**63, 4).tolist(), [-5, -1, -1, 0]):
+            state = torch.tensor([*rng.integers(-(2**63), 2**63, 2).tolist(), *counter])
+            for low, high in ((0.0, 1.0), (1 / 3, 1 / 7), (1e-30, 3e-39)):
+                there = state.to(CUDA)
+                found, after = graph_kernels(0).uniform(there, shape, kind, low, high)
+                wanted, advanced = TorchKernels().uniform(state, shape, kind, low, high)
+                assert found.dtype == kind and torch.equal(found.cpu(), wanted), (shape, low)
+                assert torch.equal(after.cpu(), advanced) and torch.equal(there.cpu(), state)

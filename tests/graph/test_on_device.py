@@ -84,6 +84,19 @@ def test_training_gives_the_losses_and_weights_of_numpy(
         assert kernels.called.count("narrow") == (0 if kind == "float32" else 6)
 
 
+def test_dropout_draws_numpys_masks(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_device, "device_named", lambda *_: (CPU, kernels))
+    settings = Settings(**{**SMALL.as_dict(), "dropout": 0.4})
+    expected, program = training(settings)
+    found, there = training(settings, "cuda")
+    for feeds in windows(4):
+        got = there.run([torch.from_numpy(feed) for feed in feeds])
+        np.testing.assert_allclose([float(x) for x in got], program.run(feeds), rtol=2e-5)
+    state = expected.graph.variables()["dropout.state"]
+    np.testing.assert_array_equal(found.graph.variables()["dropout.state"], state)
+    assert kernels is None or kernels.called.count("uniform") == 4 * SMALL.layers
+
+
 def counter(kernels: Any) -> tuple[zs.Graph, Any, Any]:
     """v += x, giving (v before, x): a target that is a variable, and one that is a feed."""
     g = zs.Graph()

@@ -1,4 +1,5 @@
-"""The kernels of programs on a device, by plain torch operations: for tests without a GPU."""
+"""The kernels of programs on a device, by plain torch operations, and NumPy for random
+numbers: for tests without a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from zstate.graph.ops.random import draw
 
 Tensor = torch.Tensor
 
@@ -80,3 +83,12 @@ class TorchKernels:
         if bool((inside != indices).any()):
             withheld.fill_(number)
         return inside
+
+    def uniform(
+        self, state: Tensor, shape: Sequence[int], dtype: torch.dtype, low: float, high: float
+    ) -> tuple[Tensor, Tensor]:
+        self.called.append("uniform")
+        attributes = {"distribution": "uniform", "first": low, "second": high}
+        attributes["dtype"] = "float64" if dtype == torch.float64 else "float32"
+        values, after = draw(state.numpy(), tuple(shape), attributes)
+        return torch.tensor(values).to(dtype), torch.from_numpy(after)

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from ..cells import Cell
 from ..cells.expressions import Book, Expression
 from ..cells.program import Leaf, Program
-from ..cells.stages import Equations, backward_stages, forward_stages
+from ..cells.stages import Equations, Reduction, Reductions, backward_stages, forward_stages
 from ..cells.tracing import Trace
 from ..descriptors import Descriptor
 from ..layout import Layout
@@ -138,7 +138,7 @@ class _Cell:
             return self.place(kind)
         if kind == "own":
             return self.place("own", self.form.vectors.index(leaf))
-        if kind in ("carried", "mean"):
+        if kind in ("carried", "mean", "reduced"):
             return self.place(kind, int(rest[0]))
         if kind == "saved":
             return self.place("saved", self.form.cell.gates.index(rest[0]))
@@ -169,7 +169,7 @@ class _Cell:
         has_x: Sequence[bool],
         saves_last: bool,
         carried: int,
-        means: int,
+        means: Reductions,
         extra: int,
     ) -> Words:
         form = self.form
@@ -177,7 +177,9 @@ class _Cell:
         vectors = form.vectors
         parameters = [each.name for each in form.cell.own]
         gates = form.cell.gates
-        self._check("values", max(carried, means))
+        every = [one for each in means for one in each]
+        reduced = max((one.first + one.values for one in every), default=0)
+        self._check("values", max(carried, reduced, len(every)))
         return [
             len(self.tables.opcodes),
             int(isinstance(self, _Gradient)),
@@ -198,18 +200,22 @@ class _Cell:
             *map(int, has_x),
             int(saves_last),
             carried,
-            means,
+            len(every),
+            reduced,
             extra,
         ]
 
     def stage(
         self,
-        means: int,
+        means: Sequence[Reduction],
         products: Sequence[tuple[int, Sequence[tuple[str, int]]]],
         programs: list[Words | None],
     ) -> Words:
         self._check("products", sum(len(gates) for _, gates in products))
-        words = [means, len(products)]
+        words = [len(means)]
+        for op, first, count in means:
+            words += [int(op == "variance"), first, count]
+        words.append(len(products))
         for operand, gates in products:
             words += [operand, len(gates)]
             for gate, extra in gates:
@@ -242,7 +248,7 @@ class _Forward(_Cell):
         )
         has_x = [True] * len(self.form.cell.gates)
         keeps = [name in self.kept for name in names]
-        words = self.head(keeps, has_x, saves_last, stages.carried, sum(stages.means), 0)
+        words = self.head(keeps, has_x, saves_last, stages.carried, stages.means, 0)
         firsts = dict(
             zip(stages.first.labels, self.values(stages.first.text, self._first_leaf), strict=True)
         )
@@ -352,7 +358,7 @@ class _Gradient(_Cell):
         self._check("stages", len(stages.stages))
         has_x = [("x", gate) in back.inputs for gate in gates]
         keeps = [False] * len(form.names)
-        means = sum(stages.means)
+        means = stages.means
         words = self.head(keeps, has_x, True, stages.carried, means, len(self.extra))
         words.append(len(stages.operands))
         for k, equations in enumerate(stages.operands):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ..cells.expressions import Expression, ordered
+from ..cells.functions import REDUCTIONS
 
 Place: TypeAlias = tuple[str, int]  # a kind of place, and which of them
 Words: TypeAlias = list[int]
@@ -239,7 +240,7 @@ class ProgramText:
             self._core,
         ]
         for op, result, args in self._steps:
-            if op == "mean":
+            if op in REDUCTIONS:
                 raise UnsupportedError(
                     "its gradient cannot contain a mean in a value that R multiplies"
                 )

@@ -21,6 +21,7 @@ from .language import (
     softplus,
     sqrt,
     tanh,
+    variance,
     where,
 )
 from .library import (
@@ -69,6 +70,7 @@ __all__ = [
     "softplus",
     "sqrt",
     "tanh",
+    "variance",
     "where",
 ]
 

@@ -9,6 +9,8 @@ minimum of equal values pass the gradient to the first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..descriptors import Activation
@@ -90,10 +92,30 @@ def _minimum(xp: Namespace, a: Value, b: Value) -> Value:
     return xp.where((b < a) | (b != b), b, a)
 
 
-def _mean(xp: Namespace, x: Value) -> Value:
-    """Over the units of a row, for each of them."""
-    mean = xp.total(x, (x.ndim - 1,)) / x.shape[-1]
+def _mean(xp: Namespace, *values: Value) -> Value:
+    """Of all values over the units of a row, for each of them."""
+    x = reduce(add, values)
+    mean = xp.total(x, (x.ndim - 1,)) / (x.shape[-1] * len(values))
     return xp.broadcast_to(mean[..., None], x.shape)
+
+
+def _mean_gradient(
+    args: tuple[Expression, ...], y: Expression, d: Expression
+) -> tuple[Expression, ...]:
+    return (d.book.operation("mean", d) * (1 / len(args)),) * len(args)
+
+
+def _variance(xp: Namespace, *values: Value) -> Value:
+    middle = _mean(xp, *values)
+    return _mean(xp, *((each - middle) ** 2 for each in values))
+
+
+def _variance_gradient(
+    args: tuple[Expression, ...], y: Expression, d: Expression
+) -> tuple[Expression, ...]:
+    middle = d.book.operation("mean", *args)
+    share = d.book.operation("mean", d) * (2 / len(args))
+    return tuple((each - middle) * share for each in args)
 
 
 def _where(
@@ -132,7 +154,8 @@ FUNCTIONS: dict[str, Function] = {
     "abs": Function(lambda xp, x: abs(x), _abs, smooth=False),
     "maximum": Function(_maximum, lambda args, y, d: _chosen(args[0] >= args[1], d), smooth=False),
     "minimum": Function(_minimum, lambda args, y, d: _chosen(args[0] <= args[1], d), smooth=False),
-    "mean": Function(_mean, lambda args, y, d: (d.book.operation("mean", d),)),
+    "mean": Function(_mean, _mean_gradient),
+    "variance": Function(_variance, _variance_gradient),
     "where": Function(lambda xp, c, a, b: xp.where(c, a, b), _where, smooth=False),
     "add": Function(lambda xp, a, b: a + b, lambda args, y, d: (d, d)),
     "subtract": Function(lambda xp, a, b: a - b, lambda args, y, d: (d, -d)),
@@ -144,6 +167,9 @@ FUNCTIONS: dict[str, Function] = {
     "greater": Function(lambda xp, a, b: a > b, lambda args, y, d: (None, None)),
     "at_least": Function(lambda xp, a, b: a >= b, lambda args, y, d: (None, None)),
 }
+
+# Functions of all units of a row at once, of one value or several: an engine has to wait for each.
+REDUCTIONS = frozenset({"mean", "variance"})
 
 ACTIVATIONS: dict[Activation, Function] = {
     kind: FUNCTIONS[kind.name.lower()] for kind in Activation

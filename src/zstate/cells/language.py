@@ -15,7 +15,7 @@ from .expressions import Expression, Operand
 def _apply(name: str, *given: Operand) -> Expression:
     values = [each for each in given if isinstance(each, Expression)]
     if not values:
-        kinds = ", ".join(type(each).__name__ for each in given)
+        kinds = ", ".join(type(each).__name__ for each in given) or "nothing"
         raise EquationError(f"{name}(): expected a value of the step, got {kinds}")
     return values[0].book.operation(name, *given)
 
@@ -89,9 +89,14 @@ def where(condition: Expression, a: Operand, b: Operand) -> Expression:
     return _apply("where", condition, a, b)
 
 
-def mean(value: Operand) -> Expression:
-    """The mean over the units of a row, for each of its units."""
-    return _apply("mean", value)
+def mean(*values: Operand) -> Expression:
+    """The mean over the units of a row, for each of its units; of several values together."""
+    return _apply("mean", *values)
+
+
+def variance(*values: Operand) -> Expression:
+    """The biased variance over the units of a row, for each of its units; likewise."""
+    return _apply("variance", *values)
 
 
 def layer_norm(
@@ -110,18 +115,12 @@ def layer_norm(
     if not given or not all(isinstance(each, Expression) for each in given):
         raise EquationError("layer_norm(): expected a value of the step, or several")
     scales, shifts = (_one_each(what, several, len(given)) for what in (scale, shift))
-    middle = _mean_of(given)
+    middle, inverse = mean(*given), 1 / sqrt(variance(*given) + epsilon)
     centred = [each - middle for each in given]
-    inverse = 1 / sqrt(_mean_of([each * each for each in centred]) + epsilon)
     found = [each * inverse for each in centred]
     found = [each if by is None else each * by for each, by in zip(found, scales, strict=True)]
     found = [each if by is None else each + by for each, by in zip(found, shifts, strict=True)]
     return tuple(found) if several else found[0]
-
-
-def _mean_of(values: Sequence[Expression]) -> Expression:
-    found = mean(sum(values[1:], values[0]))  # one mean: an engine waits for each
-    return found if len(values) == 1 else found * (1 / len(values))
 
 
 def _one_each(given: Any, several: bool, count: int) -> list[Any]:

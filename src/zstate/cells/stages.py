@@ -3,8 +3,8 @@
 Forward, a stage multiplies the operands that it was handed and computes up to the operands of the
 next one. Backward the same, the products of later stages first; the first stage of a step begins
 with the end of the step behind it, which waited for a product. What a stage has and a later one
-needs is carried. A mean over the units of a row needs all of them: the stage that has its argument
-gives it, ("reduced", k), and a later one reads the mean.
+needs is carried. A mean or a variance over the units of a row needs all of them: the stage that has
+its argument gives it, ("reduced", k), and a later one reads the result, ("mean", k).
 
 Leaves beyond those of the step itself (tracing.py, derivation.py): ("product", k), ("back", k),
 ("recomputed", k) and ("mean", k), numbered as below; ("next_mask",), the mask of the step that is
@@ -18,14 +18,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .derivation import Backward
 from .expressions import Expression, ordered
+from .functions import REDUCTIONS
 from .program import Program, program
 from .tracing import Trace
 
 Label: TypeAlias = tuple[str, ...]  # what an output is: ("after", state), ("operand", "0"), …
+
+
+class Reduction(NamedTuple):
+    """The mean or the variance over the units of a row, of so many ``values`` together: those that
+    were given as ("reduced", first) and after it."""
+
+    op: str
+    first: int
+    values: int
+
+
+Reductions: TypeAlias = tuple[tuple[Reduction, ...], ...]  # that each stage begins with
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class ForwardStages:
     first: Equations  # ("operand", k) of the first step; the initial states as ("after", state)
     operands: int
     carried: int
-    means: tuple[int, ...]  # how many each stage begins with, numbered through
+    means: Reductions  # numbered through
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ class BackwardStages:
     first_state: Equations | None  # ("after", state), where the gradient operation does not take it
     carried: int
     same: frozenset[tuple[str, int]]  # gates and operands whose product has the gradient of x
-    means: tuple[int, ...]  # how many each stage begins with, numbered through
+    means: Reductions  # numbered through
 
 
 def forward_stages(trace: Trace, x_ahead: bool = False) -> ForwardStages:
@@ -96,20 +109,20 @@ def forward_stages(trace: Trace, x_ahead: bool = False) -> ForwardStages:
         if each.op == "product":
             levels[each] = 0 if each.args[0] in early else inner + 1
         else:
-            levels[each] = inner + (each.op == "mean")
+            levels[each] = inner + (each.op in REDUCTIONS)
     means = _Means(levels)
     count = 1 + max(levels.values())
 
     def leaf(each: Expression, at: int) -> Expression | None:
         if each.op == "leaf":
             return each
-        if each.op == "mean":
+        if each.op in REDUCTIONS:
             return means.leaf(each) if levels[each] == at or not x_ahead else None
         number = str(operands.index(each.args[0]))
         return book.leaf("product", number, each.detail) if levels[each] == at else None
 
-    many = bool(means.all) and not x_ahead
-    cut = _Cut(levels.__getitem__, leaf, recompute_cheap=True, many=many)
+    given = {} if x_ahead else means.given()
+    cut = _Cut(levels.__getitem__, leaf, True, given, count)
     of_stage: list[dict[Label, Expression]] = [{} for _ in range(count)]
     for gate, each in zip(trace.gates, trace.saved, strict=True):
         of_stage[levels[each]]["saved", gate] = each
@@ -152,31 +165,51 @@ def _is_early(operand: Expression, x_ahead: bool) -> bool:
     """Whether the step before can compute it: unless it needs the step's input, or waits."""
     every = ordered([operand])
     return not any(
-        each.op in ("product", "mean")
+        each.op == "product"
+        or each.op in REDUCTIONS
         or (each.op == "leaf" and each.detail[0] == "x" and not x_ahead)
         for each in every
     )
 
 
 class _Means:
-    """The means of a step, by the stages that can read them."""
+    """The means and variances of a step, by the stages that can read them."""
 
     def __init__(self, levels: Mapping[Expression, int]) -> None:
         self._levels = levels
-        found = [each for each in levels if each.op == "mean"]
+        found = [each for each in levels if each.op in REDUCTIONS]
         self.all = sorted(found, key=levels.__getitem__)
+        self.places: dict[Expression, int] = {}  # of the first of each one's arguments
+        self.count = 0  # of places
+        taken: dict[tuple[Expression, ...], int] = {}
+        for each in self.all:
+            if each.args not in taken:
+                taken[each.args] = self.count
+                self.count += len(each.args)
+            self.places[each] = taken[each.args]
 
     def leaf(self, mean: Expression) -> Expression:
         return mean.book.leaf("mean", str(self.all.index(mean)))
 
     def reduce_in(self, of_stage: list[dict[Label, Expression]]) -> None:
-        """Lets the stage before give what each is the mean of."""
-        for k, each in enumerate(self.all):
-            of_stage[self._levels[each] - 1]["reduced", str(k)] = each.args[0]
+        """Lets the stage before give what each reduces."""
+        for each, first in self.places.items():
+            for k, arg in enumerate(each.args, first):
+                of_stage[self._levels[each] - 1]["reduced", str(k)] = arg
 
-    def by_stage(self, count: int) -> tuple[int, ...]:
-        levels = [self._levels[each] for each in self.all]
-        return tuple(map(levels.count, range(count)))
+    def given(self) -> dict[Expression, tuple[int, int]]:
+        """What is reduced, where it lies, and from which stage on it can be read there."""
+        return {
+            arg: (k, self._levels[each])
+            for each, first in self.places.items()
+            for k, arg in enumerate(each.args, first)
+        }
+
+    def by_stage(self, count: int) -> Reductions:
+        found = {e: Reduction(e.op, first, len(e.args)) for e, first in self.places.items()}
+        return tuple(
+            tuple(one for e, one in found.items() if self._levels[e] == at) for at in range(count)
+        )
 
 
 def backward_stages(
@@ -194,8 +227,8 @@ def backward_stages(
     trace, book = back.trace, back.trace.book
     gradients = _Gradients(trace, back, in_registers)
     count = gradients.stages
-    many = bool(gradients.means.all) and not in_registers
-    cut = _Cut(gradients.level, gradients.leaf, recompute_cheap=False, many=many)
+    given = {} if in_registers else gradients.means.given()
+    cut = _Cut(gradients.level, gradients.leaf, False, given, count)
     if in_registers:
         cut.carry_leaves([*back.inputs.values(), *back.products.values()])
     of_stage: list[dict[Label, Expression]] = [{} for _ in range(count)]
@@ -295,7 +328,8 @@ def _replaced(value: Expression, new: Mapping[Expression, Expression]) -> Expres
 _CHEAP = frozenset({"add", "subtract", "multiply", "negative"})
 _DEPTH = 1  # of cheap operations that one of many stages computes again rather than read
 _AT_ANY_TIME = ("own", "mask", "reset")  # inputs that are read wherever they are needed
-_SOURCES = frozenset({"leaf", "product", "back", "mean"})  # what is read, or a stage begins with
+# What is read, or a stage begins with.
+_SOURCES = frozenset({"leaf", "product", "back"}) | REDUCTIONS
 
 
 class _Cut:
@@ -306,10 +340,13 @@ class _Cut:
         level: Callable[[Expression], int],  # the stage that can compute a value first
         leaf: Callable[[Expression, int], Expression | None],  # what a stage reads; None: it cannot
         recompute_cheap: bool,  # rather than to carry it
-        many: bool,  # whether there are many stages: then reading is cheaper than most else
+        # What lies in memory to be reduced: its place, and the stage from which on it does. There
+        # are many stages then, and reading is cheaper than most else.
+        given: Mapping[Expression, tuple[int, int]],
+        stages: int,  # of a step
     ) -> None:
         self._level, self._leaf = level, leaf
-        self._recompute_cheap, self._many = recompute_cheap, many
+        self._recompute_cheap, self._given, self._stages = recompute_cheap, given, stages
         self.carried: dict[Expression, int] = {}
         self._carried_leaves: set[Expression] = set()
 
@@ -335,16 +372,16 @@ class _Cut:
         if each not in done:
             if each.op in _SOURCES:
                 leaf = self._leaf(each, at)
-                done[each] = self._carry(each) if leaf is None else leaf
+                done[each] = self._carry(each, at) if leaf is None else leaf
             elif self._level(each) < at and not self._computed_again(each, at):
-                done[each] = self._carry(each)
+                done[each] = self._carry(each, at)
             else:
                 args = tuple(self._inside(at, arg, done) for arg in each.args)
                 done[each] = each.book.make(each.op, args, each.detail)
         return done[each]
 
     def _computed_again(self, each: Expression, at: int) -> bool:
-        if self._many:
+        if self._given:
             return self._depth(each, at) <= _DEPTH
         if each.op == "number" or (self._recompute_cheap and each.op in _CHEAP):
             return True
@@ -366,7 +403,10 @@ class _Cut:
             return inf
         return 1 + max(self._depth(arg, at) for arg in each.args)
 
-    def _carry(self, each: Expression) -> Expression:
+    def _carry(self, each: Expression, at: int) -> Expression:
+        place, since = self._given.get(each, (0, self._stages))
+        if since <= at < self._stages:
+            return each.book.leaf("reduced", str(place))
         k = self.carried.setdefault(each, len(self.carried))
         return each.book.leaf("carried", str(k))
 
@@ -385,7 +425,7 @@ class _Gradients:
         self._levels: dict[Expression, int] = {}
         for each in every:
             inner = max((self._levels[arg] for arg in each.args), default=0)
-            self._levels[each] = inner + (each.op in ("back", "mean"))
+            self._levels[each] = inner + (each.op == "back" or each.op in REDUCTIONS)
         self.means = _Means(self._levels)
         self._backs = [each for each in every if each.op == "back"]
         self._needed_again = [each for each in every if each.op == "product"]
@@ -414,7 +454,7 @@ class _Gradients:
         if each.op == "back":
             number = str(self._operand_of(each))
             return self._book.leaf("back", number) if self._levels[each] == at else None
-        if each.op == "mean":
+        if each.op in REDUCTIONS:
             here = self._levels[each] == at if self._in_registers else at < self.stages
             return self.means.leaf(each) if here else None
         if at == self.stages:

@@ -25,6 +25,7 @@ from ..errors import EquationError, visible
 from . import language
 from .decorator import MadeCell
 from .expressions import Expression, Operand
+from .functions import REDUCTIONS
 from .printing import FILES, equations
 from .tracing import Step, Trace
 
@@ -256,7 +257,7 @@ class _Line:
             self._refuse(f"one of {', '.join(_FUNCTIONS)}", f"{name}(…)")
         arguments = self._in_parentheses()
         wanted = len(inspect.signature(_FUNCTIONS[name]).parameters)
-        if len(arguments) != wanted:
+        if len(arguments) != wanted and name not in REDUCTIONS:
             plural = "s" * (wanted != 1)
             self._refuse(f"{wanted} argument{plural} for {name}", str(len(arguments)))
         return _FUNCTIONS[name](*arguments)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import EquationError
 from .expressions import Book, Expression, ordered
-from .functions import activated
+from .functions import REDUCTIONS, activated
 
 MOST_PHASES = 2  # products whose operands need products
 
@@ -113,7 +113,7 @@ class Trace:
     @cached_property
     def has_means(self) -> bool:
         """Whether a unit needs the others of its row other than through R."""
-        return any(each.op == "mean" for each in ordered([*self.states, *self.saved]))
+        return any(each.op in REDUCTIONS for each in ordered([*self.states, *self.saved]))
 
     @property
     def gives_first_state(self) -> bool:

@@ -16,14 +16,15 @@ import numpy as np
 from ..arrays import NUMPY
 from ..cells.definition import Cell
 from ..cells.expressions import Expression, ordered
-from ..cells.functions import FUNCTIONS
+from ..cells.functions import FUNCTIONS, REDUCTIONS
 from ..errors import OptionError, ShapeError, refusal
 from ..functional import run
 from ..layout import brackets
 from ..operations import Operation, operations_of
 from ..types import Array
 
-_OPERATORS = frozenset({"negative", "mean", "none"})  # functions of one value, but no activations
+# Functions of one value, but no activations.
+_OPERATORS = frozenset({"negative", "none"}) | REDUCTIONS
 
 
 @dataclass(frozen=True, eq=False)

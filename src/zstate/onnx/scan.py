@@ -6,11 +6,13 @@ T time, N batch, H hidden units, d units of a head, G gates, D directions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from ..arrays import NUMPY
+from ..cells.functions import REDUCTIONS
 from ..cells.program import Leaf, program
 from ..convert.options import ONNX_VALUES
 from ..errors import OptionError, refusal
@@ -234,15 +236,27 @@ class _Body:
         if op == "log_sigmoid":
             found = e.emit("Neg", e.emit("Softplus", e.emit("Neg", *given)))
         elif op == "mean":
-            found = e.mean(*given)
+            found = self._mean(given)
+        elif op == "variance":
+            middle = self._mean(given)
+            centred = [e.emit("Sub", each, middle) for each in given]
+            found = self._mean([e.emit("Mul", each, each) for each in centred])
         elif op in WORDS:
             found = e.emit(WORDS[op], *given, **DETAILS.get(WORDS[op], {}))
         else:
             expected = "functions that ONNX has"
             raise OptionError(refusal(self.layer.cell.name, "equations", expected, op))
-        if op == "mean" or all(isinstance(v, np.ndarray) or v in self.narrow for v in given):
+        if op in REDUCTIONS or all(isinstance(v, np.ndarray) or v in self.narrow for v in given):
             self.narrow.add(found)
         return found
+
+    def _mean(self, values: Sequence[Value]) -> Value:
+        """Of all of them over the units of a row."""
+        total = reduce(partial(self.e.emit, "Add"), values)
+        if len(values) > 1:
+            share = np.asarray(1 / len(values), NUMPY.dtype(self.layer.dtype))
+            total = self.e.emit("Mul", total, share)
+        return self.e.mean(total)
 
     def _multiply(self, op: str, gates: tuple[str, ...], given: Sequence[Value]) -> list[Value]:
         e, heads, units = self.e, self.layer.heads, self.layer.units

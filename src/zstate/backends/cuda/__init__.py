@@ -51,16 +51,15 @@ def refuses(layout: Layout) -> str | None:
 
 
 def by_torch(layout: Layout) -> bool:
-    """Whether torch's operations compute such a call step by step: some means over the units of a
-    row are in no kernel. In float16 none is: what is summed would leave its range.
-    """
+    """Whether torch's operations compute such a call step by step: no kernel has means over the
+    units of several heads, or beside a product."""
     own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
     if not layout.cell_kind.needed <= own:
         return False  # asked of without its parameters
     has_mask = "mask" in layout.present
     if not layout.cell_kind.forward(layout.descriptor, own, has_mask).has_means:
         return False
-    if layout.descriptor.heads > 1 or layout.dtype == "float16":
+    if layout.descriptor.heads > 1:
         return True
     return lacks(plain_options(layout)) is not None
 

@@ -45,7 +45,7 @@ def _text(name: str) -> str:
 def scan_texts(mode: int = GRID) -> tuple[str, ...]:
     """The texts of a scan, each behind what it uses; ARGUMENTS and CELL are printed."""
     scan = {STEPS: ("steps.cu",), WIDE: ("wide.cu",), ROW: ("row.cu",)}.get(
-        mode, ("exchange.cuh", "product.cuh", "scan.cu")
+        mode, ("exchange.cuh", "product.cuh", "reduction.cuh", "scan.cu")
     )
     layout = {WIDE: "wide_layout.cuh", ROW: "row_layout.cuh"}.get(mode, "layout.cuh")
     first = ("machine.cuh", "pairs.cuh", "specialisation.cuh")

@@ -62,6 +62,8 @@ class Costs(NamedTuple):
     send: float = 0.0  # a kilobyte of sums that peers exchange
     wait_two: float = 0.0  # as wait, where there are two tiles
     point_back: float = 0.0  # as point, in addition backward, with one row per block
+    reduction: float = 0.0  # means and variances, in addition to a phase without a product
+    reduced_row: float = 0.0  # a row that a warp reduces
 
 
 class StepCosts(NamedTuple):
@@ -187,7 +189,7 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
         waves = -(-placement.groups // (chip.clusters(placement.blocks) * placement.resident))
     total, fixed = 0.0, 0.0
     for k, phase in enumerate(scan.phases):
-        into, out = phase.ins, phase.outs
+        into, out = (0, 0) if phase.reduces else (phase.ins, phase.outs)
         k_blocks = into * placement.padded * scan.value_bytes // 64
         deep = -(-k_blocks // placement.warps_k)
         wide = placement.units // 8 // placement.warps_n * out
@@ -200,7 +202,7 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
         cycles = max(cycles, deep * 66 // (1 if sums > 2 else 2 if sums == 2 else 4))
         operand = placement.rows * k_blocks * 64 / 1024
         pairs = placement.rows * placement.units // 2
-        from_l2 = 0 if phase.is_mean else deep - placement.held[k] - placement.stored[k]
+        from_l2 = deep - placement.held[k] - placement.stored[k]
         if not is_direct(scan, placement.rows, placement.warps_k):
             items = -(-pairs // placement.threads)  # of a thread, one after the other
             rounds = items * -(-min(warps, -(-pairs // 32)) // 4)
@@ -226,6 +228,8 @@ def microseconds(scan: Scan, chip: Chip, placement: Placement, model: Model | No
         # The exchange of one tile passes while others are computed.
         fixed += cost.wait + cost.block * placement.blocks / 32
         fixed += operand * (cost.operand + cost.crowd * min(placement.groups, 16) / 16)
+        if phase.reduces:
+            total += cost.reduction + cost.reduced_row * -(-placement.rows // warps)
     deep_wide = warp_parts(
         scan, placement.padded, placement.units, placement.warps_k, placement.warps_n
     )

@@ -1,11 +1,12 @@
 // What a graph's programs compute in one launch where torch takes many: the update of all parameters, the global norm,
-// cross entropy, the gradient of a table, and checks of indices that do not wait for the device.
+// cross entropy, the gradient of a table, random numbers, and checks of indices that do not wait for the device.
 //
 // Numbers are float32; gradients, updates of tables and copies of weights may have 16 bits. Every sum has a fixed
 // order, so the same inputs give the same bits. The texts in front of this one give kMost… and kThreads. A program that
 // met an index outside its table is withheld: nothing it stores changes.
 
 typedef long long i64;
+typedef unsigned long long u64;
 #define ZS_KERNEL extern "C" __global__ void __launch_bounds__(kThreads)
 
 // The tensor that this block of the grid works on.
@@ -25,7 +26,7 @@ __device__ Range own_part(i64 first, i64 count, i64 chunk) {
 
 // ---- types ----
 
-enum { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2 };
+enum { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2, kFloat64 = 3 };
 typedef unsigned short u16;
 
 template <int kType>
@@ -35,6 +36,10 @@ struct Stored {
 template <>
 struct Stored<kFloat32> {
   typedef float Bits;
+};
+template <>
+struct Stored<kFloat64> {
+  typedef double Bits;
 };
 template <int kType>
 __device__ float widened(typename Stored<kType>::Bits bits) {
@@ -355,6 +360,87 @@ ZS_KERNEL scalars(const Scalars all) {
     values[all.inputs + k] = found;
     all.results[k] = found;
   }
+}
+
+// ---- random numbers ----
+
+struct Uniform {
+  const u64* state;  // the key (2 words) and the counter (4)
+  u64* after;
+  void* values;
+  i64 count, type;
+  double low, width;
+};
+
+// Four words of the generator, Philox4x64-10: those at the counter plus `ahead`.
+__device__ void draw(const u64* state, u64 ahead, u64 (&words)[4]) {
+  u64 first_key = state[0], second_key = state[1];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    words[k] = state[2 + k] + ahead;
+    ahead = words[k] < ahead;  // the carry
+  }
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const u64 first = 0xd2e7470ee14c6c93, second = 0xca5a826395121157, a = words[0], b = words[2];
+    words[0] = __umul64hi(second, b) ^ words[1] ^ first_key;
+    words[2] = __umul64hi(first, a) ^ words[3] ^ second_key;
+    words[1] = second * b;
+    words[3] = first * a;
+    first_key += 0x9e3779b97f4a7c15;
+    second_key += 0xbb67ae8584caa73b;
+  }
+}
+
+// A number from the k-th part of the words, a whole word or half of one: its high bits as a fraction, then scaled with
+// the roundings of NumPy, which fuses no product and sum.
+template <int kType>
+__device__ typename Stored<kType>::Bits uniform_number(const Uniform& p, const u64 (&words)[4], int k) {
+  if constexpr (kType == kFloat64) {
+    return __dadd_rn(p.low, __dmul_rn((double)(words[k] >> 11) * 0x1p-53, p.width));
+  } else {
+    const unsigned half = (unsigned)(words[k / 2] >> k % 2 * 32);
+    const float value = __fadd_rn((float)p.low, __fmul_rn((float)(half >> 8) * 0x1p-24f, (float)p.width));
+    if constexpr (kType == kFloat32)
+      return value;
+    else
+      return narrowed<kType>(value);
+  }
+}
+
+template <int kType>
+__device__ void uniform_part(const Uniform& p) {
+  typedef typename Stored<kType>::Bits Bits;
+  constexpr int kEach = kType == kFloat64 ? 4 : 8;
+  struct alignas(16) Pack {
+    Bits numbers[kEach];
+  } pack;
+  const i64 thread = (i64)blockIdx.x * kThreads + threadIdx.x, begin = thread * kEach;
+  if (begin >= p.count) return;
+  u64 words[4];
+  draw(p.state, thread + 1, words);  // NumPy counts before it draws
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) pack.numbers[k] = uniform_number<kType>(p, words, k);
+  Bits* to = (Bits*)p.values + begin;
+  if (begin + kEach <= p.count)
+    *(Pack*)to = pack;
+  else
+#pragma unroll
+    for (int k = 0; k < kEach; ++k)
+      if (begin + k < p.count) to[k] = pack.numbers[k];
+}
+
+ZS_KERNEL uniform(const Uniform p) {
+  const int k = threadIdx.x;
+  if (blockIdx.x == 0 && k < 6) p.after[k] = p.state[k] + (k == 5);  // the highest word counts the draws
+  if (p.type == kFloat64)
+    uniform_part<kFloat64>(p);
+  else if (p.type == kFloat32)
+    uniform_part<kFloat32>(p);
+  else if (p.type == kBfloat16)
+    uniform_part<kBfloat16>(p);
+  else
+    uniform_part<kFloat16>(p);
 }
 
 // ---- indices ----

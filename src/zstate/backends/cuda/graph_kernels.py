@@ -6,6 +6,7 @@ a captured launch repeats with the addresses that it was captured with.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TypeVar
@@ -27,9 +28,9 @@ _EACH = {"Adam": 8, "Squares": 6, "Narrow": 4, "Store": 4}  # words of a tensor
 _MOST = {name: (_ARGUMENT_WORDS - _HEADS[name]) // _EACH[name] for name in _HEADS}
 _WARPS = THREADS // 32
 _TABLE_BYTES = 200 << 10  # of shared memory, for the rows of a table
-_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
 _NAMES = (
-    "adam squares squares_end entropy entropy_gradient add_rows within narrow scalars store"
+    "adam squares squares_end entropy entropy_gradient add_rows within narrow scalars store uniform"
 ).split()
 
 
@@ -171,6 +172,20 @@ class GraphKernels:
         words = [indices.data_ptr(), found.data_ptr(), indices.numel(), size, is_long, number]
         self._launch("within", -(-indices.numel() // THREADS), [*words, withheld.data_ptr()])
         return found
+
+    def uniform(
+        self, state: Tensor, shape: Sequence[int], dtype: torch.dtype, low: float, high: float
+    ) -> tuple[Tensor, Tensor]:
+        """(numbers of this shape, the state after them), the bits of ``draw`` in ops/random.py;
+        the state is int64 [6]."""
+        values = torch.empty(tuple(shape), dtype=dtype, device=state.device)
+        after = torch.empty_like(state)
+        addresses = [each.data_ptr() for each in (state, after, values)]
+        bounds = struct.unpack("2q", struct.pack("2d", low, high - low))
+        each = 4 if dtype == torch.float64 else 8  # numbers of a thread
+        blocks = max(-(-values.numel() // (each * THREADS)), 1)  # the state advances in any case
+        self._launch("uniform", blocks, [*addresses, values.numel(), _TYPES[dtype], *bounds])
+        return values, after
 
     def _launch(
         self,

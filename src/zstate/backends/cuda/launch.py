@@ -230,12 +230,10 @@ class Kernel:
         scan, placement = self.scan, self.placement
         if not placement.is_cooperative:
             return Exchange(0, 0)
-        row = sum(phase.ins for phase in scan.phases) * placement.padded * scan.value_bytes
-        tiles = placement.groups * placement.tiles
+        tiles, words = placement.groups * placement.tiles, placement.exchange_bytes(scan) // 4
         if placement.mode == WIDE:  # a counter per tile, and two places for its operand
-            return Exchange(tiles * (32 + 2 * placement.rows * row // 4), tiles * 32)
-        words = steps * tiles * placement.rows * row // 4
-        return Exchange(words, words)
+            return Exchange(tiles * (32 + 2 * words), tiles * 32)
+        return Exchange(steps * tiles * words, steps * tiles * words)
 
     def _launch(self, blocks: int) -> Launch:
         return self._launch_of(self._function, blocks, self._launch_attributes())

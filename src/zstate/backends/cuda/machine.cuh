@@ -198,12 +198,14 @@ ZS_DEVICE void put(unsigned short* to, float x) { *to = static_cast<unsigned sho
 // ---- the operand of the matrix product, as words
 
 constexpr int kPairWords = kIsHalf ? 1 : 2;
-constexpr u32 kOnes = kType == kBfloat16 ? 0x3f803f80u : kType == kFloat16 ? 0x3c003c00u : 0x3f800000u;  // of a weight
 
+// A number that is there: all ones means "not there yet".
+ZS_DEVICE u32 present(u32 word) { return word == 0xffffffffu ? 0x7fffffffu : word; }
+ZS_DEVICE u32 present(float x) { return present(__float_as_uint(x)); }
 ZS_DEVICE u32 operand_word(float x) {
   u32 word = __float_as_uint(x);
   if constexpr (kType == kTf32) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(x));
-  return word == 0xffffffffu ? 0x7fffffffu : word;  // all ones means "not there yet"
+  return present(word);
 }
 ZS_DEVICE void operand_pair(float2 x, u32 (&word)[kPairWords]) {
   if constexpr (kIsHalf) {
@@ -257,6 +259,10 @@ ZS_DEVICE void store_relaxed(void* p, const u32 (&word)[kPairWords]) {
   else
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0],{%1,%2};" ::"l"(p), "r"(word[0]), "r"(word[kPairWords - 1])
                  : "memory");
+}
+ZS_DEVICE void store_vector(void* p, const uint4& v) {
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
 }
 ZS_DEVICE bool missing(const uint4& v) { return v.x == ~0u || v.y == ~0u || v.z == ~0u || v.w == ~0u; }
 

@@ -44,7 +44,9 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
         "Ins": [phase.ins for phase in phases],
         "Outs": [phase.outs for phase in phases],
         "IsFull": [int(phase.is_full) for phase in phases],
-        "IsMean": [int(phase.is_mean) for phase in phases],
+        "Words": [phase.words for phase in phases],
+        "Reduced": [len(phase.variances) for phase in phases],
+        "Variances": [sum(on << k for k, on in enumerate(each.variances)) for each in phases],
         "Held": placement.held,
         "Stored": placement.stored,
         "Parts": placement.parts(scan),
@@ -72,7 +74,8 @@ def constants(scan: Scan, options: Options, placement: Placement, debug: bool = 
 
 def _places(phases: tuple[Phase, ...], slots: tuple[int, ...]) -> list[str]:
     """Where gates lie along the gate axis: by number, and by what goes into a phase and comes out;
-    and the order of what goes in and comes out, where the library multiplies."""
+    the order of what goes in and comes out, where the library multiplies; and what the results of
+    a reduction are made from."""
 
     def chosen(name: str, values: Sequence[int]) -> str:
         tests = [f"{name} == {k} ? {value} : " for k, value in enumerate(values[:-1])]
@@ -94,8 +97,17 @@ def _places(phases: tuple[Phase, ...], slots: tuple[int, ...]) -> list[str]:
         f"ZS_DEVICE constexpr int slot(int gate) {{ return {chosen('gate', slots)}; }}",
         by_phase("slot_of(int out, int in)", list(map(weights, phases))),
         by_phase("in_place(int in)", [chosen("in", each.in_places(slots)) for each in phases]),
+        by_phase("source_of(int out)", [chosen("out", each.sources or [0]) for each in phases]),
+        by_phase("word_of(int out)", [chosen("out", each.first_words) for each in phases]),
+        by_phase(
+            "values_of(int out)", [chosen("out", list(map(_taken, each.gates))) for each in phases]
+        ),
         by_phase("out_place(int out)", [chosen("out", each.out_places(slots)) for each in phases]),
     ]
+
+
+def _taken(row: tuple[int, ...]) -> int:
+    return sum(gate >= 0 for gate in row)
 
 
 def product_constants(kind: str) -> str:

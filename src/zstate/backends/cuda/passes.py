@@ -19,6 +19,8 @@ from ...cells.stages import (
     Equations,
     ForwardStages,
     Label,
+    Reduction,
+    Reductions,
     backward_stages,
     forward_stages,
 )
@@ -58,22 +60,22 @@ class Options(NamedTuple):
 
 def training(cell: Cell, descriptor: Descriptor, backward: bool) -> Options:
     """A call that trains, without anything optional but a bias."""
-    names = frozenset(each.name for each in cell.states)
+    names, own = frozenset(each.name for each in cell.states), cell.needed
     if backward:
         first = frozenset({cell.states[0].name})
-        return Options(cell, descriptor, True, outer=first, bias=True)
-    return Options(cell, descriptor, False, stored=names, save_gates=True)
+        return Options(cell, descriptor, True, own, outer=first, bias=True)
+    return Options(cell, descriptor, False, own, stored=names, save_gates=True)
 
 
 class Phase(NamedTuple):
     """One product of a step, of what goes in by what comes out.
 
-    ``gates[out][in]`` is the gate whose weight lies between them, -1: none does. Sums over the
-    units of a row are products too, with a weight of ones that is nowhere stored.
+    ``gates[out][in]`` is the gate whose weight lies between them, -1: none does. Or it is a phase
+    of means and variances: 0 where a result takes a value.
     """
 
     gates: tuple[tuple[int, ...], ...]
-    is_mean: bool = False
+    variances: tuple[bool, ...] = ()  # of a reduction, by result; the others are means
 
     @property
     def ins(self) -> int:
@@ -82,6 +84,30 @@ class Phase(NamedTuple):
     @property
     def outs(self) -> int:
         return len(self.gates)
+
+    @property
+    def reduces(self) -> bool:
+        return bool(self.variances)
+
+    @property
+    def sources(self) -> list[int]:
+        """Of a reduction, by result, the one whose sums it is made from: a mean shares those of a
+        variance of the same values."""
+        shared = {self.gates[k]: k for k, is_variance in enumerate(self.variances) if is_variance}
+        return [shared.get(self.gates[k], k) for k in range(len(self.variances))]
+
+    @property
+    def first_words(self) -> list[int]:
+        """What blocks exchange of a part of a row, by result: the sum, for a variance one more
+        word; last, their number."""
+        found = [0]
+        for k, (source, is_variance) in enumerate(zip(self.sources, self.variances, strict=True)):
+            found.append(found[-1] + (0 if source != k else 2 if is_variance else 1))
+        return found
+
+    @property
+    def words(self) -> int:
+        return self.first_words[-1]
 
     @property
     def is_full(self) -> bool:
@@ -136,13 +162,13 @@ class ForwardPass:
             outs = [(each.operand, gate) for each in products for gate in each.gates]
             ins = [each.operand for each in products]
             gates = tuple(tuple(place(g) if k == one else -1 for one in ins) for k, g in outs)
-            found.append(_of_means(self.stages.means[at]) if not products else Phase(gates))
+            found.append(Phase(gates) if products else _reducing(self.stages.means[at]))
         return tuple(found)
 
     def handed_on(self, phase: int) -> list[Label]:
         """The labels of what goes into a phase."""
         operands: list[Label] = [("operand", str(e.operand)) for e in self.stages.products[phase]]
-        return operands + [("reduced", k) for k in _means(self.stages.means, phase)]
+        return operands + _reduced(self.stages.means[phase])
 
     def given(self, stage: int) -> list[Leaf]:
         """The leaves that come out of the phase before a stage."""
@@ -234,7 +260,7 @@ class BackwardPass:
             gates = tuple(
                 tuple(place(g) if k == one.operand else -1 for k, g in ins) for one in products
             )
-            found.append(_of_means(self.stages.means[stage]) if not products else Phase(gates))
+            found.append(Phase(gates) if products else _reducing(self.stages.means[stage]))
         return tuple(found)
 
     def gradient(self, operand: int, gate: str) -> Label:
@@ -248,7 +274,7 @@ class BackwardPass:
         stage = self._behind(phase)
         products = self.stages.products[stage]
         gradients = [self.gradient(each.operand, gate) for each in products for gate in each.gates]
-        return gradients + [("reduced", k) for k in _means(self.stages.means, stage)]
+        return gradients + _reduced(self.stages.means[stage])
 
     def given(self, stage: int) -> list[Leaf]:
         """The leaves that come out of the phase before a stage."""
@@ -414,15 +440,26 @@ def lacks(options: Options) -> str | None:
     return None
 
 
-def _means(counts: tuple[int, ...], stage: int) -> list[str]:
-    """The numbers of the means that a stage begins with."""
-    first = sum(counts[:stage])
-    return [str(k) for k in range(first, first + counts[stage])]
+def _means(reductions: Reductions, stage: int) -> list[str]:
+    """The numbers of the means and variances that a stage begins with."""
+    first = sum(map(len, reductions[:stage]))
+    return [str(k) for k in range(first, first + len(reductions[stage]))]
 
 
-def _of_means(count: int) -> Phase:
-    every = range(count)
-    return Phase(tuple(tuple(0 if k == one else -1 for one in every) for k in every), True)
+def _places_of(reductions: tuple[Reduction, ...]) -> list[int]:
+    """What they take, each once."""
+    return sorted({k for _, first, count in reductions for k in range(first, first + count)})
+
+
+def _reduced(reductions: tuple[Reduction, ...]) -> list[Label]:
+    return [("reduced", str(k)) for k in _places_of(reductions)]
+
+
+def _reducing(reductions: tuple[Reduction, ...]) -> Phase:
+    ins = _places_of(reductions)
+    taken = (range(first, first + count) for _, first, count in reductions)
+    gates = tuple(tuple(0 if k in own else -1 for k in ins) for own in taken)
+    return Phase(gates, tuple(each.op == "variance" for each in reductions))
 
 
 def _own(options: Options) -> dict[str, bool]:

@@ -16,6 +16,7 @@ does the rest (large H and large batches). Its blocks hold no weight and exchang
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,6 +160,11 @@ class Placement(NamedTuple):
         deep, wide = warp_parts(scan, self.padded, self.units, self.warps_k, self.warps_n)
         return not streamed(deep, wide, self.held, self.stored)
 
+    def exchange_bytes(self, scan: Scan) -> int:
+        """Of all operands of a tile in a step."""
+        sizes = self.units, self.padded, self.rows, self.warps_k
+        return sum(operand_bytes(scan, phase, *sizes) for phase in scan.phases)
+
     def parts(self, scan: Scan) -> tuple[int, ...]:
         """STEPS: how many products each phase has, which the cell's launch adds up."""
         return self.split or tuple(self.pieces if each.ins > 1 else 1 for each in scan.phases)
@@ -193,10 +199,20 @@ def warp_parts(
 ) -> tuple[list[int], list[int]]:
     """K-blocks and column tiles of a warp, by phase."""
     gate_k = padded * scan.value_bytes // 64
-    # A weight of ones takes no room.
-    deep = [0 if each.is_mean else -(-each.ins * gate_k // warps_k) for each in scan.phases]
-    wide = [units // 8 // warps_n * phase.outs for phase in scan.phases]
+    deep = [0 if each.reduces else -(-each.ins * gate_k // warps_k) for each in scan.phases]
+    tiles = units // 8 // warps_n
+    wide = [0 if each.reduces else tiles * each.outs for each in scan.phases]
     return deep, wide
+
+
+def operand_bytes(
+    scan: Scan, phase: Phase, units: int, padded: int, rows: int, warps_k: int
+) -> int:
+    """Of what blocks exchange of a tile; specialisation.cuh computes the same."""
+    if not phase.reduces:
+        return rows * phase.ins * padded * scan.value_bytes
+    part = 8 if is_direct(scan, rows, warps_k) else 8 * math.gcd(units // 8, 4)
+    return rows * (padded // part) * -(-phase.words // 4) * 16
 
 
 def streamed(

@@ -24,6 +24,7 @@ from .placement import (
     Placement,
     Scan,
     is_direct,
+    operand_bytes,
     round_up,
     streamed,
     warp_parts,
@@ -46,8 +47,8 @@ def _ranked(scan: Scan, chip: Chip, in_steps: bool) -> tuple[Placement, ...]:
     possible = _placements(scan, chip, False) or _placements(scan, chip, True)
     # What holds nothing in registers is never best, but may be all that fits.
     holding = [placement for placement in possible if any(placement.held) or scan.type == "float32"]
-    has_means = any(phase.is_mean for phase in scan.phases)
-    in_steps = in_steps and scan.type != "float32" and not has_means
+    reduces = any(phase.reduces for phase in scan.phases)
+    in_steps = in_steps and scan.type != "float32" and not reduces
     single = _single_steps(scan, chip) if in_steps else []
     every = [*(holding or possible), *wide_placements(scan, chip), *row_placements(scan, chip)]
     every += single
@@ -223,7 +224,7 @@ def shared_bytes(
     """Shared memory of a block; specialisation.cuh computes and asserts the same."""
     phases = scan.phases
     state_stride = tiles * rows * units // 2
-    columns = max(phase.outs for phase in phases) * units
+    columns = max(phase.outs for phase in phases if not phase.reduces) * units
     sum_stride = (columns // 8 | 1) * 8
     total = round_up(len(phases) * tiles * 2 * 8, 128)
     total += round_up(scan.states * state_stride * 8, 128)
@@ -232,9 +233,10 @@ def shared_bytes(
         if rows > 8 and scan.type != "float32":
             size += 16 * (rows // 8 - 1)
         total += round_up(2 * warps_k * size * 4, 128)
+    total += round_up(2 * rows * max(len(phase.variances) for phase in phases) * 4, 128)
     if mode != GRID:
         for phase in phases:
-            total += 2 * tiles * rows * phase.ins * padded * scan.value_bytes
+            total += 2 * tiles * operand_bytes(scan, phase, units, padded, rows, warps_k)
     total = round_up(total, 128)
     for phase, blocks in zip(phases, stored, strict=True):
         total += warps_k * warps_n * blocks * (units // 8 // warps_n * phase.outs) * 512
@@ -332,6 +334,10 @@ def _spread(
     """K-blocks per warp in registers and in shared memory, by phase: registers first."""
     held, stored = [], []
     for depth, width, slice_bytes in zip(deep, wide, slices, strict=True):
+        if not depth:  # a reduction
+            held.append(0)
+            stored.append(0)
+            continue
         count = max(0, min(depth, chunk, registers // (4 * width)))
         held.append(count)
         registers -= count * 4 * width

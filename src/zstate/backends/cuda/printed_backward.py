@@ -279,7 +279,7 @@ class BackwardPrinter(Printer):
                 lines += [f"turn.store({to}, {value});"] if value else []
         added = [label for _, labels in found.sums for label in labels]
         return lines + [
-            f"turn.sums.values[{number}].add({values[label]});"
+            f"turn.add({number}, {values[label]});"
             for number, label in enumerate(added)
             if label in values
         ]

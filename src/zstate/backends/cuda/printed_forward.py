@@ -67,8 +67,7 @@ class Printer:
         """What the phase before a stage gave, if the leaf is that."""
         if leaf[0] not in ("product", "back", "mean"):
             return None
-        given = f"sum[{self.found.given(stage).index(leaf)}]"
-        return f"({given} * splat(1.0f / kHidden))" if leaf[0] == "mean" else given
+        return f"sum[{self.found.given(stage).index(leaf)}]"
 
     def loaded(self, leaves: Iterable[Leaf]) -> list[Leaf]:
         """What of the leaves comes from memory, in a fixed order."""

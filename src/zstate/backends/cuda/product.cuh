@@ -26,7 +26,6 @@ struct Weight {
   static ZS_DEVICE uint4 streamed(const Block& block, int k, int n) {
     const int k_block = block.warp_k * Here::warp_blocks + k;
     if (is_none(n, k_block)) return make_uint4(0, 0, 0, 0);
-    if constexpr (Here::is_mean) return make_uint4(kOnes, kOnes, kOnes, kOnes);
     return __ldg(padded_weight(block, n, k_block));
   }
 

@@ -8,10 +8,10 @@
 template <int P>
 struct Weight {
   using Here = Phase<P>;
-  float4 quads[Here::is_mean ? 1 : Here::outs][Here::ins][kQuads];
+  float4 quads[Here::reduces ? 1 : Here::outs][Here::ins][kQuads];
 
   ZS_DEVICE void load(const Arguments& a, int chain, int unit, int lane) {
-    if constexpr (Here::is_mean) return;
+    if constexpr (Here::reduces) return;
 #pragma unroll
     for (int out = 0; out < Here::outs; ++out)
 #pragma unroll
@@ -50,6 +50,12 @@ ZS_DEVICE int head_of(const Block& block) {
   return kPack > 1 && head < kPack ? head : 0;
 }
 
+ZS_DEVICE float over_lanes(float x) {
+#pragma unroll
+  for (int away = 1; away < kLanes; away *= 2) x += __shfl_xor_sync(~0u, x, away);
+  return x;
+}
+
 // The sums of a unit's gates, in all of its lanes.
 template <int P>
 ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane, float2 (&total)[kWidest]) {
@@ -61,11 +67,6 @@ ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane,
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       const float4 x = reinterpret_cast<const float4*>(operand)[in * kPadded / 4 + q * kLanes + lane];
-      if constexpr (Here::is_mean) {
-        sum[in][0] += x.x + x.y;
-        sum[in][1] += x.z + x.w;
-        continue;
-      }
 #pragma unroll
       for (int out = 0; out < Here::outs; ++out) {
         const float4 w = weight.quads[out][in][q];
@@ -80,9 +81,40 @@ ZS_DEVICE void multiply(const Weight<P>& weight, const float* operand, int lane,
   for (int out = 0; out < Here::outs; ++out) {
     float s = sum[out][0] + sum[out][1];
     if constexpr (chains == 4) s += sum[out][2] + sum[out][3];
+    total[out].x = over_lanes(s);
+  }
+}
+
+// The means and variances of a row, in all lanes.
+template <int P>
+ZS_DEVICE void reduce(const float* operand, int lane, float2 (&total)[kWidest]) {
+  // Of what the lane has of the values that a result takes, and their number.
+  auto sum_of = [&](int out, auto value, int& count) {
+    float sum = 0.0f;
+    count = 0;
 #pragma unroll
-    for (int away = 1; away < kLanes; away *= 2) s += __shfl_xor_sync(~0u, s, away);
-    total[out].x = s;
+    for (int in = 0; in < Phase<P>::ins; ++in) {
+      if (slot_of<P>(out, in) < 0) continue;
+      count += kHidden;
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        const int k = (q * kLanes + lane) * 4;
+        const float4 x = reinterpret_cast<const float4*>(operand)[in * kPadded / 4 + k / 4];
+        sum += (value(x.x, k) + value(x.y, k + 1)) + (value(x.z, k + 2) + value(x.w, k + 3));
+      }
+    }
+    return over_lanes(sum);
+  };
+#pragma unroll
+  for (int out = 0; out < Phase<P>::outs; ++out) {
+    int count;
+    const float sum = sum_of(out, [](float x, int) { return x; }, count);
+    const float mean = sum / static_cast<float>(count);
+    total[out].x = mean;
+    if (!(kVariances[P] >> out & 1)) continue;
+    auto squared = [&](float x, int k) { return k < kHidden ? (x - mean) * (x - mean) : 0.0f; };
+    const float away = sum_of(out, squared, count);
+    total[out].x = away / static_cast<float>(count);
   }
 }
 
@@ -107,7 +139,11 @@ ZS_DEVICE void work(const Block& block, const Item& item, const Weight<P>& weigh
                     int place, Pass::Loaded& loaded) {
   float2 total[kWidest] = {};
   block_barrier();  // the operand is there, and the one before it has been read
-  multiply<P>(weight, operand_of<P>(block.shared, place, head_of(block)), block.thread % kLanes, total);
+  const float* const operand = operand_of<P>(block.shared, place, head_of(block));
+  if constexpr (Phase<P>::reduces)
+    reduce<P>(operand, block.thread % kLanes, total);
+  else
+    multiply<P>(weight, operand, block.thread % kLanes, total);
   auto hand_on = [&](const float2(&operand)[kWidest]) {
     constexpr int next = P == kLastPhase ? 0 : P + 1;
     publish<next>(block, item, next ? place : place ^ 1, operand);

@@ -26,7 +26,7 @@ def _placement(scan: Scan, chip: Chip, lanes: int) -> Placement | None:
     padded = round_up(scan.hidden, 4 * lanes)
     if threads > _MOST_THREADS:
         return None
-    products = [each for each in scan.phases if not each.is_mean]
+    products = [each for each in scan.phases if not each.reduces]
     weight = sum(each.ins * each.outs for each in products) * padded // lanes
     inputs = scan.gates + 4 if scan.backward else scan.gates
     busy = _AHEAD * (inputs + scan.optional // 4) + scan.optional + (64 if scan.backward else 48)

@@ -3,25 +3,33 @@
 // Blocks work in groups of kBlocks. A group has one direction and kTiles tiles of up to 32 rows; a block has kUnits
 // units of the layer and the slice of the weight that these need. Each phase of a step gathers the operand that all
 // blocks of the group have made, multiplies it, adds up over the warps, applies the cell's equations and hands on the
-// result. Tiles are independent, so one tile's exchange overlaps another's computation.
+// result; or it reduces rows instead. Tiles are independent, so one tile's exchange overlaps another's computation.
 
 // What a thread carries from step to step.
 struct Carried {
   Constants constants[kItemsPerThread];
   Sums sums[kItemsPerThread];
   Ahead ahead;
-  int turn = 0;  // which of the two buffers of partial sums is next
-  bool is_far;   // inputs come from device memory; a small one written just before is still in L2
+  int turn = 0, reduced = 0;  // which of the two buffers of partial sums, and of results of reductions, is next
+  bool is_far;                // inputs come from device memory; a small one written just before is still in L2
 };
 constexpr i64 kFar = 8 << 20;  // bytes
 
-// The operand of the first product.
+template <int P>
+ZS_DEVICE void publish(const Block& block, const Item& item, int tile, i64 index, const float2 (&operand)[kWidest]) {
+  if constexpr (Phase<P>::reduces)
+    Reduction<P>::publish(block, item, tile, index, operand);
+  else
+    Exchange<P>::publish(block, item, tile, index, operand);
+}
+
+// The operand of the first phase.
 ZS_DEVICE void begin(const Block& block, Carried& carried, int tile) {
 #pragma unroll
   for (int p = 0; p < kItemsPerThread; ++p) {
     if (block.is_idle(p)) continue;
     const Item item = block.item(p, tile);
-    auto hand_on = [&](const float2(&operand)[kWidest]) { Exchange<0>::publish(block, item, tile, 0, operand); };
+    auto hand_on = [&](const float2(&operand)[kWidest]) { publish<0>(block, item, tile, 0, operand); };
     Pass::begin(turn_of(block, item, carried, p, hand_on));
   }
 }
@@ -38,22 +46,31 @@ ZS_DEVICE void work(const Block& block, const Weight<P>& weight, Carried& carrie
     if (carried.is_far) Pass::template fetch_ahead<P>(block.a, item, index);
   }
   float* const partial = block.sums() + carried.turn * kWarpsK * kSumSize;
-  carried.turn ^= 1;
   Exchange<P>::wait(block, tile, index);
   Product<P> product;
-  product.multiply(block, weight, Operand<P>(block, tile, index), carried.ahead, partial);
-  if constexpr (!kDirect) __syncthreads();
+  float* const results = reinterpret_cast<float*>(block.shared + kAtReduced) + carried.reduced * kRows * kMostReduced;
+  if constexpr (Phase<P>::reduces) {
+    carried.reduced ^= 1;
+    Reduction<P>::reduce(block, tile, index, results);
+  } else {
+    carried.turn ^= 1;
+    product.multiply(block, weight, Operand<P>(block, tile, index), carried.ahead, partial);
+  }
+  if constexpr (Phase<P>::reduces || !kDirect) __syncthreads();
   Exchange<P>::arm(block, tile, index);
 #pragma unroll
   for (int p = 0; p < kItemsPerThread; ++p) {
     if (block.is_idle(p)) continue;
     const Item item = block.item(p, tile);
     float2 total[kWidest] = {};
-    product.total(block, item, p, partial, total);
+    if constexpr (Phase<P>::reduces)
+      Reduction<P>::total(item, results, total);
+    else
+      product.total(block, item, p, partial, total);
     auto hand_on = [&](const float2(&operand)[kWidest]) {
       constexpr int next = P == kLastPhase ? 0 : P + 1;
       const i64 next_index = next ? index : index + 1;
-      if (next_index < block.a.T) Exchange<next>::publish(block, item, tile, next_index, operand);
+      if (next_index < block.a.T) publish<next>(block, item, tile, next_index, operand);
     };
     const auto turn = turn_of(block, item, carried, p, hand_on);
     Pass::template consume<P>(turn, index, Pass::Inputs(loaded[p]), total);

@@ -2,9 +2,10 @@
 //
 // Constants not defined here come from options.py, under the names of the placement's fields.
 //
-// A step has one phase, or two where one product needs the result of the other. A phase gathers an operand of
+// A step has one phase, or more where one product needs the result of another. A phase gathers an operand of
 // ins · kPadded values per row, multiplies it by the block's slice of the weight, and gives outs values per unit.
-// slot_of<P>(out, in) is the place along the gate axis of the gate whose weight connects the two; -1: none.
+// slot_of<P>(out, in) is the place along the gate axis of the gate whose weight connects the two; -1: none. Or a phase
+// gives means and variances over the units of a row (reduction.cuh); slot_of then says which values each one takes.
 #pragma once
 
 constexpr int kLastPhase = kPhases - 1;
@@ -28,11 +29,16 @@ constexpr bool kInterleaved = !kTransposed && kType != kFloat32 && kMode < kStep
 constexpr bool kDirect = kWarpsK == 1 && kTransposed;
 constexpr int kItemsPerThread = kDirect ? kUnitTiles : (kItems + kThreads - 1) / kThreads;
 
+// Units of a part of a row in a reduction: those that neighbouring lanes have.
+constexpr int kPartEights = kDirect || kUnits % 16 ? 1 : kUnits % 32 ? 2 : 4;
+constexpr int kPartUnits = 8 * kPartEights;
+
 template <int P>
 struct Phase {
   static constexpr int ins = kIns[P], outs = kOuts[P];
   static constexpr bool is_full = kIsFull[P];  // every input and output are connected by a gate
-  static constexpr bool is_mean = kIsMean[P];  // its weight is ones
+  static constexpr bool reduces = kWords[P] > 0;
+  static constexpr int parts = kPadded / kPartUnits, vectors = (kWords[P] + 3) / 4;  // of a row, in a reduction
   static constexpr int k_blocks = ins * kGateBlocks;
   static constexpr int warp_blocks = (k_blocks + kWarpsK - 1) / kWarpsK;     // k-blocks per warp
   static constexpr int held = kHeld[P], stored = kStored[P];                 // of these, in registers, in shared memory
@@ -42,7 +48,8 @@ struct Phase {
   // Matrix instructions on the same sum wait for each other, so where there are few sums, each is split into several.
   static constexpr int chains = kTransposed ? column_pairs : columns * kRowSixteens;
   static constexpr int splits = chains > 2 ? 1 : chains == 2 || warp_blocks < 2 ? 2 : 4;
-  static constexpr int tile_bytes = kRows * ins * kPadded * kBytes;  // the operand of a tile of rows
+  // The operand of a tile of rows.
+  static constexpr int tile_bytes = kRows * (reduces ? parts * vectors * 16 : ins * kPadded * kBytes);
   static constexpr int operand_bytes = kMode == kGrid ? 0 : 2 * kTiles * tile_bytes;
   static constexpr int weight_bytes = kWarpsK * kWarpsN * stored * columns * 512;
 };
@@ -60,12 +67,15 @@ struct Before<0> {
   static constexpr int ins = 0, operands = 0, weights = 0, tiles = 0;
 };
 
-constexpr int most_of(const int (&counts)[kPhases]) {
+constexpr int most_of(const int (&counts)[kPhases], bool reductions) {
   int most = 0;
-  for (int count : counts) most = count > most ? count : most;
+  for (int p = 0; p < kPhases; ++p)
+    if (reductions || !kWords[p]) most = counts[p] > most ? counts[p] : most;
   return most;
 }
-constexpr int kWidestIn = most_of(kIns), kWidestOut = most_of(kOuts);
+constexpr int kWidestIn = most_of(kIns, true), kWidestOut = most_of(kOuts, true);
+constexpr int kWidestProduct = most_of(kOuts, false);
+constexpr int kMostReduced = most_of(kReduced, true);  // results of a reduction
 constexpr int kWidest = kWidestIn > kWidestOut ? kWidestIn : kWidestOut;
 
 // The sums of a single tile group are the gradients themselves; those of several are added up afterwards, as are those

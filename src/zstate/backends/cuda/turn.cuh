@@ -23,6 +23,11 @@ struct Turn {
   ZS_DEVICE float2 recall(int k) const {
     return item.on ? state[k * kStateStride + item.state] : make_float2(0.0f, 0.0f);
   }
+  // Adds to the k-th sum over time. Outside the batch and the head there are zeros, whose equations may give anything,
+  // and a thread without an item reads another's row.
+  ZS_DEVICE void add(int k, float2 x) const {
+    if (item.count) sums.values[k].add(x);
+  }
   ZS_DEVICE void store(Stored* to, float2 x) const { store_pair(to, x, item.count); }
 };
 // The turn of a thread's p-th item; `carried` is what the thread carries through the sequence.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from ...cells.functions import REDUCTIONS
 from ...cells.program import Instruction, Leaf, Program
 from .words import LABEL, Place, loop, number, refuse
 
@@ -32,7 +33,7 @@ _WORDS = {
     "greater": "(float)({0} > {1})",
     "at_least": "(float)({0} >= {1})",
 }
-_BETWEEN = frozenset({"product", "mean"})  # what needs all units at once
+_BETWEEN = frozenset({"product"}) | REDUCTIONS  # what needs all units at once
 
 
 class Surroundings(NamedTuple):
@@ -105,18 +106,33 @@ class _Printer:
         return lines + [f"{state['j']} = {value};" for state, value in pairs]
 
     def _between(self, each: Instruction) -> list[str]:
+        if each.op in REDUCTIONS:
+            return self._reduction(each)
         operand = self._pointer(each.args[0])
-        if each.op == "mean":
-            (place,) = each.results
-            self._around.helpers.add("mean")
-            call = f"{self._around.prefix}_mean({operand}, {self._around.hidden})"
-            return [f"const float v{place} = {call};"]
         result = self._reserve(len(each.results))
         order = self._around.order.index
         pairs = sorted(zip(each.detail, each.results, strict=True), key=lambda p: order(p[0]))
         for k, (_, place) in enumerate(pairs):
             self._names[place] = result + k * self._around.hidden
         return self._around.multiply([gate for gate, _ in pairs], operand, result)
+
+    def _reduction(self, each: Instruction) -> list[str]:
+        """The mean or the variance of several values: the mean of theirs, around one middle."""
+        (place,) = each.results
+        operands = list(map(self._pointer, each.args))
+
+        def mean_of(helper: str, between: str = "") -> str:
+            self._around.helpers.add(helper)
+            name, count = f"{self._around.prefix}_{helper}", self._around.hidden
+            calls = [f"{name}({operand}{between}, {count})" for operand in operands]
+            return calls[0] if len(calls) == 1 else f"({' + '.join(calls)}) / {len(calls)}.0f"
+
+        if each.op == "mean":
+            return [f"const float v{place} = {mean_of('mean')};"]
+        return [
+            f"const float middle{place} = {mean_of('mean')};",
+            f"const float v{place} = {mean_of('spread', f', middle{place}')};",
+        ]
 
     def _reserve(self, vectors: int) -> Place:
         """Where so many values per unit have room in the scratch."""

@@ -67,6 +67,14 @@ static inline float @_mean(const float *x, int count)
   return sum / (float)count;
 }
 """,
+    "spread": """\
+static inline float @_spread(const float *x, float from, int count)
+{
+  float sum = 0.0f;
+  for (int k = 0; k < count; ++k) sum += (x[k] - from) * (x[k] - from);
+  return sum / (float)count;
+}
+""",
     "sigmoid": """\
 static inline float @_sigmoid(float x)
 {

@@ -26,6 +26,7 @@ class Kernels(Protocol):
     def cross_entropy_gradient(self, factor: Any, soft_max: Any, labels: Any) -> Any: ...
     def add_rows(self, updates: Any, indices: Any, rows: int) -> Any: ...
     def within(self, indices: Any, size: int, number: int, withheld: Any) -> Any: ...
+    def uniform(self, state: Any, shape: Shape, dtype: Any, low: float, high: float) -> Any: ...
 
 
 class HostNeededError(GraphError):
@@ -127,6 +128,11 @@ class DeviceNamespace(TorchNamespace):
             return None
         found = self.kernels.cross_entropy_gradient(factor.contiguous(), rows, given)
         return found.view(soft_max.shape)
+
+    def uniform(self, state: Any, shape: Shape, dtype: Any, low: float, high: float) -> Any:
+        if self.kernels is None:
+            return None
+        return self.kernels.uniform(state.contiguous(), shape, dtype, low, high)
 
     def matmul(self, a: Any, b: Any) -> Any:
         """The product. Large ones of 16 bits are padded with zeros to rows of whole 16 bytes, which

@@ -2,7 +2,8 @@
 
 The generator is Philox, as MPSGraph's. Its state is int64 [6]: the key (2 words) and the counter
 (4 words), of which the highest counts the draws; so every draw has a stream of its own, and the
-same seed gives the same numbers in every array library. Numbers are drawn by NumPy.
+same seed gives the same numbers in every array library. Numbers are drawn by NumPy; on a GPU, a
+kernel draws the same uniform numbers.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def draw(state: Array, shape: tuple[int, ...], attributes: Attributes) -> tuple[
     low, high = attributes["first"], attributes["second"]
     width = np.float64 if attributes["dtype"] == "float64" else np.float32
     if attributes["distribution"] == "uniform":
-        values = low + generator.random(shape, width) * width(high - low)
+        values = width(low) + generator.random(shape, width) * width(high - low)
     else:
-        values = low + generator.standard_normal(shape, width) * width(high)
+        values = width(low) + generator.standard_normal(shape, width) * width(high)
     after = state.copy()
     after[-1] += 1
     return np.asarray(values, width), after
@@ -64,8 +65,15 @@ def _infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, Tenso
 
 def _prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callable[..., Any]:
     shape, dtype = attributes["shape"], xp.dtype(attributes["dtype"])
+    low, high = attributes["first"], attributes["second"]
+    is_uniform = attributes["distribution"] == "uniform"
 
     def evaluate(state: Any) -> tuple[Any, Any]:
+        found: tuple[Any, Any] | None = None
+        if is_uniform:
+            found = xp.uniform(state, shape, dtype, low, high)
+        if found is not None:
+            return found
         values, after = draw(xp.to_numpy(state), shape, attributes)
         return xp.astype(xp.asarray(values), dtype), xp.asarray(after)
 
