@@ -14,9 +14,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,62 +23,6 @@ import zstate as zs
 from zstate.bench import training
 from zstate.bench.gpu import tf32
 from zstate.train import Run, Settings, default_text
-
-
-class InType(training.TorchSteps):
-    """In 16 bits: torch's autocast, with the states in that type."""
-
-    def __init__(self, run: Run, device: Any, compiled: bool = False) -> None:
-        self.kind = getattr(torch, run.settings.type)
-        super().__init__(run, device, compiled)
-
-    def loss(self, tokens: Any, targets: Any, state: Any) -> tuple[Any, Any]:
-        if self.kind == torch.float32:
-            return super().loss(tokens, targets, state)
-        with torch.autocast("cuda", dtype=self.kind, cache_enabled=False):
-            return super().loss(tokens, targets, tuple(part.to(self.kind) for part in state))
-
-
-class Captured(InType):
-    """A step as a CUDA graph."""
-
-    inputs: training.Batch | None = None
-
-    def __call__(self, batch: training.Batch) -> Any:
-        if self.inputs is None:
-            self.inputs = training.Batch(*(each.clone() for each in batch))
-            self.capture(self.inputs)
-        for to, value in zip(self.inputs, batch, strict=True):
-            to.copy_(value)
-        self.graph.replay()
-        return self.out
-
-    def capture(self, inputs: training.Batch) -> None:
-        """As torch's manual says: some steps on a stream of their own, then the capture. The steps
-        leave no trace: everything is put back."""
-        kept = [p.detach().clone() for p in self.trained]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                super().__call__(inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.out = super().__call__(inputs)
-        with torch.no_grad():
-            for parameter, value in zip(self.trained, kept, strict=True):
-                parameter.copy_(value)
-            moments = (v for state in self.optimizer.state.values() for v in state.values())
-            for value in (*moments, *self.state):
-                value.zero_()
-
-
-WAYS: dict[str, training.Way] = {
-    "torch captured": Captured,
-    "torch eager": InType,
-    "torch compiled": partial(InType, compiled=True),
-}
 
 
 def table(kinds: list[str], ways: dict[str, training.Way], steps: int) -> None:
@@ -195,7 +137,8 @@ def main() -> None:
     parser.add_argument("--runs", type=float, metavar="SECONDS", default=0)
     options = parser.parse_args()
     chosen = {"captured": True, "eager": options.eager, "compiled": options.compiled}
-    ways = {f"torch {way}": WAYS[f"torch {way}"] for way, is_asked in chosen.items() if is_asked}
+    every, asked = training.ON_GPU | training.WAYS, [way for way, on in chosen.items() if on]
+    ways = {f"torch {way}": every[f"torch {way}"] for way in asked}
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
     if options.steps:
         table(options.types, ways, options.steps)

@@ -413,7 +413,10 @@ def test_training_is_timed_beside_torch(
     assert cli.main(["bench", "--train", "--only", "gru*", "--steps", "30"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines.pop(0).startswith("threads: ")
-    assert [line.removeprefix("GRU small").split()[0] for line in lines] == ["zstate", "torch"]
+    assert [line.removeprefix("float32   GRU small").split()[0] for line in lines] == [
+        "zstate",
+        "torch",
+    ]
     ours, theirs = (float(line.split()[-2]) for line in lines)
     assert ours == pytest.approx(theirs, abs=2e-3) and ours > 3
 
@@ -446,7 +449,7 @@ def test_both_sides_of_the_training_contest_are_the_same_training(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--types", "float32"], "--train cannot be combined with --types"),
+        (["--types", "float32"], "--types needs --device cuda"),
         (["--through", "torch"], "--train cannot be combined with --through torch"),
         (["--only", "x"], "--only"),
     ],

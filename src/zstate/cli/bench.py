@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatch
+from itertools import product
 from typing import TYPE_CHECKING
 
 from ..backends import cuda
@@ -46,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--only", metavar="ROWS", help=rows)
     device = "the engine to time (default: cpu)"
     add("--device", choices=("cpu", "cuda"), default="cpu", help=device)
-    types = f"with --device cuda: comma-separated float types (default: {','.join(_GPU_TYPES)})"
+    types = (
+        f"with --device cuda: comma-separated float types (default: {','.join(_GPU_TYPES)}; with "
+        "--train float32)"
+    )
     add("--types", help=types)
     add("--mode", choices=tuple(_MODES), default="both", help="what to time (default: both)")
     threads = "threads per contender (default: the number of cores)"
@@ -190,9 +194,7 @@ def _types(options: argparse.Namespace) -> list[str]:
 def _refuse_others(options: argparse.Namespace) -> None:
     """Reject options that prepared layers, or training, do not have."""
     asked = "--streaming" if options.streaming else "--weights" if options.weights else "--train"
-    others = (
-        {"--train": options.train} if asked != "--train" else {"--types": options.types is not None}
-    )
+    others = {"--train": options.train and asked != "--train"}
     if asked != "--train":
         others["--device cuda"] = options.device == "cuda"
         others["--mode training"] = options.mode == "training"
@@ -205,6 +207,9 @@ def _refuse_others(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> int:
     """One line per model and side: milliseconds per step, the ratio, final bits per character."""
     _refuse_others(options)
+    if options.types is not None and options.device == "cpu":
+        raise OptionError("[bench] --types needs --device cuda")
+    types = _types(options) if options.types else ["float32"]
     if importlib.util.find_spec("torch") is None:
         raise ImportError("zstate bench --train needs torch: pip install 'zstate[torch]'")
     import torch
@@ -217,11 +222,11 @@ def _train(options: argparse.Namespace) -> int:
     console = _console()
     with _device(console, options):
         torch.set_num_threads(get_num_threads())
-        for name in names:
-            settings = replace(training.MODELS[name], total=options.steps)
+        for kind, name in product(types, names):
+            settings = replace(training.MODELS[name], total=options.steps, type=kind)
             found = training.contest(settings, options.device, options.steps)
             for side, timed in found.items():
                 ratio = timed.milliseconds / found["zstate"].milliseconds
                 text = f"{timed.milliseconds:10.3f} ms {ratio:6.2f} {timed.bits:7.3f} bits/char"
-                console.print(f"{name:22} {side:15} {text}", soft_wrap=True)
+                console.print(f"{kind:9} {name:22} {side:15} {text}", soft_wrap=True)
     return 0
