@@ -1,9 +1,10 @@
-"""Heads on the CPU's engine: R of H = heads·d units is one block [G·d,d] per head.
+"""Heads on the engines: R of H = heads·d units is one block [G·d,d] per head.
 
 The units of a head lie side by side in every state, and so do they within every gate of x. Heads
-do not see each other: the engine computes one after the other. Projection and contraction are
+do not see each other: the CPU's engine computes one after the other. Projection and contraction are
 those of the whole layer. Heads of one unit, a diagonal R, are a parameter of a cell without
-products (``diagonal``).
+products (``diagonal``). Where a cell takes means over the units of all heads, engines compute one
+head, whose R has zeros between the blocks (``in_one_head``).
 T time, N batch, G gates, D directions.
 """
 
@@ -13,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
+
+import numpy as np
 
 from .arrays import namespace_of
 from .cells.definition import Cell, Parameter
@@ -40,7 +43,8 @@ def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple
     """A call of a layer with heads; where R is diagonal, as a call without products."""
     twin = twin_of(layout)
     if twin is None:
-        return _head_after_head(layout, values, run)
+        way = in_one_head if reduces_rows(layout) else _head_after_head
+        return way(layout, values, run)
     pairs = zip(layout.operation.inputs, values, strict=True)
     given = {name: value for name, value in pairs if value is not None}
     weight = given["recurrent_weight"]  # […,H,G,1]
@@ -59,6 +63,35 @@ def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple
     if layout.operation.is_gradient:
         split = found["diagonal"].reshape((*lead, gates, units))
         found["recurrent_weight"] = xp.moveaxis(split, -2, -1)[..., None]
+    return tuple(map(found.get, layout.operation.result._fields))
+
+
+def reduces_rows(layout: Layout) -> bool:
+    """Whether the equations take means or variances over the units of a row."""
+    own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
+    if not layout.cell_kind.needed <= own:
+        return False  # asked of without its parameters
+    return layout.cell_kind.forward(layout.descriptor, own, "mask" in layout.present).has_means
+
+
+def in_one_head(
+    layout: Layout, values: tuple[Value | None, ...], run: Run
+) -> tuple[Value | None, ...]:
+    """A call of all heads as one of a single head."""
+    pairs = zip(layout.operation.inputs, values, strict=True)
+    given = {name: value for name, value in pairs if value is not None}
+    blocks = given["recurrent_weight"]  # […,heads,G·d,d]
+    xp, (*lead, heads, rows, units) = namespace_of(blocks), blocks.shape
+    inside = xp.asarray(np.eye(heads, dtype=bool)[:, None, :, None])
+    split = xp.moveaxis(blocks.reshape((*lead, heads, -1, units, units)), -4, -3)
+    whole = xp.where(inside, split[..., None, :], xp.zeros((1,), blocks.dtype))
+    given["recurrent_weight"] = whole.reshape((*lead, rows * heads, heads * units))  # […,G·H,H]
+    one = replace(layout, descriptor=replace(layout.descriptor, heads=1))
+    found = dict(run(one, 1, given))
+    if layout.operation.is_gradient:
+        whole = found["recurrent_weight"].reshape((*lead, -1, heads, units, heads, units))
+        split = xp.sum(xp.where(inside, whole, xp.zeros((1,), whole.dtype)), (-2,), keepdims=False)
+        found["recurrent_weight"] = xp.moveaxis(split, -3, -4).reshape(blocks.shape)
     return tuple(map(found.get, layout.operation.result._fields))
 
 

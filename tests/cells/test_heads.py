@@ -66,8 +66,7 @@ def test_as_one_weight_with_zeros(pytestconfig, part: int) -> None:
         gates = len(cell.gates)
         dense = {**given, "recurrent_weight": _spread(given["recurrent_weight"], gates)}
         wanted, totals = _run(cell, dense, options, gradients, "reference")
-        # Means over all heads: by the native engine only where R can be a parameter.
-        for backend in ("reference", None if cell in MEANS else "native"):
+        for backend in ("reference", "native"):
             found, grads = _run(cell, given, {**options, "heads": heads}, gradients, backend)
             for state in cell.states:
                 np.testing.assert_allclose(found[state.name], wanted[state.name], atol=1e-10)

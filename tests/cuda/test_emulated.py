@@ -170,18 +170,21 @@ def test_names_that_mean_something_in_cpp() -> None:
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("cell", [cells.layer_norm_lstm, cells.layer_norm_gru])
-def test_layer_norm(cell: Any) -> None:
-    """Means over the units of a row are phases of their own."""
+@pytest.mark.parametrize(
+    ("cell", "heads"), [(cells.layer_norm_lstm, 1), (cells.layer_norm_gru, 1), (cells.block_gru, 3)]
+)
+def test_layer_norm(cell: Any, heads: int) -> None:
+    """Means over the units of a row are phases of their own; several heads are computed as one."""
     rng = np.random.default_rng(3)
-    cell, (steps, batch, hidden) = cell.definition, (3, 2, 5)
+    cell, (steps, batch, hidden) = cell.definition, (3, 2, 6)
     forward, backward = operations_of(cell)
-    descriptor = CellDescriptor(training=True, reverse=True)
+    descriptor = CellDescriptor(training=True, reverse=True, heads=heads)
     gates = len(cell.gates) * hidden
     inputs: dict[str, Any] = {each.name: 1 + rng.normal(size=hidden) / 2 for each in cell.own}
     inputs |= {state.initial: rng.normal(size=(batch, hidden)) for state in cell.states}
     inputs["source"] = rng.normal(size=(steps, batch, gates))
-    inputs["recurrent_weight"] = rng.normal(size=(gates, hidden))
+    weight = (heads, gates // heads, hidden // heads)[heads == 1 :]
+    inputs["recurrent_weight"] = rng.normal(size=weight)
     there = run(forward, inputs, descriptor)
     found = call(forward, inputs, descriptor)
     assert isinstance(found, dict), found
@@ -200,7 +203,7 @@ def late_product(x, R, h):  # type: ignore[no-untyped-def]
 
 
 def test_means_that_no_kernel_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Across heads, and beside a product."""
+    """Beside a product; and those across heads, which torch's way of calling turns into one."""
     pytest.importorskip("jax")
     from zstate.jax import cuda as in_jax
 
@@ -214,5 +217,5 @@ def test_means_that_no_kernel_has(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.ones(shapes[name]) if name in shapes else None for name in forward.inputs
         )
         layout = bind(forward, tensors, CellDescriptor(heads=heads))
-        assert cuda.by_torch(layout) and cuda.refuses(layout) is None
+        assert cuda.by_torch(layout) is (heads == 1) and cuda.refuses(layout) is None
         assert "no kernel for the means" in str(in_jax.refuses(layout))

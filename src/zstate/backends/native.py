@@ -70,12 +70,6 @@ def refuses(layout: Layout) -> str | None:
         encoded(layout)
     except UnsupportedError as reason:
         return str(reason)
-    if layout.descriptor.heads == 1 or not form_of(layout, None, False).trace.has_means:
-        return None
-    from ..heads import twin_of
-
-    if twin_of(layout) is None:
-        return "it computes heads one by one, but the equations take a mean over all of them"
     return None
 
 

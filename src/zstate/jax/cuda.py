@@ -26,6 +26,7 @@ from ..backends.cuda.operands import operand_of
 from ..backends.cuda.placements import placements
 from ..backends.cuda.products import Matrix, Product
 from ..errors import BackendError
+from ..heads import reduces_rows
 from ..layout import Layout
 from . import ffi
 from .signature import Signature, Value, result_types
@@ -54,7 +55,7 @@ def refuses(layout: Layout) -> str | None:
     reason = unavailable() or backend.refuses(layout)
     if reason is not None:
         return reason
-    if backend.by_torch(layout):
+    if backend.by_torch(layout) or (layout.descriptor.heads > 1 and reduces_rows(layout)):
         return "it has no kernel for the means of such a cell"
     if layout.dtype == "float64":
         return "it does not compute in float64"

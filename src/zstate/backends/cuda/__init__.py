@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...heads import in_one_head, reduces_rows
 from ...layout import Layout
 from .calls import plain_options
 from .passes import lacks
@@ -51,17 +52,9 @@ def refuses(layout: Layout) -> str | None:
 
 
 def by_torch(layout: Layout) -> bool:
-    """Whether torch's operations compute such a call step by step: no kernel has means over the
-    units of several heads, or beside a product."""
-    own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
-    if not layout.cell_kind.needed <= own:
-        return False  # asked of without its parameters
-    has_mask = "mask" in layout.present
-    if not layout.cell_kind.forward(layout.descriptor, own, has_mask).has_means:
-        return False
-    if layout.descriptor.heads > 1:
-        return True
-    return lacks(plain_options(layout)) is not None
+    """Whether torch's operations compute such a call step by step: no kernel has means beside a
+    product."""
+    return reduces_rows(layout) and lacks(plain_options(layout)) is not None
 
 
 def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
@@ -69,4 +62,17 @@ def prepare(layout: Layout) -> Callable[[Tensors], Tensors]:
     from ... import pipeline
     from .engine import Runner
 
-    return partial(pipeline.run, layout) if by_torch(layout) else Runner(layout)
+    if by_torch(layout):
+        return partial(pipeline.run, layout)
+    if layout.descriptor.heads == 1 or not reduces_rows(layout):
+        return Runner(layout)
+
+    runners: list[Runner] = []
+
+    def run(one: Layout, _: int, given: dict[str, Any]) -> dict[str, Any]:
+        if not runners:
+            runners.append(Runner(one))
+        found = runners[0](tuple(map(given.get, one.operation.inputs)))
+        return dict(zip(one.operation.result._fields, found, strict=True))
+
+    return lambda values: in_one_head(layout, values, run)
