@@ -21,15 +21,19 @@ from ..reading import type_name
 PLAIN = {
     "Abs": "absolute",
     "Add": "addition",
+    "And": "logical_and",
     "Equal": "equal",
     "Exp": "exponent",
     "Greater": "greater_than",
     "GreaterOrEqual": "greater_than_or_equal_to",
+    "IsNaN": "is_nan",
     "Less": "less_than",
     "LessOrEqual": "less_than_or_equal_to",
     "Log": "logarithm",
     "Mul": "multiplication",
     "Neg": "negative",
+    "Not": "logical_not",
+    "Or": "logical_or",
     "Reciprocal": "reciprocal",
     "Sigmoid": "sigmoid",
     "Sign": "sign",
@@ -37,6 +41,7 @@ PLAIN = {
     "Sub": "subtraction",
     "Tanh": "tanh",
     "Where": "select",
+    "Xor": "logical_xor",
 }
 
 _LARGEST = {
@@ -117,29 +122,6 @@ def _power(node: Node) -> list[Tensor]:
         return [g.power(a, b)]
     # In float64, because float32 cannot even hold whether a large exponent is odd.
     return [g.cast(g.power(g.cast(a, "float64"), g.cast(b, "float64")), a.dtype)]
-
-
-def _logical(name: str) -> Row:
-    def row(node: Node) -> list[Tensor]:
-        g = node.graph
-        a, b = node.tensor(0), node.tensor(1)
-        for index, tensor in enumerate((a, b)):
-            if tensor.dtype != "bool":
-                raise OptionError(refusal(name, f"input {index}", "bool", tensor.dtype))
-        if name == "Xor":
-            return [g.not_equal(a, b)]
-        fixed = g.constant(np.array(name == "Or"))
-        return [g.select(a, fixed, b) if name == "Or" else g.select(a, b, fixed)]
-
-    return row
-
-
-def _not(node: Node) -> list[Tensor]:
-    return [node.graph.equal(node.tensor(0), node.graph.constant(np.array(False)))]
-
-
-def _is_nan(node: Node) -> list[Tensor]:
-    return [node.graph.not_equal(node.tensor(0), node.tensor(0))]
 
 
 def _clip(node: Node) -> list[Tensor]:
@@ -236,7 +218,6 @@ def _dropout(node: Node) -> list[Tensor]:
 
 ROWS: dict[str, Row] = {
     **{kind: _plain(op) for kind, op in PLAIN.items()},
-    "And": _logical("And"),
     "Cast": _cast,
     "CastLike": _cast_like,
     "Celu": _activation(
@@ -250,14 +231,11 @@ ROWS: dict[str, Row] = {
     "HardSigmoid": _activation(_hard_sigmoid, alpha=0.2, beta=0.5),
     "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, _float32(1 / 6), 0.5)),
     "Identity": _identity,
-    "IsNaN": _is_nan,
     "LeakyRelu": _activation(lambda g, x, a: g.leaky_relu(x, a), alpha=0.01),
     "Max": _variadic("maximum"),
     "Mean": _mean_of,
     "Min": _variadic("minimum"),
     "Mish": _activation(lambda g, x: x * g.tanh(_softplus(g, x))),
-    "Not": _not,
-    "Or": _logical("Or"),
     "PRelu": _prelu,
     "Pow": _power,
     "Relu": _relu,
@@ -273,5 +251,4 @@ ROWS: dict[str, Row] = {
     "ThresholdedRelu": _activation(
         lambda g, x, alpha: g.select(g.greater_than(x, alpha), x, 0.0), alpha=1.0
     ),
-    "Xor": _logical("Xor"),
 }
