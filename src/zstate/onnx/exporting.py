@@ -24,8 +24,7 @@ from ..errors import OptionError, refusal
 from ..graph.ops.recurrent import MADE
 from ..layout import DESCRIPTORS
 from ..operations import OPERATIONS, Operation, operations_of
-from .package import onnx_package
-from .saving import Exporter
+from .emitter import Emitter
 from .scan import scan
 from .writing import native_words, recurrent
 
@@ -142,25 +141,22 @@ def _node(
     )
 
 
-class _Writer(Exporter):
-    """The nodes of ``save``, handed to torch's exporter one by one."""
+class _Writer(Emitter):
+    """Hands the nodes to torch's exporter, one by one."""
 
     def __init__(self, like: Any) -> None:
         import onnx_ir
         from onnxscript import evaluator
 
-        self.onnx, self._ir = onnx_package(), onnx_ir
+        super().__init__()
+        self._ir = onnx_ir
         self._recorder: Any = evaluator.default()  # the exporter's, which lists the nodes
         self._kind = type(like)  # of its values
-        self.readers, self.outputs, self.nodes, self._used = {}, {}, [], {}
-        self._known: dict[Any, Any] = {}
         self._in_body = False
         self._captured: dict[int, tuple[str, Any]] = {}
 
     def name(self, tensor: Any) -> Any:
         return tensor.value
-
-    value = name
 
     def constant(self, array: Any, hint: str = "constant") -> Any:
         tensor = self.onnx.numpy_helper.from_array(np.asarray(array))
@@ -168,7 +164,7 @@ class _Writer(Exporter):
             return self._recorded(
                 "Constant", [], {"value": self._ir.serde.deserialize_tensor(tensor)}
             )
-        name = self._name(hint)
+        name = self.new_name(hint)
         self.nodes.append(self.onnx.helper.make_node("Constant", [], [name], value=tensor))
         return name
 
@@ -178,7 +174,7 @@ class _Writer(Exporter):
         if not self._in_body or isinstance(value, str):
             return value
         if id(value) not in self._captured:
-            self._captured[id(value)] = (self._name("outer"), value)
+            self._captured[id(value)] = (self.new_name("outer"), value)
         return self._captured[id(value)][0]
 
     def emit(self, kind: str, *inputs: Any, count: int = 1, **attributes: Any) -> Any:

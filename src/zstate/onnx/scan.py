@@ -19,7 +19,7 @@ from ..errors import OptionError, refusal
 from ..graph.ops.recurrent import operation_of
 from ..graph.tensor import Node
 from ..layout import direction_part
-from .saving import END, Exporter, Value
+from .emitter import END, Emitter, Value
 
 # The functions of equations in ONNX.
 WORDS = {
@@ -49,7 +49,7 @@ DETAILS: dict[str, dict[str, Any]] = {
 }
 
 
-def scan(e: Exporter, node: Node) -> Sequence[Value | None]:
+def scan(e: Emitter, node: Node) -> Sequence[Value | None]:
     """The cell's states, [T,N,D·H] each."""
     count = 2 if node.attributes["descriptor"].bidirectional else 1
     directions = [_Direction(e, node, index, count).states() for index in range(count)]
@@ -63,7 +63,7 @@ def scan(e: Exporter, node: Node) -> Sequence[Value | None]:
 class _Direction:
     """One direction of a layer."""
 
-    def __init__(self, e: Exporter, node: Node, index: int, count: int) -> None:
+    def __init__(self, e: Emitter, node: Node, index: int, count: int) -> None:
         self.e, self.index, self.count = e, index, count
         self.descriptor = node.attributes["descriptor"]
         self.tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
@@ -148,8 +148,8 @@ class _Direction:
         if len(given.shape) == 3:  # [T,N,D], as an operator of torch has them
             return e.nth(found, self.index, 1, 2)
         if given.dtype != "bool":
-            found = e.emit("Cast", found, to=e.type_number("bool"))
-        found = e.emit("Cast", found, to=e.type_number(self.dtype))
+            found = e.cast(found, "bool")
+        found = e.cast(found, self.dtype)
         if self.is_backward:  # what is read after step t, step t-1, begins anew
             first = e.part(found, 0, 1, 0)
             zeros = e.emit("Sub", first, first)

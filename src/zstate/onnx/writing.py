@@ -17,15 +17,15 @@ from ..graph import Tensor
 from ..graph.ops.recurrent import title_of
 from ..graph.tensor import Node
 from ..layout import brackets, gate_order
+from .emitter import Emitter, Value
 from .quantised import DOMAIN, KIND, small
 from .recurrent import ROW, activation_word, gate_rows
-from .saving import Exporter, Value
 from .scan import scan
 
 KINDS = {cell: kind for kind, cell in CELLS.items()}
 
 
-def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
+def recurrent(e: Emitter, node: Node) -> Sequence[Value | None]:
     """The values of a recurrent node's results; None for one that has no readers."""
     weight = node.inputs[node.attributes["names"].index("recurrent_weight")]
     if None in weight.shape:
@@ -44,13 +44,13 @@ def recurrent(e: Exporter, node: Node) -> Sequence[Value | None]:
     return _node(e, node, words, ends)
 
 
-def native_words(e: Exporter, node: Node) -> list[str] | None:
+def native_words(e: Emitter, node: Node) -> list[str] | None:
     """The activations of ONNX's own node for one direction; None if it cannot express this one."""
     words = activations(node.op.name, node.attributes["descriptor"])
     return words if words is not None and _is_plain(e, node) else None
 
 
-def _is_read(e: Exporter, tensor: Tensor) -> bool:
+def _is_read(e: Emitter, tensor: Tensor) -> bool:
     return bool(e.readers.get(tensor)) or tensor in e.outputs.values()
 
 
@@ -67,7 +67,7 @@ def activations(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
     return words
 
 
-def _is_plain(e: Exporter, node: Node) -> bool:
+def _is_plain(e: Emitter, node: Node) -> bool:
     """Whether ONNX's own node computes the same."""
     names, descriptor = node.attributes["names"], node.attributes["descriptor"]
     if {"mask", "resets"} & {*names} or descriptor.heads != 1:
@@ -90,7 +90,7 @@ def _is_plain(e: Exporter, node: Node) -> bool:
 _Ends = list[tuple[Node, int, int, int]]
 
 
-def _last_cells(e: Exporter, node: Node) -> _Ends | None:
+def _last_cells(e: Emitter, node: Node) -> _Ends | None:
     """The readers of an LSTM's cells if all of them read the last step of a direction, which is
     all that ONNX gives. Else None."""
     cells = [tensor for tensor in node.results if tensor.name.endswith(":cell")]
@@ -101,7 +101,7 @@ def _last_cells(e: Exporter, node: Node) -> _Ends | None:
     return found if is_all else None
 
 
-def _ends(e: Exporter, node: Node, tensor: Tensor) -> _Ends:
+def _ends(e: Emitter, node: Node, tensor: Tensor) -> _Ends:
     """The readers of a result that read the last step of a direction: (slice, direction, first and
     last feature)."""
     found: _Ends = []
@@ -125,7 +125,7 @@ def _ends(e: Exporter, node: Node, tensor: Tensor) -> _Ends:
     return found
 
 
-def _node(e: Exporter, node: Node, words: list[str], ends: _Ends) -> Sequence[Value | None]:
+def _node(e: Emitter, node: Node, words: list[str], ends: _Ends) -> Sequence[Value | None]:
     cell, descriptor = node.op.name, node.attributes["descriptor"]
     tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
     count = 2 if descriptor.bidirectional else 1
@@ -171,7 +171,7 @@ def _node(e: Exporter, node: Node, words: list[str], ends: _Ends) -> Sequence[Va
     return [state, *[None] * (len(node.results) - 1)]
 
 
-def _in_int8(e: Exporter, inputs: list[str]) -> list[str]:
+def _in_int8(e: Emitter, inputs: list[str]) -> list[str]:
     """The inputs of a DynamicQuantizeLSTM behind X, of those of an LSTM."""
     scales: list[str] = []
     found = [*inputs]
@@ -185,7 +185,7 @@ def _in_int8(e: Exporter, inputs: list[str]) -> list[str]:
     return [*found, *[""] * (7 - len(found)), *scales]
 
 
-def _name_whole(e: Exporter, tensor: Tensor, name: str, count: int, is_reverse: bool) -> None:
+def _name_whole(e: Emitter, tensor: Tensor, name: str, count: int, is_reverse: bool) -> None:
     """Y [T,D,N,H] for the nodes that make it of the states [T,N,D·H]."""
     for reader in e.readers.get(tensor, []):
         if is_reverse and reader.op.name == "reverse" and reader.attributes["axes"] == (0,):
@@ -203,7 +203,7 @@ def _name_whole(e: Exporter, tensor: Tensor, name: str, count: int, is_reverse: 
                     e.names[next_reader.results[0]] = name
 
 
-def _name_ends(e: Exporter, ends: _Ends, name: str, count: int, hidden: int) -> None:
+def _name_ends(e: Emitter, ends: _Ends, name: str, count: int, hidden: int) -> None:
     """Y_h or Y_c [D,N,H], or parts of it, for the nodes that read the last steps."""
     for reader, direction, first, last in ends:
         (tensor,) = reader.results
@@ -264,7 +264,7 @@ def _rows(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _weights(
-    e: Exporter,
+    e: Emitter,
     cell: str,
     descriptor: AnyDescriptor,
     tensors: dict[str, Tensor],
