@@ -21,7 +21,7 @@ from tests.onnx.test_loops import model as loop_model
 from tests.onnx.test_saving import recurrent_model
 from zstate.graph import Graph
 from zstate.graph.ops import CONSTANT
-from zstate.onnx import loading, nodes
+from zstate.onnx import folding, loading, nodes
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 m (float[N, 3] x) => (float[N, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}>
@@ -220,8 +220,8 @@ def test_a_small_file_loads_small(what: str) -> None:
 
 
 def test_the_constants_of_a_model_stay_within_a_budget(monkeypatch: Any) -> None:
-    monkeypatch.setattr(loading, "MOST_FOLDED", 64)
-    monkeypatch.setattr(loading, "MOST_FOLDED_IN_ALL", 256)
+    monkeypatch.setattr(folding, "MOST_FOLDED", 64)
+    monkeypatch.setattr(folding, "MOST_FOLDED_IN_ALL", 256)
     body = repeated("Concat<axis = 0>", 9)  # 2, 4, … 512 elements
     model = zo.load(text(CONSTANTS.format(body)))
     sizes = [node.results[0].shape[0] or 0 for node in model.graph.nodes if node.op is CONSTANT]

@@ -9,7 +9,8 @@
 """
 
 from .exporting import torch_translations
-from .loading import Model, NeedsValueError, load
+from .loading import NeedsValueError, load
+from .model import Model
 from .saving import save
 
 __all__ = ["Model", "NeedsValueError", "load", "save", "torch_translations"]

@@ -11,7 +11,8 @@ from onnx.backend.base import BackendRep as _Rep
 from onnx.backend.base import namedtupledict
 
 from ..types import Array
-from .loading import Model, NeedsValueError, load
+from .loading import NeedsValueError, load
+from .model import Model
 
 
 class Prepared(_Rep):

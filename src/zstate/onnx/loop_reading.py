@@ -17,7 +17,7 @@ from ..cells import Cell
 from ..cells.expressions import Book, Expression
 from ..errors import OptionError, refusal
 from ..graph import Tensor
-from .loading import Node, Row
+from .node import Node, Row
 from .package import onnx_package
 from .recurrent import ROW
 from .scan_body import FUNCTIONS

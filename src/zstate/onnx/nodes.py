@@ -12,7 +12,7 @@ from typing import Any
 from ..convert.objects import CELLS
 from ..errors import OptionError, refusal
 from . import loop_reading, shapes
-from .loading import Node, Row
+from .node import Node, Row
 from .operators import contractions, einsum, elementwise, indexing, reductions, shaping, values
 from .recurrent import recurrent
 from .scan_reading import scan

@@ -26,7 +26,7 @@ from ..graph.tensor import Node, result_name
 from ..layout import TensorInfo
 from ..prepared.model import Prepared, check_weights, prepare
 from ..types import Array
-from .loading import Model, drop_unused
+from .model import Model, drop_unused
 
 
 def prepared(model: Model, weights: str) -> Model:

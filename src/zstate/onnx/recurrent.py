@@ -25,7 +25,7 @@ from ..graph import Graph, Tensor
 from ..graph.ops.like import broadcast_like
 from ..layout import DESCRIPTORS, brackets, gate_order
 from ..types import Array
-from .loading import Node
+from .node import Node
 from .operators.indexing import steps_at, within_lengths, within_steps
 from .sizes import expect_sizes
 

@@ -16,7 +16,7 @@ from ..cells.expressions import Book, Expression, ordered
 from ..cells.functions import FUNCTIONS as OF_CELLS
 from ..errors import OptionError, refusal
 from ..graph import Tensor
-from .loading import Node
+from .node import Node
 from .package import onnx_package
 from .scan import DETAILS, WORDS
 

@@ -23,7 +23,7 @@ from ..cells.tracing import Trace, trace
 from ..descriptors import Activation
 from ..errors import OptionError, refusal
 from ..graph import Tensor
-from .loading import Node
+from .node import Node
 from .scan_body import Body, Outer, other
 
 _KINDS = {kind.name.lower(): kind for kind in Activation}

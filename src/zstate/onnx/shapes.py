@@ -14,7 +14,7 @@ import numpy as np
 
 from ..graph import Tensor
 from ..graph.ops.sized import window_of
-from .loading import Node
+from .node import Node
 from .reading import type_name
 from .sizes import Size, Sizes, sized_node
 

@@ -12,7 +12,7 @@ from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
 from ...graph.ops.base import known
 from ...types import FLOAT_NAMES
-from ..loading import Node, Row
+from ..node import Node, Row
 from ..sizes import Size, expect_sizes
 from .elementwise import fitted, in_float32
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import OptionError, refusal
 from ...graph import Tensor
-from ..loading import Node, Row
+from ..node import Node, Row
 from ..sizes import sized_node
 from .contractions import product_of
 from .shaping import reshaped
@@ -21,7 +21,7 @@ _MORE = "".join(chr(code) for code in range(0x3B1, 0x3B1 + 32))
 def _einsum(node: Node) -> list[Tensor]:
     g, equation = node.graph, str(node.attribute("equation", "")).replace(" ", "")
     left, arrow, result = equation.partition("->")
-    texts, tensors = left.split(","), [node.tensor(k) for k in range(len(node.inputs))]
+    texts, tensors = left.split(","), node.tensors()
     if len(texts) != len(tensors):
         expected = f"an equation of {len(tensors)} operands"
         raise OptionError(refusal("Einsum", "equation", expected, repr(equation)))

@@ -14,7 +14,7 @@ from ...graph import Graph, Tensor
 from ...graph.ops import OPS
 from ...graph.ops.like import broadcast_like
 from ...types import FLOAT_NAMES
-from ..loading import Node, Row
+from ..node import Node, Row
 from ..reading import type_name
 
 # One op of the graph by another name: a row to read by, and to save.
@@ -87,23 +87,13 @@ def _plain(op: str) -> Row:
     return lambda node: [getattr(node.graph, op)(*map(node.tensor, places))]
 
 
-def _variadic(method: str) -> Row:
-    def row(node: Node) -> list[Tensor]:
-        tensors = [node.tensor(k) for k in range(len(node.inputs))]
-        return [reduce(getattr(node.graph, method), tensors)]
-
-    return row
+def _variadic(function: Callable[..., Tensor]) -> Row:
+    """A function of the graph and any number of tensors."""
+    return lambda node: [function(node.graph, *node.tensors())]
 
 
-def _sum(node: Node) -> list[Tensor]:
-    tensors = [node.tensor(k) for k in range(len(node.inputs))]
-    return [in_float32(lambda g, *each: reduce(g.addition, each))(node.graph, *tensors)]
-
-
-def _mean_of(node: Node) -> list[Tensor]:
-    tensors = [node.tensor(k) for k in range(len(node.inputs))]
-    mean = in_float32(lambda g, *each: reduce(g.addition, each) / float(len(each)))
-    return [mean(node.graph, *tensors)]
+def _sum(g: Graph, *tensors: Tensor) -> Tensor:
+    return reduce(g.addition, tensors)
 
 
 def _division(node: Node) -> list[Tensor]:
@@ -200,10 +190,6 @@ def _cast_like(node: Node) -> list[Tensor]:
     return [cast_to(node.tensor(0), node.tensor(1).dtype)]
 
 
-def _identity(node: Node) -> list[Tensor]:
-    return [node.tensor(0)]
-
-
 def _dropout(node: Node) -> list[Tensor]:
     node.attribute("seed")
     node.attribute("ratio")
@@ -230,11 +216,11 @@ ROWS: dict[str, Row] = {
     "Gelu": _gelu,
     "HardSigmoid": _activation(_hard_sigmoid, alpha=0.2, beta=0.5),
     "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, _float32(1 / 6), 0.5)),
-    "Identity": _identity,
+    "Identity": lambda node: [node.tensor(0)],
     "LeakyRelu": _activation(lambda g, x, a: g.leaky_relu(x, a), alpha=0.01),
-    "Max": _variadic("maximum"),
-    "Mean": _mean_of,
-    "Min": _variadic("minimum"),
+    "Max": _variadic(lambda g, *tensors: reduce(g.maximum, tensors)),
+    "Mean": _variadic(in_float32(lambda g, *tensors: _sum(g, *tensors) / float(len(tensors)))),
+    "Min": _variadic(lambda g, *tensors: reduce(g.minimum, tensors)),
     "Mish": _activation(lambda g, x: x * g.tanh(_softplus(g, x))),
     "PRelu": _prelu,
     "Pow": _power,
@@ -246,7 +232,7 @@ ROWS: dict[str, Row] = {
     ),
     "Softplus": _activation(_softplus),
     "Softsign": _activation(lambda g, x: x / (g.absolute(x) + 1.0)),
-    "Sum": _sum,
+    "Sum": _variadic(in_float32(_sum)),
     "Swish": _activation(lambda g, x, alpha: x * g.sigmoid(x * alpha), alpha=1.0),
     "ThresholdedRelu": _activation(
         lambda g, x, alpha: g.select(g.greater_than(x, alpha), x, 0.0), alpha=1.0

@@ -10,7 +10,7 @@ from ...graph.ops import CONSTANT
 from ...graph.ops.base import axis_of
 from ...graph.ops.like import broadcast_like
 from ...graph.tensor import Node as GraphNode
-from ..loading import Node, Row
+from ..node import Node, Row
 from ..sizes import Size, expect_sizes, sized_node
 from .elementwise import cast_to
 

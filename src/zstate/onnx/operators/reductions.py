@@ -8,7 +8,7 @@ from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
 from ...graph.ops.base import axis_of
 from ...types import FLOAT_NAMES
-from ..loading import Node, Row
+from ..node import Node, Row
 from ..reading import type_name
 from ..sizes import Size, expect_sizes, sized_node
 from .elementwise import cast_to, fitted, in_float32
@@ -17,8 +17,8 @@ from .elementwise import cast_to, fitted, in_float32
 def _reduction(method: Callable[..., Tensor]) -> Row:
     def row(node: Node) -> list[Tensor]:
         g, x = node.graph, node.tensor(0)
-        axes = node.ints(1) if node.has(1) else node.attribute("axes")
-        keep, noop = node.attribute("keepdims", 1), node.attribute("noop_with_empty_axes", 0)
+        axes, keep = node.axes(), node.attribute("keepdims", 1)
+        noop = node.attribute("noop_with_empty_axes", 0)
         if not axes:
             if noop:
                 return [method(g, x, [])]

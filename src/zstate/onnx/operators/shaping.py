@@ -10,7 +10,7 @@ from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
 from ...graph.ops.base import axis_of
 from ...graph.ops.sized import parts_of
-from ..loading import Node, Row
+from ..node import Node, Row
 from ..sizes import Size, expect_sizes, sized_node
 
 _FAR = 2**31 - 1  # what exporters write for "to the end" is at least this
@@ -75,16 +75,8 @@ def _flatten(node: Node) -> list[Tensor]:
     return [reshaped(node, x, [math.prod(sizes[:axis]), math.prod(sizes[axis:])])]
 
 
-def _axes(node: Node, index: int = 1) -> list[int] | None:
-    """Axes: an attribute in older opsets, an input since."""
-    if node.has(index):
-        return node.ints(index)
-    found: list[int] | None = node.attribute("axes")
-    return found
-
-
 def _squeeze(node: Node) -> list[Tensor]:
-    x, axes = node.tensor(0), _axes(node)
+    x, axes = node.tensor(0), node.axes()
     if axes is not None and x.node.op.name == "expand_dims":
         # The direction of a recurrent node, which most models take away at once.
         added = x.node.attributes["axes"]
@@ -99,7 +91,7 @@ def _squeeze(node: Node) -> list[Tensor]:
 
 
 def _unsqueeze(node: Node) -> list[Tensor]:
-    return [node.graph.expand_dims(node.tensor(0), axes=_axes(node) or [])]
+    return [node.graph.expand_dims(node.tensor(0), axes=node.axes() or [])]
 
 
 def _expand(node: Node) -> list[Tensor]:
@@ -112,8 +104,7 @@ def broadcast(g: Graph, x: Tensor, sizes: Sequence[int | Size]) -> Tensor:
 
 
 def _concat(node: Node) -> list[Tensor]:
-    tensors = [node.tensor(k) for k in range(len(node.inputs))]
-    return [node.graph.concat_tensors(tensors, axis=int(node.attribute("axis", 0)))]
+    return [node.graph.concat_tensors(node.tensors(), axis=int(node.attribute("axis", 0)))]
 
 
 def _split(node: Node) -> list[Tensor]:

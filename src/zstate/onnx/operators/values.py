@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import OptionError, refusal
 from ...graph import Tensor
 from ...types import Array
-from ..loading import Node, Row
+from ..node import Node, Row
 from ..sizes import Size, sized_node
 from .shaping import broadcast
 
