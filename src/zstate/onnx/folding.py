@@ -11,6 +11,7 @@ from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
 from ..graph.ops.base import known
 from ..graph.tensor import Node
 from ..types import Array
+from .shapes import on_sizes, settled
 
 # Limits on what is computed while a model is loaded: elements per constant, and elements in all.
 # Larger constants are left to the run, because a file of a few bytes may describe any size.
@@ -29,32 +30,47 @@ def evaluated(node: Node, arrays: Sequence[Array | None], most: int) -> list[Arr
     return None if count > most else node.evaluated(arrays)
 
 
-def constant_value(tensor: Tensor) -> Array | None:
-    """The array of a constant."""
-    return tensor.node.attributes["store"].value if tensor.node.op is CONSTANT else None
-
-
 class Folding:
-    """The constants of a model that is loaded."""
+    """The constants of a model that is loaded, and the sizes that its tensors hold."""
 
     def __init__(self) -> None:
+        self.sizes: dict[Tensor, Any] = {}  # tensors whose elements are sizes: arrays of these
         self._count = 0  # elements computed so far
 
     def settled(self, results: Sequence[Any], nodes: Iterable[Node]) -> Sequence[Any]:
-        """Results as arrays if all that these nodes read is constant and they are small."""
-        values: dict[Tensor, Array] = {}
+        """Results as arrays, or arrays of sizes, if these nodes read nothing else and are small."""
+        values: dict[Tensor, Any] = {}
         for node in nodes:
             found = self._computed(node, values)
             if found is None:
                 return results
             values.update(zip(node.results, found, strict=True))
-        return [values.get(each, each) if isinstance(each, Tensor) else each for each in results]
+        return [self._result(each, values) for each in results]
 
-    def _computed(self, node: Node, values: Mapping[Tensor, Array]) -> Sequence[Array] | None:
+    def _result(self, result: Any, values: Mapping[Tensor, Any]) -> Any:
+        if not isinstance(result, Tensor):
+            return result
+        found = self._value(result, values)
+        if found is None:
+            return result
+        return settled(found, result.dtype) if found.dtype == object else found
+
+    def _value(self, tensor: Tensor, values: Mapping[Tensor, Any]) -> Any:
+        if tensor in values:
+            return values[tensor]
+        if tensor.node.op is CONSTANT:
+            return tensor.node.attributes["store"].value
+        return self.sizes.get(tensor)
+
+    def _computed(self, node: Node, values: Mapping[Tensor, Any]) -> Sequence[Any] | None:
         """The arrays of a node; None if its inputs are unknown, or they too large."""
-        if node.op is CONSTANT:
-            return [node.attributes["store"].value]
-        inputs = [values.get(each, constant_value(each)) for each in node.inputs]
+        if all(tensor in self.sizes or node.op is CONSTANT for tensor in node.results):
+            return [self._value(tensor, values) for tensor in node.results]
+        inputs = [self._value(each, values) for each in node.inputs]
+        if any(array is None for array in inputs):
+            return None
+        if any(array.dtype == object for array in inputs):
+            return on_sizes(node, inputs)
         found = evaluated(node, inputs, min(MOST_FOLDED, MOST_FOLDED_IN_ALL - self._count))
         self._count += sum(array.size for array in found or ())
         return found

@@ -151,17 +151,24 @@ class Importer:
             else:
                 found = self.graph.constant(array)
         elif name in self.symbols:
-            values, dtype = self.symbols[name]
-            found = sized_node(self.graph, "sizes", None, [*np.ravel(values)])
-            if np.ndim(values) != 1:
-                found = self.graph.reshape(found, np.shape(values))
-            if dtype != found.dtype:
-                found = self.graph.cast(found, dtype)
+            found = self._sized(*self.symbols[name])
         else:
             raise GraphError(
                 refusal(LABEL, f"value {name!r}", "a result of an earlier node", "no such name")
             )
         self.tensors[name] = found
+        return found
+
+    def _sized(self, values: Any, dtype: str) -> Tensor:
+        """Sizes as a tensor that the run fills in."""
+        found = sized_node(self.graph, "sizes", None, [*np.ravel(values)])
+        self.folding.sizes[found] = np.ravel(values)
+        if np.ndim(values) != 1:
+            found = self.graph.reshape(found, np.shape(values))
+            self.folding.sizes[found] = values
+        if dtype != found.dtype:
+            found = self.graph.cast(found, dtype)
+            self.folding.sizes[found] = values
         return found
 
     def known(self, name: str) -> Array:

@@ -35,9 +35,6 @@ ROWS: dict[str, Row] = {
 
 def translate(node: Node) -> Sequence[Any]:
     """The results of a node: tensors of the graph, arrays, or arrays of sizes."""
-    found = shapes.translate(node)
-    if found is not None:
-        return found
     if node.kind not in ROWS:
         expected = "an operator that zstate's graph has"
         raise OptionError(refusal("onnx.load", "op_type", expected, repr(node.kind)))

@@ -1,93 +1,76 @@
-"""Nodes that compute with sizes while some of these are unknown: arrays of Size, not tensors.
+"""Sizes while some of them are unknown: the nodes that read them, and what ops make of them.
 
-A value stays such an array through the few operators that exporters use on shapes; any other node
+A value stays an array of Size through the few ops that exporters use on shapes; any other node
 reads it as a tensor that the graph fills in when it is compiled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..graph import Tensor
-from ..graph.ops.sized import window_of
+from ..graph.ops.base import axes_of, known
+from ..graph.tensor import Node as GraphNode
 from .node import Node
-from .reading import type_name
-from .sizes import Size, Sizes, sized_node
+from .sizes import Size, Sizes
 
 _MOST_SIZES = 256  # in one array; more of them, which no shape has, are computed by the run
-
-
-def translate(node: Node) -> list[Any] | None:
-    """The results of a node on sizes, or None if it is not one."""
-    symbols = node.owner.symbols
-    if node.kind not in ROWS or not any(name in symbols for name in node.inputs):
-        return None
-    dtypes, values = [], []
-    for name in filter(None, node.inputs):
-        if name in symbols:
-            value, dtype = symbols[name]
-        else:
-            value = node.owner.arrays.get(name)
-            if value is None or value.dtype.kind not in "iu":
-                return None
-            dtype = value.dtype.name
-        values.append(value)
-        dtypes.append(dtype)
-    if sum(np.size(value) for value in values) > _MOST_SIZES:
-        return None
-    to = type_name(node.attribute("to", 0), "to") if node.kind == "Cast" else dtypes[0]
-    found = ROWS[node.kind](node, *values) if to in ("int32", "int64") else None
-    if isinstance(found, Tensor):
-        return [found if found.dtype == to else node.graph.cast(found, to)]
-    return None if found is None else [_settled(found, to)]
 
 
 def shape(node: Node) -> list[Any]:
     """Shape: a constant where all sizes are known."""
     x = node.tensor(0)
     window = slice(node.attribute("start"), node.attribute("end"))
-    return [_settled(_objects(node.shape(x)[window]), "int64")]
+    return [settled(np.array(node.shape(x)[window], object), "int64")]
 
 
 def size(node: Node) -> list[Any]:
     """Size: the number of elements."""
-    x = node.tensor(0)
-    found: Any = math.prod(node.shape(x))
-    whole = np.empty((), object)
-    whole[()] = found
-    return [_settled(whole, "int64")]
+    return [settled(np.array(math.prod(node.shape(node.tensor(0))), object), "int64")]
 
 
-def _objects(values: list[Any]) -> Any:
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
-
-
-def _settled(values: Any, dtype: str) -> Any:
-    """Numbers, if nothing in it is unknown any more."""
+def settled(values: Any, dtype: str) -> Any:
+    """Numbers, if nothing in an array of objects is unknown any more."""
     if any(isinstance(value, Size) for value in values.flat):
         return Sizes(values, dtype)
     return values.astype(dtype)
 
 
-def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """``function`` element by element, of plain integers and sizes; None is for the run."""
+def on_sizes(node: GraphNode, arrays: Sequence[Any]) -> list[Any] | None:
+    """The results of a node of the graph, of arrays of sizes; None leaves them to the run."""
+    tensors = (*node.inputs, *node.results)
+    if node.op.name not in _ON_SIZES or any(t.dtype not in ("int32", "int64") for t in tensors):
+        return None
+    shapes = (known(tensor.shape) for tensor in tensors)
+    if sum(math.prod(shape or ()) for shape in shapes) > _MOST_SIZES:
+        return None
+    found = _ON_SIZES[node.op.name](node, *arrays)
+    return None if found is None else [np.asarray(each, object) for each in found]
 
-    def row(node: Node, a: Any, b: Any) -> Any:
-        if math.prod(np.broadcast_shapes(np.shape(a), np.shape(b))) > _MOST_SIZES:
-            return None
-        a, b = (np.asarray(each).astype(object) for each in (a, b))
-        found = np.frompyfunc(function, 2, 1)(a, b)
-        whole = np.empty(np.shape(found), object)
-        whole[...] = found
-        return None if any(each is None for each in whole.flat) else whole
 
-    return row
+def _of_objects(node: GraphNode, *arrays: Any) -> list[Any]:
+    """NumPy computes with objects as with numbers, but for a type that is asked for."""
+    return node.evaluated(arrays)
+
+
+def _gather(node: GraphNode, values: Any, indices: Any) -> list[Any] | None:
+    if indices.dtype == object:
+        return None
+    (places,) = node.evaluated([np.arange(values.size).reshape(values.shape), indices])
+    return [np.ravel(values)[places]]
+
+
+def _product(node: GraphNode, values: Any) -> list[Any]:
+    axes = axes_of("reduction_product", node.attributes["axes"], values.ndim)
+    return [np.prod(values, axis=axes, keepdims=True)]
+
+
+def _division(node: GraphNode, a: Any, b: Any) -> list[Any] | None:
+    found = np.asarray(np.frompyfunc(_quotient, 2, 1)(a, b), object)
+    return None if any(each is None for each in found.flat) else [found]
 
 
 def _quotient(a: Any, b: Any) -> Any:
@@ -100,83 +83,12 @@ def _quotient(a: Any, b: Any) -> Any:
     return abs(a) // abs(b) * (1 if a * b > 0 else -1)
 
 
-def _gather(node: Node, values: Any, indices: Any) -> Any:
-    if np.asarray(indices).dtype == object:
-        return None
-    found = np.take(values, indices, axis=int(node.attribute("axis", 0)))
-    whole = np.empty(np.shape(found), object)
-    whole[...] = found
-    return whole
-
-
-def _slice(node: Node, values: Any, *bounds: Any) -> Any:
-    if not all(node.inputs):
-        return None
-    if node.opset < 10:
-        bounds = (node.attribute("starts"), node.attribute("ends"))
-    if values.ndim != 1 or any(np.asarray(each).dtype == object for each in bounds):
-        return None
-    (start,), (end,) = bounds[0], bounds[1]
-    step = int(bounds[3][0]) if len(bounds) > 3 else 1
-    node.attribute("axes")
-    return values[[*window_of(int(start), int(end), step, len(values))]]
-
-
-def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
-    return sized_node(node.graph, "range_to", None, [np.ravel(x)[0] for x in (start, limit, step)])
-
-
-def _cast(node: Node, values: Any) -> Any:
-    node.attribute("saturate")  # of float8
-    return values
-
-
-def _unsqueeze(node: Node, values: Any, axes: Any = None) -> Any:
-    axes = node.attribute("axes") if axes is None else axes
-    return np.expand_dims(values, tuple(int(axis) for axis in axes))
-
-
-def _squeeze(node: Node, values: Any, axes: Any = None) -> Any:
-    axes = node.attribute("axes") if axes is None else axes
-    return np.squeeze(values, None if axes is None else tuple(int(axis) for axis in axes))
-
-
-def _reshape(node: Node, values: Any, wanted: Any) -> Any:
-    if np.asarray(wanted).dtype == object or values.dtype != object:
-        return None
-    is_copy = not node.attribute("allowzero", 0)
-    sizes = [values.shape[k] if is_copy and not n else int(n) for k, n in enumerate(wanted)]
-    return values.reshape(sizes)
-
-
-def _concat(node: Node, *values: Any) -> Any:
-    axis = int(node.attribute("axis", 0))
-    return np.concatenate([np.asarray(each).astype(object) for each in values], axis=axis)
-
-
-def _product(node: Node, values: Any, axes: Any = None) -> Any:
-    axes = node.attribute("axes") if axes is None else axes
-    is_none = axes is None or not len(axes)
-    if values.ndim != 1 or (node.attribute("noop_with_empty_axes", 0) and is_none):
-        return None
-    whole = np.empty((1,), object)
-    whole[0] = math.prod(values.tolist())
-    return whole if node.attribute("keepdims", 1) else whole.reshape(())
-
-
-ROWS: dict[str, Callable[..., Any]] = {
-    "Add": _arithmetic(lambda a, b: a + b),
-    "Cast": _cast,
-    "Concat": _concat,
-    "Div": _arithmetic(_quotient),
-    "Gather": _gather,
-    "Identity": lambda node, values: values,
-    "Mul": _arithmetic(lambda a, b: a * b),
-    "Range": _range,
-    "ReduceProd": _product,
-    "Reshape": _reshape,
-    "Slice": _slice,
-    "Squeeze": _squeeze,
-    "Sub": _arithmetic(lambda a, b: a - b),
-    "Unsqueeze": _unsqueeze,
+_ON_SIZES: dict[str, Callable[..., list[Any] | None]] = {
+    **dict.fromkeys(("addition", "subtraction", "multiplication"), _of_objects),
+    **dict.fromkeys(("concat_tensors", "expand_dims", "reshape", "squeeze"), _of_objects),
+    **dict.fromkeys(("slice", "reverse"), _of_objects),
+    "cast": lambda node, values: [values],
+    "gather": _gather,
+    "integer_division": _division,
+    "reduction_product": _product,
 }

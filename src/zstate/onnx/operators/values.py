@@ -12,6 +12,7 @@ from ...graph import Tensor
 from ...types import Array
 from ..node import Node, Row
 from ..sizes import Size, sized_node
+from .elementwise import cast_to
 from .shaping import broadcast
 
 # A constant that a few bytes of a file describe is made only up to this many elements.
@@ -39,6 +40,8 @@ def _constant_of_shape(node: Node) -> list[Tensor]:
 
 
 def _range(node: Node) -> list[Any]:
+    if any(name in node.owner.symbols for name in node.inputs):
+        return [_range_of_sizes(node)]
     start, limit, step = (np.reshape(node.known(k), ()) for k in range(3))
     count = np.ceil((float(limit) - float(start)) / float(step))
     if not count <= _MOST_ELEMENTS:
@@ -47,6 +50,12 @@ def _range(node: Node) -> list[Any]:
     g, sizes = node.graph, [0, max(0, int(count)), 1]
     places = g.cast(sized_node(g, "range_to", None, sizes), start.dtype.name)
     return [places * g.constant(step) + g.constant(start)]
+
+
+def _range_of_sizes(node: Node) -> Tensor:
+    (start,), (limit,), (step,) = (node.sizes(k) for k in range(3))
+    found = sized_node(node.graph, "range_to", None, [start, limit, step])
+    return cast_to(found, node.tensor(0).dtype)
 
 
 ROWS: dict[str, Row] = {
