@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ZStateError(RuntimeError):
@@ -44,6 +45,17 @@ class GraphError(ZStateError, ValueError):
 
 class EquationError(ZStateError, ValueError):
     """The equations of a cell cannot be read, or an engine could not compute them."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put where it happened in front of the text of an error that is raised inside."""
+    try:
+        yield
+    except (ZStateError, ImportError) as error:
+        named = type(error)(f"{where}: {error}")
+        vars(named).update(vars(error))  # what it holds besides its text
+        raise named from error
 
 
 def visible(text: str) -> str:

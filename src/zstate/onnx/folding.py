@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..graph import Tensor
+import numpy as np
+
+from ..graph import Graph, Tensor
 from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
 from ..graph.ops.base import known
 from ..graph.tensor import Node
 from ..types import Array
-from .shapes import on_sizes, settled
+from .shapes import on_sizes
+from .sizes import Size, sized_node
 
 # Limits on what is computed while a model is loaded: elements per constant, and elements in all.
 # Larger constants are left to the run, because a file of a few bytes may describe any size.
@@ -33,8 +36,9 @@ def evaluated(node: Node, arrays: Sequence[Array | None], most: int) -> list[Arr
 class Folding:
     """The constants of a model that is loaded, and the sizes that its tensors hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.sizes: dict[Tensor, Any] = {}  # tensors whose elements are sizes: arrays of these
+        self._graph = graph
         self._count = 0  # elements computed so far
 
     def settled(self, results: Sequence[Any], nodes: Iterable[Node]) -> Sequence[Any]:
@@ -48,16 +52,29 @@ class Folding:
         return [self._result(each, values) for each in results]
 
     def _result(self, result: Any, values: Mapping[Tensor, Any]) -> Any:
-        if not isinstance(result, Tensor):
+        if not isinstance(result, Tensor) or result in self.sizes:
             return result
-        found = self._value(result, values)
+        found = values[result] if result in values else self.value(result)
         if found is None:
             return result
-        return settled(found, result.dtype) if found.dtype == object else found
+        return self.sized(found, result.dtype) if found.dtype == object else found
 
-    def _value(self, tensor: Tensor, values: Mapping[Tensor, Any]) -> Any:
-        if tensor in values:
-            return values[tensor]
+    def sized(self, values: Any, dtype: str) -> Array | Tensor:
+        """An array of sizes: of numbers if all are known, else a tensor that the run fills in."""
+        if not any(isinstance(value, Size) for value in values.flat):
+            array: Array = values.astype(dtype)
+            return array
+        found = sized_node(self._graph, "sizes", None, [*values.flat])
+        self.sizes[found] = np.ravel(values)
+        if values.ndim != 1:
+            found = self._graph.reshape(found, values.shape)
+        if dtype != found.dtype:
+            found = self._graph.cast(found, dtype)
+        self.sizes[found] = values
+        return found
+
+    def value(self, tensor: Tensor) -> Any:
+        """The array of a constant, or the sizes that a tensor holds; None if the run tells."""
         if tensor.node.op is CONSTANT:
             return tensor.node.attributes["store"].value
         return self.sizes.get(tensor)
@@ -65,8 +82,8 @@ class Folding:
     def _computed(self, node: Node, values: Mapping[Tensor, Any]) -> Sequence[Any] | None:
         """The arrays of a node; None if its inputs are unknown, or they too large."""
         if all(tensor in self.sizes or node.op is CONSTANT for tensor in node.results):
-            return [self._value(tensor, values) for tensor in node.results]
-        inputs = [self._value(each, values) for each in node.inputs]
+            return [self.value(tensor) for tensor in node.results]
+        inputs = [values[t] if t in values else self.value(t) for t in node.inputs]
         if any(array is None for array in inputs):
             return None
         if any(array.dtype == object for array in inputs):

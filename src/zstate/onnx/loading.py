@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..errors import GraphError, OptionError, ShapeError, ZStateError, refusal
+from ..errors import GraphError, OptionError, ShapeError, ZStateError, located, refusal
 from ..graph import Graph, Tensor
-from ..graph.ops.base import axis_of
 from ..types import FLOAT_NAMES, Array
 from .folding import MOST_FOLDED, Folding, roots
 from .model import Model, as_array, drop_unused
@@ -20,10 +20,8 @@ from .node import Node
 from .nodes import translate
 from .quantised import is_quantised, plain
 from .reading import LABEL, array_of, read_model, type_name
-from .sizes import Size, Sizes, sized_node
 
-# What Python and NumPy raise on values that no well-formed model has.
-ODD = (
+_ODD = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError),
     *(RecursionError, MemoryError),
 )
@@ -50,17 +48,24 @@ def load(
     A node, an attribute or a type that the graph does not have raises an error that names the node.
     """
     model, folder = read_model(source)
+    with _well_formed(f"[{LABEL}] model: expected a well-formed one, got "):
+        found = Importer(model, folder, dict(constants or {})).model()
+    return found
+
+
+@contextmanager
+def _well_formed(expected: str) -> Iterator[None]:
+    """What only a malformed model makes Python and NumPy raise becomes an error of zstate."""
     try:
-        return Importer(model, folder, dict(constants or {})).model()
+        yield
     except ZStateError:
         raise
-    except ODD as error:
-        got = str(error) or type(error).__name__
-        raise GraphError(refusal(LABEL, "model", "a well-formed one", got)) from error
+    except _ODD as error:
+        raise GraphError(f"{expected}{str(error) or type(error).__name__}") from error
 
 
 class Importer:
-    """The values of a model by name: tensors of the graph, arrays, and arrays of sizes."""
+    """The values of a model by name: tensors of the graph, and arrays."""
 
     def __init__(self, model: Any, folder: Path | None, constants: dict[str, Array]) -> None:
         self.graph = Graph()
@@ -74,7 +79,6 @@ class Importer:
         self.functions = {(f.domain, f.name) for f in model.functions}
         self.tensors: dict[str, Tensor] = {}
         self.arrays: dict[str, Array] = {}
-        self.symbols: dict[str, Sizes] = {}
         self.initialisers: set[str] = set()
         self.parameters: dict[str, Tensor] = {}
         self.shared: dict[Any, dict[str, Tensor]] = {}  # weights that several nodes use
@@ -83,22 +87,15 @@ class Importer:
         for node in self.proto.node:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
-        self.folding = Folding()
+        self.folding = Folding(self.graph)
         self.inputs = self._read_inputs(constants)
 
     def model(self) -> Model:
         """The whole model, every node translated."""
         for proto in self.proto.node:
-            where = f"{LABEL}] node {Node(self, proto).name!r} ({proto.op_type}"
-            try:
+            where = f"[{LABEL}] node {Node(self, proto).name!r} ({proto.op_type})"
+            with located(where), _well_formed("malformed: "):
                 self.take(proto)
-            except ZStateError as error:
-                wrapped = type(error)(f"[{where}): {error}")
-                vars(wrapped).update(vars(error))  # what an error needs besides its text
-                raise wrapped from error
-            except ODD as error:
-                got = str(error) or type(error).__name__
-                raise GraphError(f"[{where}): malformed: {got}") from error
         outputs = {}
         for value in self.proto.output:
             if not self._exists(value.name):
@@ -133,9 +130,7 @@ class Importer:
         """A second name for a value, inside the body of a node."""
         if self._exists(name):
             raise GraphError(refusal(LABEL, f"value {name!r}", "a new name", "one in use"))
-        if outside in self.symbols:
-            self.symbols[name] = self.symbols[outside]
-        elif outside in self.arrays and outside not in self.initialisers:
+        if outside in self.arrays and outside not in self.initialisers:
             self.arrays[name] = self.arrays[outside]
         else:
             self.tensors[name] = self.tensor(outside)
@@ -150,8 +145,6 @@ class Importer:
                 self.parameters[name] = found = self.graph.variable(array, name=name)
             else:
                 found = self.graph.constant(array)
-        elif name in self.symbols:
-            found = self._sized(*self.symbols[name])
         else:
             raise GraphError(
                 refusal(LABEL, f"value {name!r}", "a result of an earlier node", "no such name")
@@ -159,17 +152,11 @@ class Importer:
         self.tensors[name] = found
         return found
 
-    def _sized(self, values: Any, dtype: str) -> Tensor:
-        """Sizes as a tensor that the run fills in."""
-        found = sized_node(self.graph, "sizes", None, [*np.ravel(values)])
-        self.folding.sizes[found] = np.ravel(values)
-        if np.ndim(values) != 1:
-            found = self.graph.reshape(found, np.shape(values))
-            self.folding.sizes[found] = values
-        if dtype != found.dtype:
-            found = self.graph.cast(found, dtype)
-            self.folding.sizes[found] = values
-        return found
+    def values(self, name: str) -> Any:
+        """The array of a value, or its array of sizes; None if the run computes it."""
+        if name in self.arrays:
+            return self.arrays[name]
+        return self.folding.sizes.get(self.tensors[name]) if name in self.tensors else None
 
     def known(self, name: str) -> Array:
         """A value that must be known by now, because the graph's shapes depend on it."""
@@ -186,13 +173,6 @@ class Importer:
         expected = f"at most {MOST_FOLDED} elements in a value that shapes depend on"
         raise OptionError(refusal(LABEL, f"value {name!r}", expected, str(tensor)))
 
-    def size(self, tensor: Tensor, axis: int) -> int | Size:
-        """The size of an axis, which is its own: a name that it shares with another is a claim,
-        which ``Model.run`` checks."""
-        axis = axis_of(LABEL, "axis", axis, len(tensor.shape))
-        size = tensor.shape[axis]
-        return Size.axis(tensor, axis) if size is None else size
-
     def is_own(self, name: str, proto: Any, index: int) -> bool:
         """Whether an initialiser is read as this input of this node, and of nodes like it, only."""
         if name not in self.initialisers or name not in self.arrays or name in self.tensors:
@@ -208,7 +188,7 @@ class Importer:
         )
 
     def _exists(self, name: str) -> bool:
-        return any(name in each for each in (self.tensors, self.arrays, self.symbols))
+        return name in self.tensors or name in self.arrays
 
     def _keep(self, node: Node, results: Sequence[Any]) -> None:
         for name, result in zip(node.outputs, results, strict=False):
@@ -218,8 +198,6 @@ class Importer:
                 raise GraphError(refusal(node.kind, f"output {name!r}", "a new name", "one in use"))
             if isinstance(result, Tensor):
                 self.tensors[name] = result
-            elif isinstance(result, Sizes):
-                self.symbols[name] = result
             elif isinstance(result, np.ndarray):
                 self.arrays[name] = result
         for name in node.outputs[len(results) :]:

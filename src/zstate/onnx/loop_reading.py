@@ -286,8 +286,7 @@ def _number(node: Node, made: dict[str, Any], name: str) -> Any:
     """A number or a size behind casts."""
     while name in made and made[name].op_type == "Cast":
         name = made[name].input[0]
-    symbols = node.owner.symbols
-    found = symbols[name].values if name in symbols else node.owner.arrays.get(name)
+    found = node.owner.values(name)
     return None if found is None or np.size(found) != 1 else np.ravel(found)[0]
 
 

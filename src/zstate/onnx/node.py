@@ -9,9 +9,10 @@ import numpy as np
 
 from ..errors import GraphError, OptionError, refusal
 from ..graph import Graph, Tensor
+from ..graph.ops.base import axis_of
 from ..types import Array
 from .package import onnx_package
-from .reading import array_of
+from .reading import LABEL, array_of
 from .sizes import Size
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ class Node:
 
     def sizes(self, index: int) -> list[int | Size]:
         """An input that lists sizes: numbers, or what shapes will tell."""
-        found = self.owner.symbols.get(self.inputs[index])
+        found = self.owner.values(self.given(index))
         return [
             each if isinstance(each, Size) else int(each)
-            for each in np.ravel(self.known(index) if found is None else found.values).tolist()
+            for each in np.ravel(self.known(index) if found is None else found).tolist()
         ]
 
     def ints(self, index: int) -> list[int]:
@@ -122,10 +123,14 @@ class Node:
             )
 
     def size(self, tensor: Tensor, axis: int) -> int | Size:
-        return self.owner.size(tensor, axis)
+        """The size of an axis, which is its own: a name that it shares with another is a claim,
+        which ``Model.run`` checks."""
+        axis = axis_of(LABEL, "axis", axis, len(tensor.shape))
+        size = tensor.shape[axis]
+        return Size.axis(tensor, axis) if size is None else size
 
     def shape(self, tensor: Tensor) -> list[int | Size]:
-        return [self.owner.size(tensor, axis) for axis in range(len(tensor.shape))]
+        return [self.size(tensor, axis) for axis in range(len(tensor.shape))]
 
 
 Row = Callable[[Node], Sequence[Any]]  # of the table of operators: a node to its results

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrays import NUMPY, Namespace
 from ..convert.layer import Layer
-from ..errors import OptionError, ZStateError, refusal
+from ..errors import OptionError, located, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops import PLACEHOLDER
 from ..graph.ops.base import Attributes, Infos, Op
@@ -39,7 +39,8 @@ def prepared(model: Model, weights: str) -> Model:
     for node in model.graph.nodes:
         op, inputs, attributes = node.op, node.inputs, node.attributes
         if op.name in FORWARD:
-            op, (inputs, attributes) = PREPARED, _named(model, node, weights)
+            with located(f"[prepare] node {node.name!r} ({title_of(node)})"):
+                op, (inputs, attributes) = PREPARED, _made(model, node, weights)
         given = tuple(known[tensor] for tensor in inputs)
         found = graph.add_node(op, given, attributes, node.name)
         known.update(zip(node.results, found, strict=True))
@@ -53,14 +54,6 @@ def prepared(model: Model, weights: str) -> Model:
 
 
 Made = tuple[tuple[Tensor, ...], dict[str, Any]]  # the inputs of a prepared node, its attributes
-
-
-def _named(model: Model, node: Node, weights: str) -> Made:
-    try:
-        return _made(model, node, weights)
-    except ZStateError as error:
-        where = f"[prepare] node {node.name!r} ({title_of(node)})"
-        raise type(error)(f"{where}: {error}") from error
 
 
 def _made(model: Model, node: Node, weights: str) -> Made:

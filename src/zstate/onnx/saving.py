@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any
 
 from ..arrays import NUMPY
-from ..errors import GraphError, OptionError, ZStateError, refusal
+from ..errors import GraphError, OptionError, located, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
 from ..graph.ops.recurrent import FORWARD, title_of
@@ -86,12 +86,8 @@ class Exporter(Emitter):
                 continue
             if self._folded(node):
                 continue
-            try:
+            with located(f"[{LABEL}] node {node.name!r} ({node.op.name})"):
                 found = self._written(node)
-            except (ZStateError, ImportError) as error:
-                raise type(error)(
-                    f"[{LABEL}] node {node.name!r} ({node.op.name}): {error}"
-                ) from error
             for tensor, value in zip(node.results, found, strict=True):
                 if value is not None:
                     self.names[tensor] = self.named(value)

@@ -15,7 +15,7 @@ import numpy as np
 from ..graph.ops.base import axes_of, known
 from ..graph.tensor import Node as GraphNode
 from .node import Node
-from .sizes import Size, Sizes
+from .sizes import Size
 
 _MOST_SIZES = 256  # in one array; more of them, which no shape has, are computed by the run
 
@@ -24,19 +24,13 @@ def shape(node: Node) -> list[Any]:
     """Shape: a constant where all sizes are known."""
     x = node.tensor(0)
     window = slice(node.attribute("start"), node.attribute("end"))
-    return [settled(np.array(node.shape(x)[window], object), "int64")]
+    return [node.owner.folding.sized(np.array(node.shape(x)[window], object), "int64")]
 
 
 def size(node: Node) -> list[Any]:
     """Size: the number of elements."""
-    return [settled(np.array(math.prod(node.shape(node.tensor(0))), object), "int64")]
-
-
-def settled(values: Any, dtype: str) -> Any:
-    """Numbers, if nothing in an array of objects is unknown any more."""
-    if any(isinstance(value, Size) for value in values.flat):
-        return Sizes(values, dtype)
-    return values.astype(dtype)
+    whole = np.array(math.prod(node.shape(node.tensor(0))), object)
+    return [node.owner.folding.sized(whole, "int64")]
 
 
 def on_sizes(node: GraphNode, arrays: Sequence[Any]) -> list[Any] | None:

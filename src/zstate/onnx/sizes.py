@@ -7,7 +7,7 @@ unknown such a value is an array of these instead of numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -123,13 +123,6 @@ class Size:
             axes = [f"{tensor.name}[{axis}]" for tensor, axis in term]
             parts.append("*".join([*axes, *([str(number)] if number != 1 or not axes else [])]))
         return " + ".join(parts)
-
-
-class Sizes(NamedTuple):
-    """A value of a model that holds sizes: a NumPy array of Size and int, and its type there."""
-
-    values: Any
-    dtype: str = "int64"
 
 
 def _terms(value: object) -> Mapping[Term, int] | None:

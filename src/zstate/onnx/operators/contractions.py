@@ -159,26 +159,24 @@ def _convolution(node: Node) -> list[Tensor]:
     least = [0, 0, *(span + 1 for span in spans)]
     sizes: list[int | Size] = [-1, inner * groups, *[-1] * count]
     x = expect_sizes(x, sizes, "Conv X with its padding", least)
-    dtype = x.dtype
-    if dtype in ("float16", "bfloat16"):
-        x, weight = g.cast(x, "float32"), g.cast(weight, "float32")
-    found = []
-    inputs = [x] if groups == 1 else g.split(x, [inner] * groups, axis=1)
-    weights = [weight] if groups == 1 else g.split(weight, groups, axis=0)
-    last = [0, *range(2, count + 2), 1]  # the channels at the end
-    places = list(
-        product(*(range(0, span + 1, step) for span, step in zip(spans, steps, strict=True)))
-    )
-    most = _MOST_INDICES if groups == 1 else 0
-    for part, part_weight in zip(inputs, weights, strict=True):
-        rows = _windows(g, part, places, spans, strides, most)  # [N,L…,K·C]
-        flat = g.reshape(g.transpose(part_weight, last), (out // groups, len(places) * inner))
-        found.append(g.matrix_multiplication(rows, g.transpose(flat, [1, 0])))
-    result = g.concat_tensors(found, axis=-1) if groups > 1 else found[0]
-    if node.has(2):
-        bias = expect_sizes(node.tensor(2), [out], "Conv B")
-        result = result + (g.cast(bias, "float32") if bias.dtype != result.dtype else bias)
-    result = g.cast(result, dtype) if result.dtype != dtype else result
+    bias = [expect_sizes(node.tensor(2), [out], "Conv B")] if node.has(2) else []
+
+    def convolved(g: Graph, x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
+        """[N,L…,M]."""
+        found = []
+        inputs = [x] if groups == 1 else g.split(x, [inner] * groups, axis=1)
+        weights = [weight] if groups == 1 else g.split(weight, groups, axis=0)
+        last = [0, *range(2, count + 2), 1]  # the channels at the end
+        places = [*product(*map(range, [0] * count, [span + 1 for span in spans], steps))]
+        most = _MOST_INDICES if groups == 1 else 0
+        for part, part_weight in zip(inputs, weights, strict=True):
+            rows = _windows(g, part, places, spans, strides, most)  # [N,L…,K·C]
+            flat = g.reshape(g.transpose(part_weight, last), (out // groups, len(places) * inner))
+            found.append(g.matrix_multiplication(rows, g.transpose(flat, [1, 0])))
+        result = g.concat_tensors(found, axis=-1) if groups > 1 else found[0]
+        return result + bias[0] if bias else result
+
+    result = in_float32(convolved)(g, x, weight, *bias)
     return [g.transpose(result, [0, count + 1, *range(1, count + 1)])]
 
 

@@ -6,10 +6,8 @@ import numpy as np
 
 from ...errors import OptionError, ShapeError, refusal
 from ...graph import Graph, Tensor
-from ...graph.ops import CONSTANT
 from ...graph.ops.base import axis_of
 from ...graph.ops.like import broadcast_like
-from ...graph.tensor import Node as GraphNode
 from ..node import Node, Row
 from ..sizes import Size, expect_sizes, sized_node
 from .elementwise import cast_to
@@ -90,21 +88,15 @@ def steps_at(g: Graph, tensor: Tensor, places: Tensor) -> Tensor:
     return g.gather_along_axis(tensor, broadcast_like(g, whole, tensor), 0)
 
 
-def _are_whole(lengths: Tensor, x: Tensor, time: int, batch: int) -> bool:
+def _are_whole(node: Node, lengths: Tensor, x: Tensor, time: int, batch: int) -> bool:
     """Whether the lengths are one for each sequence, and all of them the number of steps."""
     source, fits = lengths.node, lengths.shape == x.shape[batch : batch + 1] != (None,)
     if source.op.name in ("broadcast", "broadcast_to"):
-        fits = fits or _reads(source, 1, x, batch)
-        source = source.inputs[0].node
-    if source.op is CONSTANT:
-        return fits and bool(np.all(source.attributes["store"].value == x.shape[time]))
-    return fits and source.op.name == "sizes" and _reads(source, 0, x, time)
-
-
-def _reads(source: GraphNode, index: int, x: Tensor, axis: int) -> bool:
-    """Whether a node has one size: that of an axis of x, which is its input of this index."""
-    is_one = len(source.inputs) == index + 1 and source.attributes.get("sizes") == (f"1*0.{axis}",)
-    return is_one and source.inputs[index] is x
+        to_batch = source.attributes.get("sizes") == (f"1*0.{batch}",)
+        fits = fits or (to_batch and source.inputs[1:] == (x,))
+        lengths = source.inputs[0]
+    values = node.owner.folding.value(lengths)
+    return fits and values is not None and all(each == node.size(x, time) for each in values.flat)
 
 
 def _reverse_sequence(node: Node) -> list[Tensor]:
@@ -113,9 +105,8 @@ def _reverse_sequence(node: Node) -> list[Tensor]:
     if {batch, time} != {0, 1}:
         got = f"batch_axis={batch}, time_axis={time}"
         raise OptionError(refusal("ReverseSequence", "axes", "0 and 1", got))
-    if len(x.shape) > 1 and _are_whole(
-        node.tensor(1), x, time, batch
-    ):  # a plain reversal, as tf2onnx writes it
+    if len(x.shape) > 1 and _are_whole(node, node.tensor(1), x, time, batch):
+        # A plain reversal, as tf2onnx writes it.
         return [g.reverse(x, axes=[time])]
     axes = [time, batch, *range(2, len(x.shape))]  # its own inverse
     x = x if time == 0 else g.transpose(x, axes)

@@ -40,7 +40,7 @@ def _constant_of_shape(node: Node) -> list[Tensor]:
 
 
 def _range(node: Node) -> list[Any]:
-    if any(name in node.owner.symbols for name in node.inputs):
+    if any(tensor in node.owner.folding.sizes for tensor in node.tensors()):
         return [_range_of_sizes(node)]
     start, limit, step = (np.reshape(node.known(k), ()) for k in range(3))
     count = np.ceil((float(limit) - float(start)) / float(step))
