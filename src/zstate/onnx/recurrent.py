@@ -19,12 +19,11 @@ from ..convert.blocks import peephole_options
 from ..convert.objects import CELLS
 from ..convert.options import by_direction, options
 from ..convert.table import LSTM
-from ..descriptors import Activation, AnyDescriptor
+from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops.like import broadcast_like
 from ..layout import DESCRIPTORS, brackets, gate_order
-from ..types import Array
 from .node import Node
 from .operators.indexing import steps_at, within_lengths, within_steps
 from .sizes import expect_sizes
@@ -32,38 +31,14 @@ from .sizes import expect_sizes
 ROW = FRAMEWORKS["onnx"]
 # The places of a node's inputs.
 W, R, B, LENGTHS, H0, C0, P = range(1, 8)
-_WEIGHTS = (W, R, B, P)
+_WEIGHTS = {W: "W", R: "R", B: "B", P: "P"}
+_ORIGINS = {"input_weight": W, "recurrent_weight": R, "bias": B, "secondary_bias": B, "peephole": P}
 _NO_CLIP = float(np.finfo(np.float32).max)
-_WORDS = {kind: word for word, kind in ROW.words.items()}
-
-
-def activation_word(cell: str, kind: Activation) -> str:
-    """ONNX's word for an activation."""
-    if kind not in _WORDS:
-        expected = f"one that ONNX is written with: {', '.join(_WORDS.values())}"
-        raise OptionError(refusal(cell, "activation", expected, kind.name.lower()))
-    return _WORDS[kind]
-
-
-def gate_rows(theirs: Sequence[str], ours: Sequence[str], hidden: int) -> Array:
-    """Which rows of a [G·H,…] array in one gate order make up the array in another."""
-    blocks = [np.arange(hidden) + theirs.index(gate) * hidden for gate in ours]
-    return np.concatenate(blocks)
 
 
 def recurrent(node: Node) -> list[Tensor | None]:
     """Y [T,D,N,H], Y_h [D,N,H] and, of an LSTM, Y_c [D,N,H]; batch first with layout = 1."""
     return _Layer(node).results()
-
-
-_NAMES = {W: "W", R: "R", B: "B", P: "P"}
-_ORIGINS = {
-    "input_weight": W,
-    "recurrent_weight": R,
-    "bias": B,
-    "secondary_bias": B,
-    "peephole": P,
-}
 
 
 class _Layer:
@@ -164,7 +139,7 @@ class _Layer:
             return dict(owner.shared[key])
 
         def checked(tensor: Tensor, index: int) -> Tensor:
-            return expect_sizes(tensor, self.shapes[index], f"{node.kind} {_NAMES[index]}")
+            return expect_sizes(tensor, self.shapes[index], f"{node.kind} {_WEIGHTS[index]}")
 
         if not all(owner.is_own(name, node.proto, index) for index, name in names.items()):
             tensors = {index: checked(node.tensor(index), index) for index in places}

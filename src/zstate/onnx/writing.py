@@ -19,10 +19,11 @@ from ..graph.tensor import Node
 from ..layout import brackets, gate_order
 from .emitter import Emitter, Value
 from .quantised import DOMAIN, KIND, small
-from .recurrent import ROW, activation_word, gate_rows
+from .recurrent import ROW
 from .scan import scan
 
 KINDS = {cell: kind for kind, cell in CELLS.items()}
+_WORDS = {kind: word for word, kind in ROW.words.items()}  # of every activation
 
 
 def recurrent(e: Emitter, node: Node) -> Sequence[Value | None]:
@@ -41,7 +42,7 @@ def recurrent(e: Emitter, node: Node) -> Sequence[Value | None]:
         raise OptionError(refusal(title_of(node), "weights", expected, "int8"))
     if words is None or ends is None:
         return scan(e, node)
-    return _node(e, node, words, ends)
+    return _Layer(e, node).results(words, ends)
 
 
 def native_words(e: Emitter, node: Node) -> list[str] | None:
@@ -63,7 +64,7 @@ def activations(cell: str, descriptor: AnyDescriptor) -> list[str] | None:
         kinds = {getattr(descriptor, name) for name in names}
         if len(kinds) > 1:
             return None
-        words.append(activation_word(cell, kinds.pop()))
+        words.append(_WORDS[kinds.pop()])
     return words
 
 
@@ -125,50 +126,100 @@ def _ends(e: Emitter, node: Node, tensor: Tensor) -> _Ends:
     return found
 
 
-def _node(e: Emitter, node: Node, words: list[str], ends: _Ends) -> Sequence[Value | None]:
-    cell, descriptor = node.op.name, node.attributes["descriptor"]
-    tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
-    count = 2 if descriptor.bidirectional else 1
-    hidden = tensors["recurrent_weight"].shape[-1]
-    assert hidden is not None
-    is_reverse = descriptor.reverse and count == 1
-    source = e.name(tensors["source"])
-    inputs = _weights(e, cell, descriptor, tensors, count, hidden)
-    for name in ("init_state", "init_cell") if cell == LSTM else ("init_state",):
-        state = ""
-        if name in tensors and (whole := _by_direction(tensors[name], count)) is not None:
-            state = e.name(whole)
-        elif name in tensors:
-            whole = e.reshape(e.value(tensors[name]), *_rows(tensors[name]), count, hidden)
-            state = e.named(e.transpose(whole, 1, 0, 2), tensors[name].name)
-        inputs.append(state)
-    peephole = ""
-    if "peephole" in tensors:
-        value = e.reshape(e.value(tensors["peephole"]), count, 4 * hidden)
-        order = gate_rows(gate_order(descriptor), tuple(ROW.peephole), hidden)
-        peephole = e.named(e.take(value, order, 1), tensors["peephole"].name)
-    if cell == LSTM:
-        inputs.append(peephole)
-    attributes = node_attributes(cell, descriptor, words, hidden, count)
-    kind = KIND if e.int8 else KINDS[cell]
-    if e.int8:
-        inputs, attributes = _in_int8(e, inputs), {**attributes, "domain": DOMAIN}
-    while inputs and not inputs[-1]:
-        inputs.pop()
-    outputs = 3 if cell == LSTM else 2
-    made = e.emit(kind, source, *inputs, count=outputs, **attributes)
-    state = made[0]
-    if isinstance(node, Node):  # what a loaded model reads is mostly what the node gives
-        _name_whole(e, node.results[0], state, count, is_reverse)
-        _name_ends(e, _ends(e, node, node.results[0]), made[1], count, hidden)
-        _name_ends(e, ends, made[-1], count, hidden)
-    if count == 1:
-        state = e.emit("Squeeze", state, e.ints(1))
-        state = e.flip(state, [0]) if is_reverse else state
-    else:
-        state = e.emit("Transpose", state, perm=[0, 2, 1, 3])
-        state = e.emit("Reshape", state, e.ints(0, 0, count * hidden))
-    return [state, *[None] * (len(node.results) - 1)]
+class _Layer:
+    """A node while it becomes ONNX's; count is D, the number of its directions."""
+
+    def __init__(self, e: Emitter, node: Node) -> None:
+        self.e, self.node, self.cell = e, node, node.op.name
+        self.descriptor = node.attributes["descriptor"]
+        self.tensors = dict(zip(node.attributes["names"], node.inputs, strict=True))
+        self.count = 2 if self.descriptor.bidirectional else 1
+        hidden = self.tensors["recurrent_weight"].shape[-1]
+        assert hidden is not None
+        self.hidden = hidden
+        self.ours, self.theirs = gate_order(self.descriptor), tuple(ROW.gates[self.cell])
+        self.rows = len(self.ours) * hidden
+        self.dtype = NUMPY.dtype(self.tensors["source"].dtype)
+
+    def results(self, words: list[str], ends: _Ends) -> Sequence[Value | None]:
+        """The values of the node's results; ``ends`` are the readers of its last cells."""
+        e, node, count, hidden = self.e, self.node, self.count, self.hidden
+        is_reverse = self.descriptor.reverse and count == 1
+        source, inputs, kind = e.name(self.tensors["source"]), self._inputs(), KINDS[self.cell]
+        attributes = node_attributes(self.cell, self.descriptor, words, hidden, count)
+        if e.int8:
+            kind, inputs, attributes["domain"] = KIND, _in_int8(e, inputs), DOMAIN
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        outputs = 3 if self.cell == LSTM else 2
+        made = e.emit(kind, source, *inputs, count=outputs, **attributes)
+        state = made[0]
+        if isinstance(node, Node):  # what a loaded model reads is mostly what the node gives
+            _name_whole(e, node.results[0], state, count, is_reverse)
+            _name_ends(e, _ends(e, node, node.results[0]), made[1], count, hidden)
+            _name_ends(e, ends, made[-1], count, hidden)
+        if count == 1:
+            state = e.emit("Squeeze", state, e.ints(1))
+            state = e.flip(state, [0]) if is_reverse else state
+        else:
+            state = e.reshape(e.transpose(state, 0, 2, 1, 3), 0, 0, count * hidden)
+        return [state, *[None] * (len(node.results) - 1)]
+
+    def _inputs(self) -> list[Any]:
+        """W, R, B, the empty place of the lengths, the initial states, P."""
+        found = [self._weight(), self._matrix(), self._bias(), "", self._state("init_state")]
+        return [*found, self._state("init_cell"), self._peephole()] if self.cell == LSTM else found
+
+    def _gates(self, value: Value, *shape: int, order: tuple[str, ...] = ()) -> Value:
+        """[D·G·H,…] as [D,G·H,…] with the gates in ONNX's order."""
+        whole = self.e.reshape(value, self.count, self.rows, *shape)
+        places = [self.ours.index(gate) for gate in order or self.theirs]
+        index = np.arange(self.rows).reshape(-1, self.hidden)[places].ravel()
+        return self.e.take(whole, index, 1)
+
+    def _weight(self) -> Any:
+        if "input_weight" not in self.tensors:  # the source is projected already
+            width = self.count * self.rows
+            return self.e.named(self._gates(np.eye(width, dtype=self.dtype), width), "identity")
+        tensor = self.tensors["input_weight"]
+        assert tensor.shape[1] is not None
+        return self.e.named(self._gates(self.e.value(tensor), tensor.shape[1]), tensor.name)
+
+    def _matrix(self) -> Any:
+        tensor = self.tensors["recurrent_weight"]
+        return self.e.named(self._gates(self.e.value(tensor), self.hidden), tensor.name)
+
+    def _bias(self) -> Any:
+        """Both biases in one array; the second is what stands inside the reset."""
+        e, tensors = self.e, self.tensors
+        if not {"bias", "secondary_bias"} & {*tensors}:
+            return ""
+        zeros: Value = np.zeros((self.count, self.rows), self.dtype)
+        first = self._gates(e.value(tensors["bias"])) if "bias" in tensors else zeros
+        second = zeros
+        if "secondary_bias" in tensors:
+            inner = e.reshape(e.value(tensors["secondary_bias"]), self.count, self.hidden)
+            place = self.theirs.index("o") * self.hidden
+            second = e.concat([zeros[:, :place], inner, zeros[:, place + self.hidden :]], 1)
+        name = tensors["bias"].name if "bias" in tensors else "bias"
+        return self.e.named(e.concat([first, second], 1), name)
+
+    def _state(self, name: str) -> Any:
+        e, tensor = self.e, self.tensors.get(name)
+        if tensor is None:
+            return ""
+        if (whole := _by_direction(tensor, self.count)) is not None:
+            return e.name(whole)
+        batch = 0 if tensor.shape[0] is None else tensor.shape[0]  # 0 keeps it when the model runs
+        states = e.reshape(e.value(tensor), batch, self.count, self.hidden)
+        return self.e.named(e.transpose(states, 1, 0, 2), tensor.name)
+
+    def _peephole(self) -> Any:
+        if "peephole" not in self.tensors:
+            return ""
+        tensor = self.tensors["peephole"]
+        gates = self._gates(self.e.value(tensor), order=tuple(ROW.peephole))
+        return self.e.named(gates, tensor.name)
 
 
 def _in_int8(e: Emitter, inputs: list[str]) -> list[str]:
@@ -176,12 +227,9 @@ def _in_int8(e: Emitter, inputs: list[str]) -> list[str]:
     scales: list[str] = []
     found = [*inputs]
     for place, name in enumerate(inputs[:2]):
-        integers, *others = small(name, e.known(name))
+        integers, scale, zero = small(name, e.known(name))
         found[place] = e.named(integers, name)
-        scales += [
-            e.named(each, f"{name}:{what}")
-            for each, what in zip(others, ("scale", "zero"), strict=True)
-        ]
+        scales += [e.named(scale, f"{name}:scale"), e.named(zero, f"{name}:zero")]
     return [*found, *[""] * (7 - len(found)), *scales]
 
 
@@ -238,69 +286,16 @@ def _by_direction(tensor: Any, count: int) -> Tensor | None:
     """The [D,N,H] that recurrent.py makes an initial state [N,D·H] of; None if it is another's."""
     if not isinstance(tensor, Tensor):
         return None
-    pieces = tensor.node.inputs if count == 2 else (tensor,)
-    if count == 2 and (tensor.node.op.name, tensor.node.attributes.get("axis")) != (
-        "concat_tensors",
-        1,
-    ):
+    joined = tensor.node
+    is_joined = joined.op.name == "concat_tensors" and joined.attributes["axis"] == 1
+    if count == 2 and not (is_joined and len(joined.inputs) == 2):
         return None
-    inner = [
-        piece.node.inputs[0]
-        for piece in pieces
-        if piece.node.op.name == "squeeze" and tuple(piece.node.attributes["axes"]) == (0,)
-    ]
-    if len(inner) != count:
+    nodes = [piece.node for piece in (joined.inputs if count == 2 else (tensor,))]
+    if any(n.op.name != "squeeze" or tuple(n.attributes["axes"]) != (0,) for n in nodes):
         return None
+    inner = [node.inputs[0] for node in nodes]
     if count == 1:
         return inner[0]
     split = inner[0].node
     is_whole = split.op.name == "split" and split.results == inner
     return split.inputs[0] if is_whole and split.attributes["axis"] == 0 else None
-
-
-def _rows(tensor: Tensor) -> tuple[int, ...]:
-    """N of an initial state for a reshape: a 0 keeps an axis as it is, when the model runs."""
-    return (0 if tensor.shape[0] is None else tensor.shape[0],)
-
-
-def _weights(
-    e: Emitter,
-    cell: str,
-    descriptor: AnyDescriptor,
-    tensors: dict[str, Tensor],
-    count: int,
-    hidden: int,
-) -> list[str]:
-    """W, R, B and the empty place of the lengths."""
-    ours, theirs = gate_order(descriptor), tuple(ROW.gates[cell])
-    rows, order = len(ours) * hidden, gate_rows(ours, theirs, hidden)
-    dtype = NUMPY.dtype(tensors["source"].dtype)
-    if "input_weight" in tensors:
-        width = tensors["input_weight"].shape[1]
-        assert width is not None
-        weight: Value = e.value(tensors["input_weight"])
-    else:  # the source is projected already
-        width, weight = count * rows, np.eye(count * rows, dtype=dtype)
-    weight = e.take(e.reshape(weight, count, rows, width), order, 1)
-    matrix = e.reshape(e.value(tensors["recurrent_weight"]), count, rows, hidden)
-    bias = ""
-    if "bias" in tensors or "secondary_bias" in tensors:
-        first: Value = np.zeros((count, rows), dtype)
-        if "bias" in tensors:
-            first = e.take(e.reshape(e.value(tensors["bias"]), count, rows), order, 1)
-        second: Value = np.zeros((count, rows), dtype)
-        if "secondary_bias" in tensors:
-            inner = e.reshape(e.value(tensors["secondary_bias"]), count, hidden)
-            place = theirs.index("o") * hidden
-            before, after = np.zeros((count, place)), np.zeros((count, rows - hidden - place))
-            pieces: list[Value] = [before.astype(dtype), inner, after.astype(dtype)]
-            second = e.concat(pieces, 1)
-        name = tensors["bias"].name if "bias" in tensors else "bias"
-        bias = e.named(e.concat([first, second], 1), name)
-    hint = tensors["input_weight"].name if "input_weight" in tensors else "identity"
-    return [
-        e.named(weight, hint),
-        e.named(e.take(matrix, order, 1), tensors["recurrent_weight"].name),
-        bias,
-        "",
-    ]
