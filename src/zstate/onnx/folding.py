@@ -1,24 +1,28 @@
-"""Constants that are computed while a model is loaded or saved, and what keeps a value from it."""
+"""Constants that are computed while a model is loaded or saved, and what keeps a value from it.
+
+Sizes that are not known yet are constants too: a value stays an array of Size through the few ops
+that exporters use on shapes, and is a tensor that the run fills in for any other.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph import Graph, Tensor
 from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
-from ..graph.ops.base import known
+from ..graph.ops.base import axes_of, known
 from ..graph.tensor import Node
 from ..types import Array
-from .shapes import on_sizes
 from .sizes import Size, sized_node
 
 # Limits on what is computed while a model is loaded: elements per constant, and elements in all.
 # Larger constants are left to the run, because a file of a few bytes may describe any size.
 MOST_FOLDED, MOST_FOLDED_IN_ALL = 2**16, 2**22
+_MOST_SIZES = 256  # in one array; more of them, which no shape has, are computed by the run
 
 
 def evaluated(node: Node, arrays: Sequence[Array | None], most: int) -> list[Array] | None:
@@ -87,7 +91,7 @@ class Folding:
         if any(array is None for array in inputs):
             return None
         if any(array.dtype == object for array in inputs):
-            return on_sizes(node, inputs)
+            return _on_sizes(node, inputs)
         found = evaluated(node, inputs, min(MOST_FOLDED, MOST_FOLDED_IN_ALL - self._count))
         self._count += sum(array.size for array in found or ())
         return found
@@ -108,3 +112,58 @@ def roots(tensor: Tensor) -> list[str]:
         seen.update(new)
         waiting.extend(new)
     return [*found]
+
+
+def _on_sizes(node: Node, arrays: Sequence[Any]) -> list[Any] | None:
+    """The results of a node of the graph, of arrays of sizes; None leaves them to the run."""
+    tensors = (*node.inputs, *node.results)
+    if node.op.name not in _ON_SIZES or any(t.dtype not in ("int32", "int64") for t in tensors):
+        return None
+    shapes = (known(tensor.shape) for tensor in tensors)
+    if sum(math.prod(shape or ()) for shape in shapes) > _MOST_SIZES:
+        return None
+    found = _ON_SIZES[node.op.name](node, *arrays)
+    return None if found is None else [np.asarray(each, object) for each in found]
+
+
+def _of_objects(node: Node, *arrays: Any) -> list[Any]:
+    """NumPy computes with objects as with numbers, but for a type that is asked for."""
+    return node.evaluated(arrays)
+
+
+def _gather(node: Node, values: Any, indices: Any) -> list[Any] | None:
+    if indices.dtype == object:
+        return None
+    (places,) = node.evaluated([np.arange(values.size).reshape(values.shape), indices])
+    return [np.ravel(values)[places]]
+
+
+def _product(node: Node, values: Any) -> list[Any]:
+    axes = axes_of("reduction_product", node.attributes["axes"], values.ndim)
+    return [np.prod(values, axis=axes, keepdims=True)]
+
+
+def _division(node: Node, a: Any, b: Any) -> list[Any] | None:
+    found = np.asarray(np.frompyfunc(_quotient, 2, 1)(a, b), object)
+    return None if any(each is None for each in found.flat) else [found]
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """a / b without its fraction, where the sizes do not decide it."""
+    if isinstance(b, Size):  # which may be 0: the run looks
+        found = a.divided(b) if isinstance(a, Size) else None
+        return found.beside(b.axes(), "Div B") if isinstance(found, Size) else None
+    if isinstance(a, Size):
+        return a.divided(b)
+    return abs(a) // abs(b) * (1 if a * b > 0 else -1)
+
+
+_ON_SIZES: dict[str, Callable[..., list[Any] | None]] = {
+    **dict.fromkeys(("addition", "subtraction", "multiplication"), _of_objects),
+    **dict.fromkeys(("concat_tensors", "expand_dims", "reshape", "squeeze"), _of_objects),
+    **dict.fromkeys(("slice", "reverse"), _of_objects),
+    "cast": lambda node, values: [values],
+    "gather": _gather,
+    "integer_division": _division,
+    "reduction_product": _product,
+}

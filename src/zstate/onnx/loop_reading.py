@@ -17,7 +17,7 @@ from ..cells import Cell
 from ..cells.expressions import Book, Expression
 from ..errors import OptionError, refusal
 from ..graph import Tensor
-from .node import Node, Row
+from .node import Node
 from .package import onnx_package
 from .recurrent import ROW
 from .scan_body import FUNCTIONS
@@ -321,6 +321,3 @@ def _cell(output: Any) -> tuple[Cell, dict[str, bool], Match]:
         if len(states) == 1 and isinstance(output, Expression) and match.same(*states, output):
             return cell, options, match
     raise _other("other equations")
-
-
-ROWS: dict[str, Row] = {"Loop": loop}

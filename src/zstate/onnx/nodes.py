@@ -1,7 +1,6 @@
 """The table of ONNX operators: each row translates a node into nodes of the graph.
 
-Recurrent nodes are in recurrent.py and scan_reading.py, all others in operators/, arithmetic on
-sizes that are not known yet in shapes.py.
+Recurrent nodes are in recurrent.py, scan_reading.py and loop_reading.py, all others in operators/.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 from ..convert.objects import CELLS
 from ..errors import OptionError, refusal
-from . import loop_reading, shapes
+from .loop_reading import loop
 from .node import Node, Row
 from .operators import contractions, einsum, elementwise, indexing, reductions, shaping, values
 from .recurrent import recurrent
@@ -25,16 +24,14 @@ ROWS: dict[str, Row] = {
     **indexing.ROWS,
     **shaping.ROWS,
     **values.ROWS,
-    **loop_reading.ROWS,
     **dict.fromkeys(CELLS, recurrent),
+    "Loop": loop,
     "Scan": scan,
-    "Shape": shapes.shape,
-    "Size": shapes.size,
 }
 
 
 def translate(node: Node) -> Sequence[Any]:
-    """The results of a node: tensors of the graph, arrays, or arrays of sizes."""
+    """The results of a node: tensors of the graph, or arrays."""
     if node.kind not in ROWS:
         expected = "an operator that zstate's graph has"
         raise OptionError(refusal("onnx.load", "op_type", expected, repr(node.kind)))

@@ -1,4 +1,4 @@
-"""Operators that make values out of nothing: constants and ranges."""
+"""Operators that make values of no other values: constants, ranges, shapes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,21 @@ def _range_of_sizes(node: Node) -> Tensor:
     return cast_to(found, node.tensor(0).dtype)
 
 
+def _shape(node: Node) -> list[Any]:
+    window = slice(node.attribute("start"), node.attribute("end"))
+    sizes = np.array(node.shape(node.tensor(0))[window], object)
+    return [node.owner.folding.sized(sizes, "int64")]
+
+
+def _size(node: Node) -> list[Any]:
+    whole = np.array(math.prod(node.shape(node.tensor(0))), object)
+    return [node.owner.folding.sized(whole, "int64")]
+
+
 ROWS: dict[str, Row] = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
+    "Shape": _shape,
+    "Size": _size,
 }
