@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 import zstate as zs
 import zstate.onnx as zo
@@ -176,3 +176,18 @@ def test_reverse_sequence_refuses_lengths() -> None:
 @pytest.mark.parametrize(("kind", "gates"), [("RNN", 1), ("LSTM", 4), ("GRU", 3)])
 def test_a_clip_of_zero_is_a_clip(kind: str, gates: int) -> None:
     assert "does not clip" in refusal_of(*recurrent(kind, gates, clip=0.0))
+
+
+def test_a_constant_keeps_its_value_under_another_name() -> None:
+    """Also where a node has read it before, and so made a tensor of it."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        m (int64[2] z, float[6] x) => (float[2, 3] y, int64[2] w) {
+            c = Constant <value_ints = [2, 3]> ()
+            w = Add(z, c)
+            shape = Identity(c)
+            y = Reshape(x, shape)
+        }"""
+    )
+    feeds = {"z": np.array([1, 1]), "x": some(6)}
+    close(zo.load(model).run(feeds), runtime(model, feeds))

@@ -122,18 +122,15 @@ def _clip(node: Node) -> list[Tensor]:
     ends = _LARGEST
     if 6 <= node.opset < 11:
         ends = dict.fromkeys(("float32", "float64"), _LARGEST["float32"])
-    bounds: list[Any] = [None, None]
-    for k, name in enumerate(("min", "max")):
-        bounds[k] = node.attribute(name) if node.opset < 11 else node.optional(k + 1)
-        if isinstance(bounds[k], Tensor) and bounds[k].shape:
-            bounds[k] = g.reshape(bounds[k], ())
-        if bounds[k] is None and x.dtype in ends:
-            bounds[k] = ends[x.dtype] * (1 if k else -1)
-    low, high = bounds
-    # The bounds come first, so that x equal to one of them passes the gradient on as inside.
-    if low is not None:
-        x = g.maximum(x, low)
-    return [x if high is None else g.minimum(x, high)]
+    # x is the first operand, so where it equals a bound it passes the gradient on, as inside.
+    for k, (name, limited) in enumerate((("min", g.maximum), ("max", g.minimum))):
+        bound = node.attribute(name) if node.opset < 11 else node.optional(k + 1)
+        if isinstance(bound, Tensor) and bound.shape:
+            bound = g.reshape(bound, ())
+        if bound is None and x.dtype in ends:
+            bound = ends[x.dtype] * (1 if k else -1)
+        x = x if bound is None else limited(x, bound)
+    return [x]
 
 
 def _hard_sigmoid(g: Graph, x: Tensor, alpha: float, beta: float) -> Tensor:

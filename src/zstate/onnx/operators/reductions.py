@@ -109,42 +109,33 @@ def _wide_soft_max(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
     return raised / g.reduction_sum(raised, axes=axes)
 
 
-def _normal_axes(node: Node, x: Tensor) -> list[int]:
+def _normalising(node: Node) -> tuple[Tensor, list[int], float, str]:
+    """x in the type that a normalisation computes in, its axes, epsilon and stash type."""
+    x = node.tensor(0)
     axis = axis_of(node.kind, "axis", int(node.attribute("axis", -1)), len(x.shape))
-    return list(range(axis, len(x.shape)))
+    kind = type_name(int(node.attribute("stash_type", 1)), "stash_type")
+    wide = cast_to(x, kind) if x.dtype in ("float16", "bfloat16") else x
+    return wide, list(range(axis, len(x.shape))), node.attribute("epsilon", 1e-5), kind
 
 
 def _layer_normalization(node: Node) -> list[Tensor]:
     g, x = node.graph, node.tensor(0)
-    axes, epsilon = _normal_axes(node, x), node.attribute("epsilon", 1e-5)
-    kind = _stash_type(node)
-    wide = _stash(kind, x)
+    wide, axes, epsilon, kind = _normalising(node)
     mean = g.mean(wide, axes=axes)
     away = wide - mean
     scale = g.reciprocal(g.square_root(g.mean(g.square(away), axes=axes) + epsilon))
     found = away * scale * cast_to(fitted(node.tensor(1), x), wide.dtype)
-    bias = node.optional(2)
-    if bias is not None:
-        found = found + cast_to(fitted(bias, x), wide.dtype)
+    if node.has(2):
+        found = found + cast_to(fitted(node.tensor(2), x), wide.dtype)
     return [cast_to(found, x.dtype), cast_to(mean, kind), cast_to(scale, kind)]
 
 
 def _rms_normalization(node: Node) -> list[Tensor]:
     g, x = node.graph, node.tensor(0)
-    axes, epsilon = _normal_axes(node, x), node.attribute("epsilon", 1e-5)
-    wide = _stash(_stash_type(node), x)
+    wide, axes, epsilon, _ = _normalising(node)
     below = g.square_root(g.mean(g.square(wide), axes=axes) + epsilon)
     found = wide / below * cast_to(fitted(node.tensor(1), x), wide.dtype)
     return [cast_to(found, x.dtype)]
-
-
-def _stash_type(node: Node) -> str:
-    return type_name(int(node.attribute("stash_type", 1)), "stash_type")
-
-
-def _stash(kind: str, x: Tensor) -> Tensor:
-    """The tensor in the type in which a normalisation computes, but for wider ones."""
-    return cast_to(x, kind) if x.dtype in ("float16", "bfloat16") else x
 
 
 def _batch_normalization(node: Node) -> list[Tensor]:
@@ -162,13 +153,12 @@ def _batch_normalization(node: Node) -> list[Tensor]:
         part = expect_sizes(node.tensor(k), sizes, f"BatchNormalization {name}")
         behind = list(range(1, len(x.shape) - 1)) if is_spatial else []
         parts.append(g.expand_dims(part, axes=behind) if behind else part)
-    return [in_float32(_normalized)(g, x, *parts, epsilon)]
 
+    def normalised(g: Graph, x: Tensor, *parts: Tensor) -> Tensor:
+        scale, bias, mean, variance = parts
+        return g.normalization(x, mean, variance, gamma=scale, beta=bias, epsilon=epsilon)
 
-def _normalized(
-    g: Graph, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
-) -> Tensor:
-    return (x - mean) / g.square_root(variance + epsilon) * scale + bias
+    return [in_float32(normalised)(g, x, *parts)]
 
 
 def _global_mean(node: Node) -> list[Tensor]:
