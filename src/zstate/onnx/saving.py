@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -157,21 +157,20 @@ class Exporter(Emitter):
 
     def _without_copies(self) -> list[Any]:
         """The nodes, with an output's own name on the result that it is a copy of."""
-        made = {name: node for node in self.nodes for name in node.output}
+        free = {name for node in self.nodes for name in node.output} - self.outputs.keys()
         renamed: dict[str, str] = {}
         kept = []
         for node in self.nodes:
-            if node.op_type == "Identity" and node.output[0] in self.outputs:
-                (source,) = node.input
-                if source in made and source not in renamed and source not in self.outputs:
-                    renamed[source] = node.output[0]
-                    continue
-            kept.append(node)
+            is_copy = node.op_type == "Identity" and node.output[0] in self.outputs
+            if is_copy and node.input[0] in free:
+                renamed[node.input[0]] = node.output[0]
+                free.remove(node.input[0])
+            else:
+                kept.append(node)
         for node in kept:
-            for names in (node.input, node.output):
-                for place, name in enumerate(names):
-                    if name in renamed:
-                        names[place] = renamed[name]
+            for each in _with_bodies(node):
+                each.input[:] = [renamed.get(name, name) for name in each.input]
+                each.output[:] = [renamed.get(name, name) for name in each.output]
         return kept
 
     def _without_unread(self, nodes: list[Any]) -> list[Any]:
@@ -192,6 +191,12 @@ class Exporter(Emitter):
 
 def _names_read(node: Any) -> set[str]:
     """What a node reads, its body included."""
-    bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    inner = (name for body in bodies for each in body.node for name in _names_read(each))
-    return {*node.input, *inner}
+    return {name for each in _with_bodies(node) for name in each.input}
+
+
+def _with_bodies(node: Any) -> Iterator[Any]:
+    """A node, and those of its body."""
+    yield node
+    for attribute in node.attribute:
+        for each in attribute.g.node:
+            yield from _with_bodies(each)
