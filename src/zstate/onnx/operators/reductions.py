@@ -156,7 +156,7 @@ def _batch_normalization(node: Node) -> list[Tensor]:
 
     def normalised(g: Graph, x: Tensor, *parts: Tensor) -> Tensor:
         scale, bias, mean, variance = parts
-        return g.normalization(x, mean, variance, gamma=scale, beta=bias, epsilon=epsilon)
+        return (x - mean) / g.square_root(variance + epsilon) * scale + bias
 
     return [in_float32(normalised)(g, x, *parts)]
 
