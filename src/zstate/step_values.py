@@ -61,7 +61,7 @@ class StepValues(NamedTuple):
         rows = given["recurrent_weight"].shape[-2]
         results["recurrent_weight"] = found["recurrent_weight"][..., :rows, :]
         for k, name in enumerate(self.names):
-            whole = split[..., self.gates + k, :].reshape((steps, batch, -1))
+            whole = split[..., self.gates + k, :].reshape((steps, batch, self.directions * hidden))
             results[name] = _summed(xp, whole, tuple(given[name].shape))
         return {
             name: xp.astype(results[name].reshape(value.shape), source.dtype)
