@@ -13,10 +13,11 @@ from typing import Any, cast
 import numpy as np
 
 from . import operations as ops
+from .arrays import namespace_of
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from .extensions import extended, has_head_axis, in_the_table, without_head_axis
-from .layout import bind, is_jax_array, is_torch_tensor
+from .layout import Layout, bind, is_jax_array, is_torch_tensor
 from .operations import AnyArray as Array
 from .operations import (
     GRUGradients,
@@ -86,7 +87,7 @@ def accepted(
     operation: Operation, given: Mapping[str, Any], descriptor: AnyDescriptor, heads: int
 ) -> dict[str, Any]:
     """The tensors of a call as its caller passes them (``calls_of``), after the checks of run() and
-    as run() would compute with them."""
+    as run() would compute with them. A recurrent weight that nobody needs to pass is zeros."""
     tensors = tuple(map(given.get, operation.inputs))
     if is_torch_tensor(tensors[0]):
         from .torch.operators import checked
@@ -94,16 +95,20 @@ def accepted(
         from .jax.functions import checked
     else:
         checked = _checked
-    tensors = checked(operation, tensors, descriptor, heads)
+    tensors, layout = checked(operation, tensors, descriptor, heads)
     pairs = zip(operation.inputs, tensors, strict=True)
-    return {name: tensor for name, tensor in pairs if tensor is not None}
+    found = {name: tensor for name, tensor in pairs if tensor is not None}
+    if "recurrent_weight" not in found:
+        source = found["source"]
+        zeros = namespace_of(source).zeros(layout.shape("recurrent_weight"), source.dtype)
+        found["recurrent_weight"] = zeros
+    return found
 
 
 def _checked(
     operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor, heads: int
-) -> tuple[Any, ...]:
-    bind(operation, *in_the_table(operation, tensors, descriptor, heads))
-    return tensors
+) -> tuple[tuple[Any, ...], Layout]:
+    return tensors, bind(operation, *in_the_table(operation, tensors, descriptor, heads))
 
 
 def single_gate_rnn(

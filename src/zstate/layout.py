@@ -273,8 +273,10 @@ class _Checker:
         dtype = self._check_types(tensors)
         self._check_meaning(tensors)
         # The recurrent weight says what H is and the source says T, N and I: all others are
-        # measured against these two.
+        # measured against these two. Without a recurrent weight, what makes the gates says it.
         first = ["recurrent_weight", "source"]
+        if "recurrent_weight" not in tensors:
+            first = [name for name in ("source", "input_weight") if name in tensors]
         for name in first + [name for name in tensors if name not in first]:
             self._check_shape(name, tensors[name].shape, "input_weight" in tensors)
         if "input_weight" not in tensors:
@@ -303,6 +305,11 @@ class _Checker:
             if name in tensors and option and not getattr(self.descriptor, option):
                 why = f"{option}=True in the descriptor, without which it has no meaning"
                 raise OptionError(refusal(self.label, name, why, "a tensor"))
+        heads = self.descriptor.heads
+        if heads != 1 and "recurrent_weight" not in tensors:
+            raise OptionError(
+                refusal(self.label, "heads", "1 without recurrent_weight", str(heads))
+            )
 
     def _check_shape(self, name: str, shape: PartialShape, projected: bool) -> None:
         heads = self.descriptor.heads

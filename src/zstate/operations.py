@@ -148,7 +148,7 @@ def calls_of(cell: Cell) -> tuple[Operation, Operation]:
     """The same two as a caller passes tensors to them, which is what a call is checked against.
 
     Values per step have names of their own: they are no gates of the source, the weights and the
-    bias.
+    bias. A cell without products needs no recurrent weight.
     """
     found: tuple[Operation, Operation] | None = cell.__dict__.get("_calls")
     if found is None:
@@ -163,6 +163,9 @@ def calls_of(cell: Cell) -> tuple[Operation, Operation]:
 def _call(operation: Operation, outside: Cell) -> Operation:
     cell = operation.cell
     required, optional = (*operation.required, *cell.values), operation.optional
+    if not cell.forward(cell.usual, cell.needed, False).products:
+        required = tuple(name for name in required if name != "recurrent_weight")
+        optional = ("recurrent_weight", *optional)
     return replace(operation, cell=outside, required=required, optional=optional)
 
 

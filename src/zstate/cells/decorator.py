@@ -239,7 +239,7 @@ class MadeCell:
         self, place: int, given: dict[str, Any], options: Any, heads: int
     ) -> dict[str, Any]:
         """A call's tensors; checked here where the operation takes others than the caller has."""
-        if not self.steps:
+        if not self.steps and "recurrent_weight" in given:
             return given
         from ..functional import accepted
         from ..operations import calls_of

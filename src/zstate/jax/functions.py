@@ -111,8 +111,8 @@ def checked(
     tensors: tuple[Value | None, ...],
     descriptor: AnyDescriptor,
     heads: int,
-) -> tuple[Value | None, ...]:
-    """The tensors as traced() computes with them, after its checks."""
+) -> tuple[tuple[Value | None, ...], Layout]:
+    """The tensors as traced() computes with them, and what its checks say."""
     *_, resets = tensors
     given = {
         name: _as_value(operation, name, value)
@@ -121,8 +121,8 @@ def checked(
     tensors = (*map(given.get, operation.inputs[:-1]), resets)
     table, descriptor = in_the_table(operation, tensors, descriptor, heads)
     values = {n: v for n, v in zip(operation.inputs, table, strict=True) if v is not None}
-    Signature(operation, descriptor, tuple(values)).layout(list(values.values()))
-    return tensors
+    layout = Signature(operation, descriptor, tuple(values)).layout(list(values.values()))
+    return tensors, layout
 
 
 def _as_value(operation: Operation, name: str, value: Any) -> Value:

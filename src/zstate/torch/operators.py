@@ -25,7 +25,7 @@ from ..cells.decorator import tell_of_cells
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ZStateError, refusal
 from ..extensions import in_the_table
-from ..layout import TensorInfo, bind, check, check_descriptor
+from ..layout import Layout, TensorInfo, bind, check, check_descriptor
 from ..operations import OPERATIONS, AnyResult, Operation, operations_of
 from . import dispatch
 from .autograd import Recorded, input_gradients, remember
@@ -89,17 +89,16 @@ def run(
 
 def checked(
     operation: Operation, tensors: Tensors, descriptor: AnyDescriptor, heads: int
-) -> Tensors:
-    """The tensors as run() computes with them, after its checks."""
+) -> tuple[Tensors, Layout]:
+    """The tensors as run() computes with them, and what its checks say."""
     tensors = cast(tensors)
     try:
-        bind(operation, *in_the_table(operation, tensors, descriptor, heads))
+        return tensors, bind(operation, *in_the_table(operation, tensors, descriptor, heads))
     except ZStateError:
         raise
     except RuntimeError:  # name the argument, where that was not possible
         refuse_unusual(operation.name, _passed(operation, tensors))
         raise
-    return tensors
 
 
 def _by_route(

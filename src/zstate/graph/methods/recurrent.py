@@ -68,7 +68,7 @@ class Recurrent(Core):
         cell: MadeCell | Cell | str,
         source: Tensor,
         *,
-        recurrent_weight: Tensor,
+        recurrent_weight: Tensor | None,
         input_weight: Tensor | None = None,
         bias: Tensor | None = None,
         mask: Tensor | None = None,
@@ -85,7 +85,7 @@ class Recurrent(Core):
         ``cell`` is a cell from equations (:func:`zstate.cells.cell`), or a built-in one or its
         name; the latter returns what its own method returns. ``tensors`` are the initial states,
         init_<state> [N,D·H], and the cell's own parameters and values per step by name. Shapes are
-        the same as in a call of the cell.
+        the same as in a call of the cell; without products, recurrent_weight is None.
 
         Example:
             >>> import numpy as np
@@ -108,7 +108,7 @@ class Recurrent(Core):
         cell: MadeCell | Cell | str,
         source: Tensor,
         *,
-        recurrent_weight: Tensor,
+        recurrent_weight: Tensor | None,
         source_gradient: Tensor,
         z_state: Tensor,
         heads: int = 1,
@@ -160,10 +160,14 @@ class Recurrent(Core):
                 raise OptionError(refusal(label, each, one_of, "another name"))
         descriptor: Any = operation.cell.descriptor(**options)
         descriptor = with_heads(operation, descriptor, heads, label)
-        given = accepted(self, label, call, passed, descriptor) if steps else passed
+        given = passed
+        if steps or "recurrent_weight" not in passed:
+            given = accepted(self, label, call, passed, descriptor)
         inner = with_step_values(self, label, operation.cell, given, descriptor) if steps else given
         inputs = [inner.get(each) for each in operation.inputs]
         found = self._recurrent(kind, inputs, descriptor, name, heads, more)
+        if operation.is_gradient:
+            found = [each for each in found if result_name(each) in passed]
         return in_type_of(self, found, given["source"]) if steps else found
 
     def training_twin(self, node: Node) -> Node:

@@ -24,7 +24,10 @@ from ..tensor import Tensor
 def accepted(
     g: Any, label: str, call: Operation, passed: Mapping[str, Tensor], descriptor: Any
 ) -> dict[str, Tensor]:
-    """The tensors of a call as its caller passes them (``calls_of``), after all checks."""
+    """The tensors of a call as its caller passes them (``calls_of``), after all checks.
+
+    A recurrent weight that nobody needs to pass is zeros.
+    """
     given: dict[str, Tensor] = {}
     for name in call.inputs:
         check_saved(call, name, passed.get(name), label)
@@ -36,7 +39,10 @@ def accepted(
     if has_head_axis(call, given.get("recurrent_weight"), descriptor):
         *lead, _, rows, units = infos["recurrent_weight"].shape
         infos["recurrent_weight"] = infos["recurrent_weight"]._replace(shape=(*lead, rows, units))
-    check(call, infos, descriptor, label)
+    layout = check(call, infos, descriptor, label)
+    if "recurrent_weight" not in given:
+        shape = _known_weight(label, layout.partial_shape("recurrent_weight"))
+        given["recurrent_weight"] = g.constant(0.0, shape=shape, dtype=layout.dtype)
     return given
 
 
