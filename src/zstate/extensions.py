@@ -79,6 +79,18 @@ def has_head_axis(operation: Operation, weight: Any, descriptor: AnyDescriptor |
     return rows is None or units is None or rows == len(operation.cell.gates) * units
 
 
+def in_the_table(
+    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None, heads: int
+) -> tuple[tuple[Any, ...], AnyDescriptor]:
+    """A call's tensors in the table's forms, to be checked, and its descriptor with the heads."""
+    place = operation.inputs.index("recurrent_weight")
+    weight = tensors[place]
+    if heads == 1 and has_head_axis(operation, weight, descriptor):
+        flat = weight.reshape((*weight.shape[:-3], *weight.shape[-2:]))
+        tensors = (*tensors[:place], flat, *tensors[place + 1 :])
+    return extended(operation, tensors, descriptor, heads)
+
+
 def without_head_axis(
     run: Callable[..., Any],
     operation: Operation,

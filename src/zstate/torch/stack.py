@@ -276,7 +276,7 @@ def _run_layer(
 
 def _checked(module: Layers, source: Tensor, batch: int, initial: Hidden) -> Hidden:
     """The initial states, with those that were not given and do not begin with 0."""
-    check_input(module, source, parameter(module, "weight_hh_l0"))
+    check_input(module, source, parameter(module, "weight_ih_l0"))
     for state in initial:
         if state is not None:
             _check_states(module, initial, (batch,))
@@ -298,7 +298,7 @@ def _check_states(module: Layers, initial: Hidden, batch: tuple[int, ...]) -> No
             rows = module.num_layers * module.directions
             width = module.proj_size if not place and module.proj_size else module.hidden_size
             letters = f"[D·L,N,{width}]" if batch else f"[D·L,{width}]"
-            weight = parameter(module, "weight_hh_l0")
+            weight = parameter(module, "weight_ih_l0")
             name = _name(module, place)
             check_state(module, name, state, letters, (rows, *batch, width), weight)
 
