@@ -221,6 +221,47 @@ def test_resets(kind: str, with_lengths: bool, tmp_path: Path) -> None:
     assert "Scan" in check(WithResets(layer), feeds, dynamic, tmp_path / "m.onnx")
 
 
+@cells.cell(gates="z", steps="k")
+def timed(x, R, h, k):
+    return cells.tanh(x.z + R.z @ (h * k))
+
+
+class WithSteps(torch.nn.Module):
+    """A layer with values per step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = zt.Recurrent(timed, I, H)
+
+    def forward(self, x: Any, k: Any, lengths: Any) -> Any:
+        return self.layer(x, lengths=lengths, steps={"k": k})
+
+
+@pytest.mark.parametrize("with_steps", [False, True])
+def test_lengths_leave_the_steps_open(with_steps: bool, tmp_path: Path) -> None:
+    """The file runs with other sizes than those it was exported with."""
+    torch.manual_seed(2)
+    model = WithSteps() if with_steps else WithResets(zt.LSTM(I, H, bidirectional=True))
+    second = "k" if with_steps else "resets"
+
+    def feeds(steps: int, batch: int) -> dict[str, Any]:
+        values = torch.rand(steps, batch, H) if with_steps else torch.rand(steps, batch) < 0.4
+        lengths = torch.randint(1, steps + 1, (batch,))
+        return {"x": torch.randn(steps, batch, I), second: values, "lengths": lengths}
+
+    steps, batch = torch.export.Dim("T"), torch.export.Dim("N")
+    dynamic = {"x": {0: steps, 1: batch}, second: {0: steps, 1: batch}, "lengths": {0: batch}}
+    path = tmp_path / "m.onnx"
+    check(model, feeds(T, N), dynamic, path)
+    given = feeds(T + 4, N + 1)
+    with torch.no_grad():
+        wanted = torch.utils._pytree.tree_leaves(model(*given.values()))
+    arrays = {name: tensor.numpy() for name, tensor in given.items()}
+    for found in (runtime(path, arrays), zo.load(path).run(arrays)):
+        for array, tensor in zip(found.values(), wanted, strict=True):
+            np.testing.assert_allclose(array, tensor.numpy(), rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("cell", "options"),
     [

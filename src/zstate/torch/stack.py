@@ -184,11 +184,12 @@ def _by_direction(module: Layers, resets: Tensor, source: Tensor, lengths: Tenso
     """
     there = (resets != 0).to(source.device, source.dtype)
     if lengths is not None:
-        times = torch.arange(len(there), device=there.device)
+        times = torch.arange(there.shape[0], device=there.device)
         there = there.masked_fill(times[:, None] >= lengths, 0)
     if not module.bidirectional:
         return there.unsqueeze(-1)
-    return torch.stack([there, torch.cat([there[1:], torch.zeros_like(there[:1])])], -1)
+    # Padded first: an exported graph may not assume that T - 1 steps are several.
+    return torch.stack([there, torch.constant_pad_nd(there, (0, 0, 0, 1))[1:]], -1)
 
 
 def _run_exported(
