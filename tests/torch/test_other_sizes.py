@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import zstate.torch as zt
 from zstate import cells
@@ -124,3 +125,21 @@ def test_a_trace_of_one_sequence_alone() -> None:
     traced: Any = torch.jit.trace(call, drawn(1), check_trace=False)  # type: ignore[no-untyped-call]
     given = drawn(5)
     assert_same(traced(*given), call(*given), 1e-5)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_trace_of_packed_sequences(batch_first: bool) -> None:
+    model = made("timed", "lengths resets k h", {"batch_first": batch_first})
+
+    def call(x: Tensor, lengths: Tensor, resets: Tensor, k: Tensor, h: Tensor) -> list[Tensor]:
+        packed = pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+        return flat(model.layer(packed, h, resets=resets, steps={"k": k}))
+
+    def drawn(steps: int, batch: int) -> tuple[Tensor, ...]:
+        x, _, *rest = model.draw(steps, batch)
+        return x, torch.arange(steps - batch + 1, steps + 1), *rest
+
+    traced: Any = torch.jit.trace(call, drawn(4, 2), check_trace=False)  # type: ignore[no-untyped-call]
+    for size in ((7, 3), (5, 2), (3, 1)):
+        given = drawn(*size)
+        assert_same(traced(*given), call(*given), 1e-5)

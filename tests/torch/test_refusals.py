@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import zstate as zs
 import zstate.torch as zt
@@ -136,6 +137,25 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "[LSTM] lengths: expected [N] = [2], got []",
     ),
 }
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("lengths", [[2, 5], [5, 2]])
+def test_states_of_a_packed_batch(lengths: list[int], both: bool) -> None:
+    """In any order of the sequences; of layers with a projection too."""
+    packed = pack_padded_sequence(X, torch.tensor(lengths), enforce_sorted=False)
+    rows = 1 + both
+    for batch in (1, 5):
+        message = rf"\[GRU\] h_0: expected \[D·L,N,4\] = \[{rows},2,4\], got \[{rows},{batch},4\]"
+        with pytest.raises(zs.ShapeError, match=message):
+            zt.GRU(I, H, bidirectional=both)(packed, torch.ones(rows, batch, H))
+        with pytest.raises(zs.ShapeError, match=r"\[LSTM\] c_0: expected \[D·L,N,4\]"):
+            layer = zt.LSTM(I, H, proj_size=2, bidirectional=both)
+            layer(packed, (state(rows, 2, 2), state(rows, batch, H)))
+    with pytest.raises(zs.ShapeError, match=r"\[GRU\] h_0: expected .*, got \[2,4\]"):
+        zt.GRU(I, H)(packed, torch.ones(2, H))
+    with pytest.raises(zs.DTypeError, match=r"\[GRU\] h_0: expected float32"):
+        zt.GRU(I, H)(packed, state(1, 2, H).double())
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors")

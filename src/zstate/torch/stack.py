@@ -102,9 +102,16 @@ def _run_packed(
         expected = "none with a PackedSequence, which has its own"
         raise OptionError(refusal(type(module).__name__, "lengths", expected, describe(lengths)))
     data, sizes, order, back = input
+    at_once = packed.serves(module.computed, module.descriptor, resets is not None, data)
+    if at_once:
+        known = tuple(sizes.tolist())
+        size = (len(known), known[0])
+    else:
+        source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        size = (source.shape[0], source.shape[1])
     # In the order of the packed batch, longest first; the states go there and back.
+    initial = _checked(module, data, size[1], initial)
     resets = _time_major(module, resets)
-    size = (len(sizes), int(sizes[0]))
     if resets is not None:
         check_resets(module, resets, size)
     values = values_of_caller(module, steps, data, size[::-1] if module.batch_first else size)
@@ -112,9 +119,7 @@ def _run_packed(
         values = {name: value.index_select(1, order) for name, value in values.items()}
         initial = tuple(None if s is None else s.index_select(1, order) for s in initial)
         resets = None if resets is None else resets.index_select(1, order)
-    if packed.serves(module.computed, module.descriptor, resets is not None, data):
-        known = tuple(sizes.tolist())
-        initial = _checked(module, data, known[0], initial)
+    if at_once:
         sequences = packed.Packed(known)
         if resets is not None:
             own = _by_direction(module, resets, data, sequences.lengths)
@@ -125,7 +130,6 @@ def _run_packed(
         }
         output, ends, cells = _stack(module, data, initial, sequences)
     else:
-        source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
         output, ends, cells = _run_padded(module, source, initial, own_lengths, resets, values)
         output = pack_padded_sequence(output, own_lengths).data
         cells = None if cells is None else pack_padded_sequence(cells, own_lengths).data
