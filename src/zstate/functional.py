@@ -15,7 +15,7 @@ import numpy as np
 from . import operations as ops
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from .extensions import extended, has_head_axis, without_head_axis
+from .extensions import checked_heads, extended, has_head_axis, without_head_axis
 from .layout import is_jax_array, is_torch_tensor
 from .operations import AnyArray as Array
 from .operations import (
@@ -43,6 +43,8 @@ def run(
 
     The last of the tensors is the resets, [T,N].
     """
+    if type(heads) is not int:
+        heads = checked_heads(operation.name, heads)
     # What was checked when it was remembered, as most calls were, holds now.
     is_plain = heads == 1 and tensors[-1] is None and type(tensors[0]) is np.ndarray
     if is_plain and backend is None:
