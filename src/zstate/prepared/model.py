@@ -15,7 +15,7 @@ from ..convert.layer import Layer
 from ..errors import DTypeError, OptionError, ShapeError, refusal
 from ..layout import brackets, describe, dtype_name, is_torch_tensor
 from ..types import Array
-from .libraries import Library
+from .libraries import Library, in_words
 from .packing import NativeStack, refusal_of
 from .parts import MATRICES, WEIGHTS, Part, parts_of
 from .reference import ReferenceStack
@@ -196,16 +196,14 @@ class Prepared:
     def _lengths(self, lengths: Any, steps: int, batch: int) -> list[int] | None:
         if lengths is None:
             return None
-        if is_torch_tensor(lengths):
-            lengths = lengths.cpu().numpy()
         try:
-            given = np.asarray(lengths)
+            given = lengths.cpu().numpy() if is_torch_tensor(lengths) else np.asarray(lengths)
         except Exception as error:
             raise DTypeError(
-                refusal("prepare", "lengths", "integers", describe(lengths))
+                refusal("prepare", "lengths", "integers", in_words(lengths))
             ) from error
         if given.dtype.kind not in "iu" and given.size:
-            raise DTypeError(refusal("prepare", "lengths", "integers", describe(lengths)))
+            raise DTypeError(refusal("prepare", "lengths", "integers", in_words(lengths)))
         if given.shape != (batch,):
             expected = f"[N] = [{batch}]"
             raise ShapeError(refusal("prepare", "lengths", expected, brackets(given.shape)))

@@ -17,6 +17,7 @@ from ..convert.layer import Layer
 from ..errors import DTypeError, GraphError, ShapeError, ZStateError, refusal
 from ..layout import brackets, describe
 from ..prepared import model as prepared
+from ..prepared.libraries import in_words
 from .any_cell import Recurrent
 from .base import Layers
 from .layers import GRU, LSTM, RNN
@@ -100,6 +101,8 @@ class PreparedLayers(torch.nn.Module):
             got = brackets(input.shape) if isinstance(input, Tensor) else describe(input)
             expected = f"[T,N,{self.input_size}] or [T,{self.input_size}]"
             raise ShapeError(refusal("prepare", "input", expected, got))
+        if input.layout is not torch.strided:
+            raise DTypeError(refusal("prepare", "input", "a strided tensor", in_words(input)))
         if torch.is_grad_enabled() and input.requires_grad:
             expected = "a tensor without gradients: prepared layers have none"
             raise GraphError(refusal("prepare", "input", expected, "requires_grad=True"))

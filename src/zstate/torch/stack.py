@@ -18,11 +18,12 @@ from .base import BuiltIn, Layers
 from .checks import (
     Lengths,
     as_lengths,
+    beside,
     check_input,
     check_lengths,
-    check_resets,
     check_state,
     check_tensor,
+    checked_resets,
 )
 from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
@@ -113,7 +114,7 @@ def _run_packed(
     initial = _checked(module, data, size[1], initial)
     resets = _time_major(module, resets)
     if resets is not None:
-        check_resets(module, resets, size)
+        resets = checked_resets(module, resets, size, data)
     values = values_of_caller(module, steps, data, size[::-1] if module.batch_first else size)
     if order is not None:
         values = {name: value.index_select(1, order) for name, value in values.items()}
@@ -157,11 +158,11 @@ def _run_padded(
         if found is not None:
             return found
     if lengths is not None:
-        lengths = lengths.to(source.device, non_blocking=True)
+        lengths = beside(module, "lengths", lengths, source)
         readable = lengths.device.type == "cpu" and not values_are_hidden()
         check_lengths(module, lengths, steps, batch, readable)
     if resets is not None:
-        check_resets(module, resets, (steps, batch))
+        resets = checked_resets(module, resets, (steps, batch), source)
         resets = _by_direction(module, resets, source, lengths)
     if lengths is None:
         plain = resets is None and not values
@@ -186,7 +187,7 @@ def _by_direction(module: Layers, resets: Tensor, source: Tensor, lengths: Tenso
 
     In the reverse direction, what is read after step t, step t-1, begins anew.
     """
-    there = (resets != 0).to(source.device, source.dtype)
+    there = (resets != 0).to(source.dtype)
     if lengths is not None:
         times = torch.arange(there.shape[0], device=there.device)
         there = there.masked_fill(times[:, None] >= lengths, 0)
