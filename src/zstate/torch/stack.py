@@ -76,7 +76,7 @@ def run(
         raise ShapeError(refusal(type(module).__name__, "input", expected, f"{axes} axes"))
     _check_states(module, initial, ())
     initial = tuple(None if state is None else state.unsqueeze(1) for state in initial)
-    lengths = None if lengths is None else lengths.reshape(1)
+    lengths = lengths.reshape(1) if lengths is not None and not lengths.dim() else lengths
     resets = None if resets is None else resets.unsqueeze(-1)
     source = input.unsqueeze(1)
     output, ends, cells = _run_padded(module, source, initial, lengths, resets, values)
