@@ -16,7 +16,13 @@ from . import operations as ops
 from .arrays import namespace_of
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from .extensions import extended, has_head_axis, in_the_table, without_head_axis
+from .extensions import (
+    checked_heads,
+    extended,
+    has_head_axis,
+    in_the_table,
+    without_head_axis,
+)
 from .layout import Layout, bind, is_jax_array, is_torch_tensor
 from .operations import AnyArray as Array
 from .operations import (
@@ -44,6 +50,8 @@ def run(
 
     The last of the tensors is the resets, [T,N].
     """
+    if type(heads) is not int:
+        heads = checked_heads(operation.name, heads)
     # What was checked when it was remembered, as most calls were, holds now.
     is_plain = heads == 1 and tensors[-1] is None and type(tensors[0]) is np.ndarray
     if is_plain and backend is None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..descriptors import Descriptor
 from ..errors import DTypeError, EquationError, OptionError, refusal
+from ..types import as_integer
 from .checks import OPTIONS, check_arguments, checked_initial, checked_label, names_in, with_line
 from .definition import Cell, Parameter, State, state
 from .program import program
@@ -317,11 +318,13 @@ class MadeCell:
             return {}
         source: Any = given.get("source")
         weight: Any = given.get("recurrent_weight")
-        if len(getattr(source, "shape", ())) != 3 or not getattr(weight, "shape", ()):
+        count = as_integer(heads)
+        rank = len(getattr(source, "shape", ()))
+        if count is None or rank != 3 or not getattr(weight, "shape", ()):
             return {}  # the operation itself refuses them
         from ..arrays import namespace_of
 
-        width = weight.shape[-1] * heads * (2 if bidirectional else 1)
+        width = weight.shape[-1] * count * (2 if bidirectional else 1)
         xp, shape = namespace_of(source), (source.shape[1], width)
         zeros, kind = xp.zeros(shape, source.dtype), source.dtype
         return {name: xp.astype(zeros + value, kind) for name, value in missing.items()}

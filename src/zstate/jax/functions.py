@@ -18,7 +18,13 @@ from ..cells import CELLS, Cell
 from ..cells.decorator import tell_of_cells
 from ..descriptors import AnyDescriptor
 from ..errors import BackendError, DTypeError, ShapeError, refusal
-from ..extensions import extended, has_head_axis, in_the_table, without_head_axis
+from ..extensions import (
+    checked_heads,
+    extended,
+    has_head_axis,
+    in_the_table,
+    without_head_axis,
+)
 from ..layout import (
     Layout,
     brackets,
@@ -64,6 +70,8 @@ def run(
     heads: int = 1,
 ) -> AnyResult:
     """A call of the functional interface; the last of the tensors are the resets, [T,N]."""
+    if type(heads) is not int:
+        heads = checked_heads(operation.name, heads)
     tensors = (_as_value(operation, "source", tensors[0]), *tensors[1:])
     if heads == 1 and has_head_axis(operation, tensors[1], descriptor):
         rest = (descriptor, backend, lengths)

@@ -10,12 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..arrays import NUMPY
-from ..errors import GraphError, OptionError, ZStateError, refusal
+from ..errors import DTypeError, GraphError, OptionError, ZStateError, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
 from ..graph.ops.base import axes_of, known
 from ..graph.ops.recurrent import FORWARD, title_of
+from ..graph.storage import replacing
 from ..graph.tensor import Node
+from ..layout import describe
 from ..types import Array
 from .operators.elementwise import PLAIN
 from .package import onnx_package
@@ -51,7 +53,7 @@ def save(
     if weights not in ("float32", "int8"):
         raise OptionError(refusal(LABEL, "weights", "'float32' or 'int8'", repr(weights)))
     data = Exporter(graph, outputs, int8=weights == "int8").model().SerializeToString()
-    with open(path, "wb") as file:
+    with replacing(path) as file:
         file.write(data)
 
 
@@ -63,6 +65,9 @@ class Exporter:
     def __init__(self, graph: Graph, outputs: Mapping[str, Tensor], *, int8: bool = False) -> None:
         self.onnx = onnx_package()
         self.int8 = int8
+        if not isinstance(outputs, Mapping):
+            expected = "{name: tensor}"
+            raise DTypeError(refusal(LABEL, "outputs", expected, describe(outputs)))
         if not outputs:
             raise GraphError(refusal(LABEL, "outputs", "at least one", "none"))
         for name, tensor in outputs.items():
