@@ -103,6 +103,7 @@ def accepted(
         from .jax.functions import checked
     else:
         checked = _checked
+    heads = checked_heads(operation.name, heads)
     tensors, layout = checked(operation, tensors, descriptor, heads)
     pairs = zip(operation.inputs, tensors, strict=True)
     found = {name: tensor for name, tensor in pairs if tensor is not None}

@@ -73,6 +73,8 @@ WRONG = {
     "a bias that would not": {"bias": np.ones((4, 1), np.float32)},
     "a wide state": {"init_h": np.ones((N, H + 1), np.float32)},
     "heads": {"heads": 3},
+    "heads in an array": {"heads": np.array([1, 1])},
+    "a bool as heads": {"heads": True},
 }
 
 
