@@ -32,7 +32,8 @@ import numpy as np
 
 from zstate.backends.cuda import cost_model
 from zstate.backends.cuda.cost_model import Costs, Group, Model
-from zstate.backends.cuda.passes import Form, Options, Phase, pass_of, training
+from zstate.backends.cuda.passes import Options, pass_of, training
+from zstate.backends.cuda.phases import Form, Phase
 from zstate.backends.cuda.placement import Chip, Placement, Scan
 from zstate.backends.cuda.placements import placements
 from zstate.cells import CELLS, GRU, layer_norm_gru, layer_norm_lstm

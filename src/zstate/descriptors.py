@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import DescriptorError, close_name
+from .types import as_integer
 
 
 class Activation(IntEnum):
@@ -95,7 +96,10 @@ class Descriptor:
             if kind is Activation and isinstance(value, str):
                 value = named_activation(f"[{type(self).__name__}] {field.name}", value)
                 object.__setattr__(self, field.name, value)
-            if type(value) is not kind:
+            whole = as_integer(value) if kind is int else None
+            if whole is not None:
+                object.__setattr__(self, field.name, whole)
+            elif type(value) is not kind:
                 expected = _EXPECTED[kind]
                 raise DescriptorError(
                     f"[{type(self).__name__}] {field.name}: expected {expected}, got "

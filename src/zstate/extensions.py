@@ -24,7 +24,7 @@ from .layout import (
     is_torch_tensor,
 )
 from .operations import Operation
-from .types import PartialShape
+from .types import PartialShape, as_integer
 
 
 def extended(
@@ -42,9 +42,7 @@ def with_heads(
 ) -> AnyDescriptor:
     """The descriptor with this many heads; 1 keeps its own."""
     found = check_descriptor(operation, descriptor, label)
-    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-        expected = "a number of heads, at least 1"
-        raise OptionError(refusal(label or operation.name, "heads", expected, describe(heads)))
+    heads = checked_heads(label or operation.name, heads)
     if heads == 1:
         return found
     if "heads" not in (field.name for field in fields(found)):
@@ -52,6 +50,15 @@ def with_heads(
             refusal(label or operation.name, "heads", "1: the cell has no heads", str(heads))
         )
     return _with_heads(found, heads)
+
+
+def checked_heads(label: str, heads: object) -> int:
+    """The number of heads as an int."""
+    found = as_integer(heads)
+    if found is None or found < 1:
+        expected = "a number of heads, at least 1"
+        raise OptionError(refusal(label, "heads", expected, describe(heads)))
+    return found
 
 
 # The same object each time, so that calls are recognised; torch.compile can look into a table.
@@ -79,6 +86,18 @@ def has_head_axis(operation: Operation, weight: Any, descriptor: AnyDescriptor |
     return rows is None or units is None or rows == len(operation.cell.gates) * units
 
 
+def in_the_table(
+    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None, heads: int
+) -> tuple[tuple[Any, ...], AnyDescriptor]:
+    """A call's tensors in the table's forms, to be checked, and its descriptor with the heads."""
+    place = operation.inputs.index("recurrent_weight")
+    weight = tensors[place]
+    if heads == 1 and has_head_axis(operation, weight, descriptor):
+        flat = weight.reshape((*weight.shape[:-3], *weight.shape[-2:]))
+        tensors = (*tensors[:place], flat, *tensors[place + 1 :])
+    return extended(operation, tensors, descriptor, heads)
+
+
 def without_head_axis(
     run: Callable[..., Any],
     operation: Operation,
@@ -104,6 +123,15 @@ def _by_direction(operation: Operation, resets: Any, source: Any, descriptor: An
         raise DTypeError(
             refusal(operation.name, "resets", "an array [T,N] of booleans", describe(resets))
         )
+    if is_torch_tensor(source) and is_jax_array(resets):
+        expected = "a torch tensor like source, or a NumPy array"
+        raise DTypeError(refusal(operation.name, "resets", expected, describe(resets)))
+    layout = str(getattr(resets, "layout", "torch.strided")).removeprefix("torch.")
+    if is_torch_tensor(resets) and layout != "strided":
+        raise DTypeError(refusal(operation.name, "resets", "a strided tensor", f"a {layout} one"))
+    if getattr(resets, "is_meta", False) and not getattr(source, "is_meta", False):
+        expected = "a tensor with values, like source"
+        raise DTypeError(refusal(operation.name, "resets", expected, "one on meta"))
     if len(getattr(source, "shape", ())) != 3:
         return resets  # the source is refused before it is used
     _check_resets(operation.name, tuple(resets.shape), tuple(source.shape))

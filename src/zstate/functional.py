@@ -7,16 +7,23 @@ produced, or whose input was not passed, is None. Inputs are never written to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
 
 from . import operations as ops
+from .arrays import namespace_of
 from .backends import prepare, remember_call, run_known
 from .descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from .extensions import extended, has_head_axis, without_head_axis
-from .layout import is_jax_array, is_torch_tensor
+from .extensions import (
+    checked_heads,
+    extended,
+    has_head_axis,
+    in_the_table,
+    without_head_axis,
+)
+from .layout import Layout, bind, is_jax_array, is_torch_tensor
 from .operations import AnyArray as Array
 from .operations import (
     GRUGradients,
@@ -43,6 +50,8 @@ def run(
 
     The last of the tensors is the resets, [T,N].
     """
+    if type(heads) is not int:
+        heads = checked_heads(operation.name, heads)
     # What was checked when it was remembered, as most calls were, holds now.
     is_plain = heads == 1 and tensors[-1] is None and type(tensors[0]) is np.ndarray
     if is_plain and backend is None:
@@ -80,6 +89,35 @@ def run(
         remember_call(operation, tensors, descriptor, prepared)
     named = type(results) is operation.result
     return cast(ops.AnyResult, results if named else operation.result(*results))
+
+
+def accepted(
+    operation: Operation, given: Mapping[str, Any], descriptor: AnyDescriptor, heads: int
+) -> dict[str, Any]:
+    """The tensors of a call as its caller passes them (``calls_of``), after the checks of run() and
+    as run() would compute with them. A recurrent weight that nobody needs to pass is zeros."""
+    tensors = tuple(map(given.get, operation.inputs))
+    if is_torch_tensor(tensors[0]):
+        from .torch.operators import checked
+    elif is_jax_array(tensors[0]):
+        from .jax.functions import checked
+    else:
+        checked = _checked
+    heads = checked_heads(operation.name, heads)
+    tensors, layout = checked(operation, tensors, descriptor, heads)
+    pairs = zip(operation.inputs, tensors, strict=True)
+    found = {name: tensor for name, tensor in pairs if tensor is not None}
+    if "recurrent_weight" not in found:
+        source = found["source"]
+        zeros = namespace_of(source).zeros(layout.shape("recurrent_weight"), source.dtype)
+        found["recurrent_weight"] = zeros
+    return found
+
+
+def _checked(
+    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor, heads: int
+) -> tuple[tuple[Any, ...], Layout]:
+    return tensors, bind(operation, *in_the_table(operation, tensors, descriptor, heads))
 
 
 def single_gate_rnn(

@@ -7,7 +7,6 @@ build time, when a dimension may still be unknown (None).
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ import numpy as np
 import numpy.ma  # NumPy would import it on first use, inside a call
 
 from .cells import Cell
+from .cells.decorator import tell_of_cells
 from .descriptors import AnyDescriptor
 from .errors import DTypeError, OptionError, ShapeError, refusal
-from .operations import OPERATIONS, Operation, check_saved
+from .operations import OPERATIONS, Operation, calls_of, check_saved, operations_of
 from .types import FLOAT_NAMES, PartialShape, Shape, Value
 
 # One row per tensor: its axes as products of letters. A lone D is dropped with one direction.
@@ -37,12 +37,18 @@ _COMMON = {
 }
 
 
-@lru_cache(maxsize=256)
 def tensor_forms(cell: Cell) -> dict[str, tuple[str, ...]]:
     """The table for one cell, with its states and parameters: every accepted form of a tensor.
 
     The first is the table's own; if there are several, the one whose rank fits counts.
     """
+    found: dict[str, tuple[str, ...]] | None = cell.__dict__.get("_forms")
+    if found is None:  # kept with the cell, where torch.compile finds it
+        found = cell.__dict__.setdefault("_forms", _tensor_forms(cell))
+    return found
+
+
+def _tensor_forms(cell: Cell) -> dict[str, tuple[str, ...]]:
     forms: dict[str, tuple[str, ...]] = {name: (form,) for name, form in _COMMON.items()}
     for state in cell.states:
         forms |= dict.fromkeys((state.name, state.output, state.gradient), ("T N DH",))
@@ -52,8 +58,20 @@ def tensor_forms(cell: Cell) -> dict[str, tuple[str, ...]]:
         forms[state.last_gradient] = ("N DH", "1 N DH", *every)
     for parameter in cell.own:
         forms[parameter.name] = ("D GH", "DGH") if parameter.by_gate else ("DH",)
+    beside = [name for name in cell.values if name not in cell.gates]  # as a caller passes them
+    forms |= dict.fromkeys(beside, ("T N DH",))
+    if beside:
+        saved = f"T N D{len(cell.gates) + len(beside)}H"
+        forms |= dict.fromkeys(("training_state", "z_state"), (saved,))
     return forms
 
+
+def _learn_forms(cell: Cell) -> None:
+    for operation in (*operations_of(cell), *calls_of(cell)):
+        tensor_forms(operation.cell)
+
+
+tell_of_cells(_learn_forms)  # not in a cell's first call, which torch.compile may be reading
 
 _CELLS: dict[str, Cell] = {each.cell.name: each.cell for each in OPERATIONS.values()}
 
@@ -102,8 +120,9 @@ def _dims(form: str, gates: int, directions: int) -> tuple[Dim, ...]:
         if token == "D" and directions == 1:
             continue
         factor = gates ** token.count("G") * directions ** token.count("D")
-        digits = re.sub(r"\D", "", token)
-        dims.append(Dim(factor * int(digits or 1), re.sub(r"[^TNIH]", "", token)))
+        digits = "".join([each for each in token if each.isdigit()])
+        letter = token[-1] if token[-1] in "TNIH" else ""
+        dims.append(Dim(factor * int(digits or 1), letter))
     return tuple(dims)
 
 
@@ -154,7 +173,7 @@ class Layout:
     def cell_kind(self) -> Cell:
         return self.operation.cell
 
-    @cached_property
+    @property  # not a cached one, whose lock torch.compile cannot take
     def directions(self) -> int:
         return 2 if self.descriptor.bidirectional else 1
 
@@ -254,8 +273,10 @@ class _Checker:
         dtype = self._check_types(tensors)
         self._check_meaning(tensors)
         # The recurrent weight says what H is and the source says T, N and I: all others are
-        # measured against these two.
+        # measured against these two. Without a recurrent weight, what makes the gates says it.
         first = ["recurrent_weight", "source"]
+        if "recurrent_weight" not in tensors:
+            first = [name for name in ("source", "input_weight") if name in tensors]
         for name in first + [name for name in tensors if name not in first]:
             self._check_shape(name, tensors[name].shape, "input_weight" in tensors)
         if "input_weight" not in tensors:
@@ -284,32 +305,31 @@ class _Checker:
             if name in tensors and option and not getattr(self.descriptor, option):
                 why = f"{option}=True in the descriptor, without which it has no meaning"
                 raise OptionError(refusal(self.label, name, why, "a tensor"))
+        heads = self.descriptor.heads
+        if heads != 1 and "recurrent_weight" not in tensors:
+            raise OptionError(
+                refusal(self.label, "heads", "1 without recurrent_weight", str(heads))
+            )
 
     def _check_shape(self, name: str, shape: PartialShape, projected: bool) -> None:
         heads = self.descriptor.heads
         forms = accepted_forms(self.operation.cell, name, projected, self.directions, heads)
         if name == "recurrent_weight" and shape:
-            hidden = shape[-1]
-            if hidden == 0:
-                raise ShapeError(
-                    refusal(
-                        self.label,
-                        name,
-                        f"{brackets(forms[0])} with H of at least 1",
-                        brackets(shape),
-                    )
-                )
-            self._learn_units(hidden)
-        if name == "mask":
+            self._learn_units(shape[-1])
+        by_broadcast = name == "mask" or name in self.operation.cell.values
+        if by_broadcast:
             fits = self._broadcasts(shape, forms[0])
         else:
             fits = any(self._fits(shape, dims) for dims in forms)
+        if self.letters["H"] == 0:
+            expected = f"{brackets(forms[0])} with H of at least 1"
+            raise ShapeError(refusal(self.label, name, expected, brackets(shape)))
         if not fits:
             got = brackets(shape)
             if self._is_transposed(name, shape, forms[0]):
                 got += ", its transpose"
             expected = " or ".join(self._expected(dims) for dims in forms)
-            if name == "mask":
+            if by_broadcast:
                 expected = f"a shape that broadcasts to {expected}"
             raise ShapeError(refusal(self.label, name, expected, got))
 

@@ -9,7 +9,8 @@ arguments which members exist. One that was not produced, or whose input was not
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
@@ -103,6 +104,7 @@ class Operation:
     required: tuple[str, ...]
     optional: tuple[str, ...]
     result: type[AnyResult]
+    fed_back: Mapping[str, str]  # inputs of the gradients that are forward results, and which ones
     # From the others, at once: torch.compile cannot take the lock of a cached property.
     inputs: tuple[str, ...] = field(init=False)
     is_gradient: bool = field(init=False)
@@ -135,9 +137,36 @@ def _operations(cell: Cell) -> tuple[Operation, Operation]:
     required = (*first, "source_gradient", *cell.fed_back)
     last = tuple(state.last_gradient for state in cell.states)
     return (
-        Operation(cell.name, cell, first, optional, result),
-        Operation(f"{cell.name}_gradients", cell, required, (*last, *optional), gradients),
+        Operation(cell.name, cell, first, optional, result, {}),
+        Operation(
+            f"{cell.name}_gradients", cell, required, (*last, *optional), gradients, cell.fed_back
+        ),
     )
+
+
+def calls_of(cell: Cell) -> tuple[Operation, Operation]:
+    """The same two as a caller passes tensors to them, which is what a call is checked against.
+
+    Values per step have names of their own: they are no gates of the source, the weights and the
+    bias. A cell without products needs no recurrent weight.
+    """
+    found: tuple[Operation, Operation] | None = cell.__dict__.get("_calls")
+    if found is None:
+        forward, backward = operations_of(cell)
+        gates = tuple(gate for gate in cell.gates if gate not in cell.values)
+        outside = replace(cell, gates=gates)
+        found = (_call(forward, outside), _call(backward, outside))
+        found = cell.__dict__.setdefault("_calls", found)
+    return found
+
+
+def _call(operation: Operation, outside: Cell) -> Operation:
+    cell = operation.cell
+    required, optional = (*operation.required, *cell.values), operation.optional
+    if not cell.forward(cell.usual, cell.needed, False).products:
+        required = tuple(name for name in required if name != "recurrent_weight")
+        optional = ("recurrent_weight", *optional)
+    return replace(operation, cell=outside, required=required, optional=optional)
 
 
 def _results(cell: Cell) -> tuple[type[Any], type[Any]]:
@@ -178,7 +207,7 @@ _PUBLISHED: dict[str, tuple[type[Any], type[Any]]] = {
 SINGLE_GATE_RNN, SINGLE_GATE_RNN_GRADIENTS = operations_of(RNN)
 LSTM_FORWARD, LSTM_GRADIENTS = operations_of(LSTM)
 GRU_FORWARD, GRU_GRADIENTS = operations_of(GRU)
-tell_of_cells(operations_of)  # not in a cell's first call, which torch.compile may be reading
+tell_of_cells(calls_of)  # not in a cell's first call, which torch.compile may be reading
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation for cell in CELLS for operation in operations_of(cell)
@@ -187,7 +216,7 @@ OPERATIONS: dict[str, Operation] = {
 
 def check_saved(operation: Operation, name: str, tensor: object, label: str | None = None) -> None:
     """Reject None in place of what the forward operation saves, and say how to get it."""
-    if tensor is None and operation.is_gradient and name in operation.cell.fed_back:
-        expected = f"the {operation.cell.fed_back[name]} of the forward operation"
+    if tensor is None and name in operation.fed_back:
+        expected = f"the {operation.fed_back[name]} of the forward operation"
         advice = "; run the forward operation with training=True in its descriptor"
         raise DTypeError(refusal(label or operation.name, name, expected, "None") + advice)

@@ -69,7 +69,7 @@ def _scan(call: Call, index: int, gates: Value) -> dict[str, Value]:
     cell, weights, own = call.layout.cell_kind, call.weights(index), call.own(index)
     trace = cell.forward(*call.form)
     text = program([*trace.states, *trace.saved])
-    count = len(trace.states)
+    count, row = len(trace.states), call.by_state[1:]
 
     def step(now: States, at: tuple[Value, Any, Any]) -> tuple[States, tuple[Value, ...]]:
         gates_x, mask, reset = at  # [N,G,H], [N,H], [N,1]
@@ -85,7 +85,11 @@ def _scan(call: Call, index: int, gates: Value) -> dict[str, Value]:
 
         found = text.run(read, call.compute, weights.multiply)
         states = tuple(found[:count])
-        return states, (weights.stacked(found[count:], -2), *states)
+        # A gate may be a product of parameters alone, [H].
+        saved = [
+            each if each.ndim == 2 else call.xp.broadcast_to(each, row) for each in found[count:]
+        ]
+        return states, (weights.stacked(saved, -2), *states)
 
     shapes = [call.by_gate, *(call.by_state for _ in cell.states)]
     projected = call.part("gates", gates, index).reshape(call.by_gate)
@@ -134,6 +138,7 @@ def _scan_backward(call: Call, index: int) -> dict[str, Value]:
     shapes = [call.by_state] * len(kept)
     first, steps = call.scan(step, last, (at, every), shapes, reverse=True)
     gradients = _Gradients(call, back, dict(zip(kept, steps, strict=True)), weights)
+    weights = call.weights(index)  # JAX lets nothing out of a scan, such as the blocks it made
     operands = program(back.operands).run(
         call.reader(at, own, weights), call.compute, weights.multiply
     )
@@ -169,7 +174,8 @@ class _Gradients(NamedTuple):
             pairs = {g: d for (g, used), d in self.back.products.items() if used is operand}
             gates = self.weights.in_order(pairs)
             left = [self.weights.by_head(self.steps[pairs[gate]]) for gate in gates]
-            right = self.weights.by_head(value)
+            whole = xp.broadcast_to(value, self.call.by_state)  # also a parameter, [H]
+            right = self.weights.by_head(whole)
             part = xp.stack(
                 [outer_sum(xp.stack([g[k] for g in left], -2), right[k]) for k in range(heads)], 0
             )  # [heads,g,d,d]

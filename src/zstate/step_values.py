@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .arrays import Namespace, namespace_of
-from .errors import DTypeError, ShapeError, refusal
-from .layout import brackets, describe
 from .pipeline import outer_sum, product
 from .types import Value
 
 
 class StepValues(NamedTuple):
-    """A call of a cell with values per step; ``gates`` counts those of x and R alone."""
+    """A checked call of a cell with values per step; ``gates`` counts those of x and R alone."""
 
-    label: str
     names: tuple[str, ...]
     gates: int
     directions: int
@@ -35,7 +32,8 @@ class StepValues(NamedTuple):
         bias = wide.pop("bias", None)
         if bias is not None:
             gates = gates + bias
-        values = [self._whole(name, wide.pop(name), gates) for name in self.names]
+        shape = (*gates.shape[:-1], gates.shape[-1] // self.gates)  # [T,N,D·H]
+        values = [xp.broadcast_to(wide.pop(name), shape) for name in self.names]
         wide["source"] = self._joined(xp, gates, values)
         wide["recurrent_weight"] = self._longer(xp, wide["recurrent_weight"])
         for name in self.by_gate:
@@ -61,23 +59,13 @@ class StepValues(NamedTuple):
         rows = given["recurrent_weight"].shape[-2]
         results["recurrent_weight"] = found["recurrent_weight"][..., :rows, :]
         for k, name in enumerate(self.names):
-            whole = split[..., self.gates + k, :].reshape((steps, batch, -1))
+            whole = split[..., self.gates + k, :].reshape((steps, batch, self.directions * hidden))
             results[name] = _summed(xp, whole, tuple(given[name].shape))
         return {
             name: xp.astype(results[name].reshape(value.shape), source.dtype)
             for name, value in given.items()
             if name in results
         }
-
-    def _whole(self, name: str, value: Value, gates: Value) -> Value:
-        """[T,N,D·H]."""
-        shape = (*gates.shape[:-1], gates.shape[-1] // self.gates)
-        sizes = tuple(value.shape)
-        pairs = zip(reversed(sizes), reversed(shape), strict=False)
-        if len(sizes) > 3 or any(size not in (1, whole) for size, whole in pairs):
-            expected = f"a shape that broadcasts to [T,N,D·H] = {brackets(shape)}"
-            raise ShapeError(refusal(self.label, name, expected, brackets(sizes)))
-        return namespace_of(gates).broadcast_to(value, shape)
 
     def _joined(self, xp: Namespace, gates: Value, values: list[Value]) -> Value:
         """[T,N,D·(G+K)·H]."""
@@ -98,14 +86,6 @@ class StepValues(NamedTuple):
         rows = value.reshape((self.directions, self.gates, -1))
         zeros = xp.zeros((self.directions, len(self.names), rows.shape[-1]), rows.dtype)
         return xp.concat([rows, zeros], -2).reshape((-1,))
-
-
-def check_values(label: str, names: tuple[str, ...], given: Mapping[str, Any]) -> None:
-    """Refuse a value per step that is missing."""
-    for name in names:
-        if not hasattr(given.get(name), "shape"):
-            expected = "an array that broadcasts to [T,N,D·H], a value per step"
-            raise DTypeError(refusal(label, name, expected, describe(given.get(name))))
 
 
 def _arithmetic(source: Value) -> tuple[Namespace, Any]:

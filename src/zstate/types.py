@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +15,16 @@ Shape: TypeAlias = tuple[int, ...]
 PartialShape: TypeAlias = tuple[int | None, ...]  # a None is known at run time only
 
 FLOAT_NAMES = ("float16", "bfloat16", "float32", "float64")
+
+
+def as_integer(value: Any) -> int | None:
+    """An integer of any library as an int; None for everything else, bools and enums included."""
+    if isinstance(value, bool | np.bool_ | Enum):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
 
 
 def float_dtype(name: str) -> np.dtype[Any]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from zstate.arrays import NUMPY
+from zstate.cells.backward_stages import backward_stages
 from zstate.cells.program import no_products, on_arrays
-from zstate.cells.stages import backward_stages, forward_stages
+from zstate.cells.stages import forward_stages
 
 
 class Side:

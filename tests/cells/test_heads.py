@@ -8,6 +8,7 @@ import torch
 
 import zstate as zs
 import zstate.cells as cells
+import zstate.torch as zt
 from tests.cells import made_up
 from tests.cells.test_resets import _call, _rng, _run
 from zstate import functional
@@ -130,9 +131,66 @@ def test_refusals() -> None:
     x = np.zeros((3, 2, 32))
     with pytest.raises(ShapeError, match=r"expected \[2,4d,d\] = \[2,32,8\], got \[32,8\]"):
         zs.lstm(x, np.zeros((32, 8)), heads=2)
-    for heads in (0, -1, 2.0, "2"):
+    for heads in (0, -1, 2.0, "2", None):
         with pytest.raises(OptionError, match="heads: expected a number of heads, at least 1"):
             zs.lstm(x, np.zeros((2, 16, 4)), heads=heads)
     cell = made_up.make(np.random.default_rng(0))
     with pytest.raises(OptionError, match="heads: expected 1: the cell has no heads, got 2"):
         functional.run(operations_of(cell)[0], (x, x, *[None] * 20), None, None, heads=2)
+
+
+def _jax_lstm(x, R, heads):
+    pytest.importorskip("jax")
+    import zstate.jax
+
+    return zstate.jax.lstm(x, R, heads=heads)
+
+
+def _with_heads(heads):
+    """The output of every kind of call with this many heads, of which R has one or two."""
+    rng = np.random.default_rng(8)
+    many = 1 if np.shape(heads) else int(heads)
+    units = 4 // many
+    shape = (16, 4) if many == 1 else (many, 4 * units, units)
+    x, R = rng.normal(size=(3, 2, 16)), rng.normal(size=shape)
+
+    def in_graph():
+        g = zs.Graph()
+        source = g.placeholder(shape=x.shape, dtype="float64", name="x")
+        (h, *_) = g.lstm(source, recurrent_weight=g.variable(R), heads=heads)
+        return g.run({source: x}, [h])[h]
+
+    def module():
+        torch.manual_seed(0)
+        return zt.Recurrent(cells.mgu, 3, 4, heads=heads)(torch.ones(2, 1, 3))[0].detach().numpy()
+
+    return {
+        "zs.lstm": lambda: zs.lstm(x, R, heads=heads).state,
+        "tensors": lambda: zs.lstm(torch.tensor(x), torch.tensor(R), heads=heads).state.numpy(),
+        "a descriptor": lambda: zs.lstm(x, R, descriptor=zs.LSTMDescriptor(heads=heads)).state,
+        "zj.lstm": lambda: np.asarray(_jax_lstm(x, R, heads=heads).state),
+        "a cell": lambda: cells.slstm(x, R, heads=heads).h,
+        "a graph": in_graph,
+        "a module": module,
+    }
+
+
+KINDS = tuple(_with_heads(1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_any_integer_is_a_number_of_heads(kind, count) -> None:
+    wanted = _with_heads(count)[kind]()
+    for heads in (np.int64(count), np.uint8(count), np.array(count)):
+        for _ in range(2):  # a known call too
+            np.testing.assert_array_equal(_with_heads(heads)[kind](), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("heads", [True, np.True_, 1.0, np.float32(1), np.array([1, 1])], ids=repr)
+def test_nothing_else_is(kind, heads) -> None:
+    for good in (1, 1):
+        _with_heads(good)[kind]()
+    with pytest.raises(zs.ZStateError, match=r"heads: expected (a number of heads|an integer)"):
+        _with_heads(heads)[kind]()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zstate import pipeline
 from zstate.cells import GRU, Cell
-from zstate.cells.stages import backward_stages
+from zstate.cells.backward_stages import backward_stages
 from zstate.layout import bind
 from zstate.operations import operations_of
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from zstate.backends.cuda.passes import Form, Options, pass_of, training
+from zstate.backends.cuda.passes import Options, pass_of, training
+from zstate.backends.cuda.phases import Form
 from zstate.backends.cuda.placement import Scan
 from zstate.cells import GRU, LSTM, RNN, Cell
 from zstate.descriptors import AnyDescriptor

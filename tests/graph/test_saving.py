@@ -210,3 +210,19 @@ def test_many_writers_leave_one_whole_file(tmp_path: Path) -> None:
     found = zs.Graph.load(tmp_path / "g").variables()["v"]
     assert (found == len(found) // 1000 - 1).all()
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+@pytest.mark.parametrize("path", [None, 5, b"graph"], ids=repr)
+def test_what_is_no_path(path: Any) -> None:
+    g = small()
+    with pytest.raises(zs.DTypeError, match=r"\[save\] path: expected a str or a path, got"):
+        g.save(path)
+    for load in (zs.Graph.load, zs.Executable.load):
+        with pytest.raises(zs.DTypeError, match=r"\[load\] path: expected a str or a path, got"):
+            load(path)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    for load in (zs.Graph.load, zs.Executable.load):
+        with pytest.raises(zs.GraphError, match=r"\[load\] .*got one .*: it is a folder"):
+            load(tmp_path)

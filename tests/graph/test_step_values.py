@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "missing": (changed(k=None), "[recurrent] k: expected a Tensor of this graph, got None"),
     "too wide": (
         changed(k=np.zeros((T, N, H + 1))),
-        "[recurrent] k: expected a shape that broadcasts to [T,N,D·H] = [4,3,5], got [4,3,6]",
+        "[recurrent] k: expected a shape that broadcasts to [T,N,H] = [4,3,5], got [4,3,6]",
     ),
     "too many axes": (changed(q=np.zeros((1, 1, 1, 1))), "[recurrent] q: expected a shape that"),
     "another type": (
@@ -186,12 +186,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "[recurrent] q: expected float64 like source, got float32",
     ),
     "another name": (changed(r=np.zeros(1)), "[recurrent] r: expected one of source,"),
-    "bias": (changed(bias=np.zeros(H)), "[recurrent] bias: expected [10] with D·G·H = 10, got [5]"),
+    "bias": (changed(bias=np.zeros(H)), "[recurrent] bias: expected [2H] = [10], got [5]"),
     "source": (
         changed(input_weight=None),
-        "[recurrent] source: expected [T,N,10] with D·G·H = 10, got [4,3,2]",
+        "[recurrent] source: expected [T,N,2H] = [T,N,10], got [4,3,2]",
     ),
-    "weight": (changed(input_weight=np.zeros((H, I))), "[recurrent] input_weight: expected [10,I]"),
+    "weight": (
+        changed(input_weight=np.zeros((H, I))),
+        "[recurrent] input_weight: expected [2H,I] = [10,2], got [5,2]",
+    ),
 }
 
 

@@ -147,3 +147,12 @@ def test_help_has_every_argument(cell: str) -> None:
     names = [*OPERATIONS[cell].inputs, "heads", "descriptor", "backend", "lengths"]
     assert re.findall(r"^        (\w+):", text, re.MULTILINE) == names
     assert "    Returns:\n" in text
+
+
+def test_resets_of_jax_beside_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    source, weight = torch.ones(4, 2, 12), torch.ones(12, 3)
+    with pytest.raises(
+        zs.DTypeError, match=r"\[lstm\] resets: expected a torch tensor like source"
+    ):
+        zs.lstm(source, weight, resets=jnp.ones((4, 2)))  # type: ignore[arg-type]

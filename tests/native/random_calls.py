@@ -261,9 +261,9 @@ def _same_on_tensors(d: Draw, function: Any, inputs: Arrays, named: Arrays) -> N
                 raise AssertionError(f"{name}: tensors give other bits: {d}")
 
 
-def on_reference(d: Draw, operation: Operation, inputs: Arrays) -> Arrays:
+def on_reference(d: Draw, operation: Operation, inputs: Arrays, dtype: str = "float64") -> Arrays:
     """The same in float64 on the reference backend; different lengths, sequence by sequence."""
-    wide = {name: np.asarray(value, dtype=np.float64) for name, value in inputs.items()}
+    wide = {name: np.asarray(value, dtype=dtype) for name, value in inputs.items()}
     function = function_of(operation)
 
     def run(tensors: Arrays) -> Arrays:
@@ -325,11 +325,18 @@ def compare(d: Draw, found: Arrays, wanted: Arrays, bound: float) -> None:
 
 
 def _is_tame(d: Draw, inputs: Arrays, wanted: Arrays) -> bool:
-    """Whether no state grows and grows, one that the call does not return included."""
+    """Whether no state grows and grows, one that the call does not return included, and rounding
+    does not either: in some cells it doubles at every step."""
     if not d.descriptor.training:
         every = replace(d, descriptor=replace(d.descriptor, training=True))
         wanted = on_reference(every, d.operation, inputs)
-    return all(np.abs(value).max(initial=0.0) < 30 for value in wanted.values())
+    if not all(np.abs(value).max(initial=0.0) < 30 for value in wanted.values()):
+        return False
+    if d.dtype != "float32":
+        return True
+    rounded = on_reference(d, d.operation, inputs, "float32")
+    off = max(np.abs(rounded[name] - wanted[name]).max(initial=0.0) for name in rounded)
+    return bool(off < _BOUNDS[d.dtype][0] / 4)
 
 
 def check_random_call(rng: Rng, d: Draw) -> None:

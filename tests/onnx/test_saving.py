@@ -355,3 +355,16 @@ def test_a_model_that_only_passes_through_stays_as_it_was(
     feeds = {name: normal(rng, count, N, H) for name in ("h0", "c0")}
     feeds = {"x": normal(rng, T, N, I), **feeds}
     close(runtime(saved, feeds), runtime(proto, feeds))
+
+
+def test_outputs_and_paths_of_another_type(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(2,), name="x")
+    for outputs in ([x], x, None):
+        with pytest.raises(zs.DTypeError, match=r"\[onnx.save\] outputs: expected {name: tensor}"):
+            zo.save(g, outputs, tmp_path / "m.onnx")  # type: ignore[arg-type]
+    with pytest.raises(zs.DTypeError, match=r"\[save\] path: expected a str or a path, got None"):
+        zo.save(g, {"y": x}, None)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match=r"\[save\] .*: cannot be written: ") as raised:
+        zo.save(g, {"y": x}, tmp_path)
+    assert isinstance(raised.value, zs.ZStateError)

@@ -264,3 +264,39 @@ def test_a_body_that_doubles_costs_no_more_than_its_nodes(tmp_path: Path) -> Non
     body.node.extend(onnx.helper.make_node("Neg", ["end"], [f"more_{k}"]) for k in range(4096))
     with pytest.raises(zs.ZStateError, match=r"\(Scan\).*one step of a cell.*nodes"):
         zo.load(model)
+
+
+@cells.cell(gates="z")
+def bounded(x, R, h):
+    return cells.minimum(cells.maximum(x.z + R.z @ h, -0.5), 0.25)
+
+
+@pytest.mark.parametrize("form", ["one", "several", "attributes"])
+def test_clip_in_a_body(form: str, tmp_path: Path) -> None:
+    """As one node, as two with a bound each, and with bounds that only opset 6 had."""
+    rng = np.random.default_rng(4)
+    g = zs.Graph()
+    x = g.placeholder(shape=(None, 2, 3), dtype="float64", name="x")
+    (h,) = g.recurrent(bounded, x, recurrent_weight=g.variable(rng.normal(size=(3, 3))))
+    zo.save(g, {"h": h}, tmp_path / "m.onnx")
+    model = onnx.load(tmp_path / "m.onnx")
+    (scan,) = [node for node in model.graph.node if node.op_type == "Scan"]
+    (body,) = [attribute.g for attribute in scan.attribute if attribute.name == "body"]
+    low, high = (next(n for n in body.node if n.op_type == kind) for kind in ("Max", "Min"))
+    low.op_type = high.op_type = "Clip"
+    value, lower, upper, end = (low.input[0], low.input[1], high.input[1], high.output[0])
+    if form == "one":
+        high.CopyFrom(onnx.helper.make_node("Clip", [value, lower, upper], [end]))
+        body.node.remove(low)
+    elif form == "several":
+        high.CopyFrom(onnx.helper.make_node("Clip", [low.output[0], "", upper], [end]))
+    else:
+        low.attribute.append(onnx.helper.make_attribute("min", -0.5))
+        with pytest.raises(zs.ZStateError, match=r"one step of a cell.*got Clip with"):
+            zo.load(model)
+        return
+    feeds = {"x": rng.normal(size=(5, 2, 3))}
+    loaded = zo.load(model)
+    np.testing.assert_allclose(loaded.run(feeds)["h"], runtime(model, feeds)["h"], rtol=1e-12)
+    (node,) = [each for each in loaded.graph.nodes if each.op.name == "recurrent"]
+    assert "minimum(maximum(" in str(node.attributes["cell"])

@@ -221,6 +221,47 @@ def test_resets(kind: str, with_lengths: bool, tmp_path: Path) -> None:
     assert "Scan" in check(WithResets(layer), feeds, dynamic, tmp_path / "m.onnx")
 
 
+@cells.cell(gates="z", steps="k")
+def timed(x, R, h, k):
+    return cells.tanh(x.z + R.z @ (h * k))
+
+
+class WithSteps(torch.nn.Module):
+    """A layer with values per step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = zt.Recurrent(timed, I, H)
+
+    def forward(self, x: Any, k: Any, lengths: Any) -> Any:
+        return self.layer(x, lengths=lengths, steps={"k": k})
+
+
+@pytest.mark.parametrize("with_steps", [False, True])
+def test_lengths_leave_the_steps_open(with_steps: bool, tmp_path: Path) -> None:
+    """The file runs with other sizes than those it was exported with."""
+    torch.manual_seed(2)
+    model = WithSteps() if with_steps else WithResets(zt.LSTM(I, H, bidirectional=True))
+    second = "k" if with_steps else "resets"
+
+    def feeds(steps: int, batch: int) -> dict[str, Any]:
+        values = torch.rand(steps, batch, H) if with_steps else torch.rand(steps, batch) < 0.4
+        lengths = torch.randint(1, steps + 1, (batch,))
+        return {"x": torch.randn(steps, batch, I), second: values, "lengths": lengths}
+
+    steps, batch = torch.export.Dim("T"), torch.export.Dim("N")
+    dynamic = {"x": {0: steps, 1: batch}, second: {0: steps, 1: batch}, "lengths": {0: batch}}
+    path = tmp_path / "m.onnx"
+    check(model, feeds(T, N), dynamic, path)
+    given = feeds(T + 4, N + 1)
+    with torch.no_grad():
+        wanted = torch.utils._pytree.tree_leaves(model(*given.values()))
+    arrays = {name: tensor.numpy() for name, tensor in given.items()}
+    for found in (runtime(path, arrays), zo.load(path).run(arrays)):
+        for array, tensor in zip(found.values(), wanted, strict=True):
+            np.testing.assert_allclose(array, tensor.numpy(), rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("cell", "options"),
     [
@@ -255,3 +296,58 @@ class InBlocks(torch.nn.Module):
 def test_heads(heads: int, tmp_path: Path) -> None:
     feeds = {"x": torch.randn(T, N, 18)}
     assert "Scan" in check(InBlocks(heads), feeds, None, tmp_path / "m.onnx")
+
+
+maximum, minimum, relu = cells.maximum, cells.minimum, cells.relu
+
+
+@cells.cell(gates="z")
+def lower_first(x, R, h):
+    return maximum(minimum(x.z + R.z @ h, 0.4), -0.2)
+
+
+@cells.cell(gates="z")
+def above_zero(x, R, h):
+    return minimum(relu(x.z + R.z @ h), 0.6) + relu(maximum(minimum(h, 0.5), -0.5))
+
+
+@cells.cell(gates="z")
+def several(x, R, h):
+    return minimum(minimum(maximum(maximum(x.z + R.z @ h, -0.5), -0.3), 0.4), 0.6)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        *(getattr(zt, kind)(I, H, clip=0.3) for kind in ("RNN", "LSTM", "GRU")),
+        zt.LSTM(I, H, clip={"h": 0.2, "c": 0.4}, bidirectional=True),
+        zt.Recurrent(cells.slstm, I, H, clip=0.4),
+        *(zt.Recurrent(cell, I, H) for cell in (lower_first, above_zero, several)),
+    ],
+    ids=["RNN", "LSTM", "GRU", "both states", "slstm", "lower_first", "above_zero", "several"],
+)
+def test_values_within_bounds(layer: Any, tmp_path: Path) -> None:
+    """The exporter joins Max, Min and Relu to Clip."""
+    feeds = {"x": torch.randn(T, N, I) * 3}
+    model = Model(layer, H * (1 + layer.bidirectional), True)
+    assert "Scan" in check(model, feeds, None, tmp_path / "m.onnx")
+    (scan, *_) = [n for n in onnx.load(tmp_path / "m.onnx").graph.node if n.op_type == "Scan"]
+    (body,) = [each.g for each in scan.attribute if each.name == "body"]
+    assert "Clip" in [node.op_type for node in body.node]
+
+
+def test_a_clipped_layer_reads_back_as_the_same_cell(tmp_path: Path) -> None:
+    """That of the file that ``save`` writes, in which Max and Min stay."""
+    check(
+        Model(zt.GRU(I, H, clip=0.3), H, True),
+        {"x": torch.randn(T, N, I)},
+        None,
+        tmp_path / "torch.onnx",
+    )
+    first = zo.load(tmp_path / "torch.onnx")
+    zo.save(first.graph, first.outputs, tmp_path / "again.onnx")
+    texts = [
+        [str(n.attributes["cell"]) for n in model.graph.nodes if n.op.name == "recurrent"]
+        for model in (first, zo.load(tmp_path / "again.onnx"))
+    ]
+    assert texts[0] == texts[1] and "minimum(maximum(" in texts[0][0]

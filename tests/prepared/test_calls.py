@@ -84,6 +84,26 @@ def test_without_the_engine_numpy_serves(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
         ((x_of(2, 3, 7), None, [1, 2, 3]), zs.OptionError, "lengths: expected 0 to T = 2, got 3"),
         ((x_of(2, 3, 7), None, [1.0, 2, 1]), zs.DTypeError, "lengths: expected integers"),
+        (
+            (torch.ones(2, 3, 7).to_sparse(),),
+            zs.DTypeError,
+            "x: expected a NumPy array or a torch tensor on the CPU, got float32, sparse_coo, on",
+        ),
+        (
+            (torch.ones(2, 3, 7).bfloat16(),),
+            zs.DTypeError,
+            "x: expected a NumPy array or a torch tensor on the CPU, got bfloat16, strided, on cpu",
+        ),
+        (
+            (x_of(2, 3, 7), None, torch.tensor([1, 2, 1]).to_sparse()),
+            zs.DTypeError,
+            "lengths: expected integers, got int64, sparse_coo, on cpu",
+        ),
+        (
+            (x_of(2, 3, 7), None, torch.ones(3, dtype=torch.int64, device="meta")),
+            zs.DTypeError,
+            "lengths: expected integers, got int64, strided, on meta",
+        ),
     ],
 )
 @pytest.mark.parametrize("backend", ["native", "reference"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import zstate as zs
 import zstate.torch as zt
@@ -33,7 +34,7 @@ def nested(jagged: bool) -> Tensor:
     return torch.nested.nested_tensor(parts, layout=torch.jagged if jagged else torch.strided)
 
 
-meta = {"device": "meta"}
+meta: dict[str, Any] = {"device": "meta"}
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "NumPy input": (lambda: lstm(X.numpy()), "[LSTM] input: expected a torch tensor, got numpy"),
     "no input": (lambda: lstm(None), "[LSTM] input: expected a torch tensor, got None"),
@@ -131,11 +132,53 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "too few lengths": (lambda: lstm(X, None, [5]), "[LSTM] lengths: expected [N] = [2], got [1]"),
     "too long": (lambda: lstm(X, None, [5, 6]), "[LSTM] lengths: expected 0 to T = 5, got 6"),
+    "meta lengths": (
+        lambda: lstm(X, None, torch.tensor([5, 2], **meta)),
+        "[LSTM] lengths: expected a tensor with values, for an input on cpu, got one on meta",
+    ),
+    "sparse lengths": (
+        lambda: lstm(X, None, torch.tensor([5, 2]).to_sparse()),
+        "[LSTM] lengths: expected a strided tensor, got a sparse_coo one",
+    ),
+    "meta resets": (
+        lambda: zt.GRU(I, H)(X, resets=torch.ones(T, N, **meta)),
+        "[GRU] resets: expected a tensor with values, for an input on cpu, got one on meta",
+    ),
+    "meta resets of a packed batch": (
+        lambda: zt.GRU(I, H)(
+            pack_padded_sequence(X, torch.tensor([2, 5]), enforce_sorted=False),
+            resets=torch.ones(T, N, **meta),
+        ),
+        "[GRU] resets: expected a tensor with values, for an input on cpu, got one on meta",
+    ),
+    "sparse resets": (
+        lambda: zt.GRU(I, H)(X, resets=torch.ones(T, N).to_sparse()),
+        "[GRU] resets: expected a strided tensor, got a sparse_coo one",
+    ),
     "an integer for a batch": (
         lambda: lstm(X, None, 5),
         "[LSTM] lengths: expected [N] = [2], got []",
     ),
 }
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("lengths", [[2, 5], [5, 2]])
+def test_states_of_a_packed_batch(lengths: list[int], both: bool) -> None:
+    """In any order of the sequences; of layers with a projection too."""
+    packed = pack_padded_sequence(X, torch.tensor(lengths), enforce_sorted=False)
+    rows = 1 + both
+    for batch in (1, 5):
+        message = rf"\[GRU\] h_0: expected \[D·L,N,4\] = \[{rows},2,4\], got \[{rows},{batch},4\]"
+        with pytest.raises(zs.ShapeError, match=message):
+            zt.GRU(I, H, bidirectional=both)(packed, torch.ones(rows, batch, H))
+        layer = zt.LSTM(I, H, proj_size=2, bidirectional=both)
+        with pytest.raises(zs.ShapeError, match=r"\[LSTM\] c_0: expected \[D·L,N,4\]"):
+            layer(packed, (state(rows, 2, 2), state(rows, batch, H)))
+    with pytest.raises(zs.ShapeError, match=r"\[GRU\] h_0: expected .*, got \[2,4\]"):
+        zt.GRU(I, H)(packed, torch.ones(2, H))
+    with pytest.raises(zs.DTypeError, match=r"\[GRU\] h_0: expected float32"):
+        zt.GRU(I, H)(packed, state(1, 2, H).double())
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
@@ -158,6 +201,11 @@ def operation(**changed: Any) -> Any:
 FUNCTIONAL: dict[str, tuple[dict[str, Any], str]] = {
     "shape": ({"recurrent_weight": state(4 * H, 5)}, "recurrent_weight: expected [4H,H]"),
     "type": ({"recurrent_weight": state(4 * H, H).double()}, "recurrent_weight: expected float32"),
+    "meta resets": ({"resets": torch.ones(T, N, **meta)}, "resets: expected a tensor with values"),
+    "sparse resets": (
+        {"resets": torch.ones(T, N).to_sparse()},
+        "resets: expected a strided tensor, got a sparse_coo one",
+    ),
     "nested source": ({"source": nested(False)}, "source: expected a padded tensor"),
     "jagged source": ({"source": nested(True)}, "source: expected a padded tensor"),
     "nested weight": ({"recurrent_weight": nested(False)}, "recurrent_weight: expected a padded"),
@@ -227,11 +275,32 @@ def test_options_of_another_type(kind: str, option: str, value: Any) -> None:
     assert isinstance(raised.value, RuntimeError)
 
 
-@pytest.mark.parametrize("value", [True, "a", 1.5, -0.1])
+@pytest.mark.parametrize("value", [True, "a", 1.5, -0.1, None, [0.1], np.array([0.1, 0.2])])
 @pytest.mark.parametrize("option", ["dropout", "recurrent_dropout"])
 def test_dropout_that_is_no_probability(option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{option}: expected a number from 0 to 1"):
         zt.LSTM(3, 4, 2, **{option: value})
+
+
+@pytest.mark.parametrize("kind", ["GRU", "GRUCell"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (2.5, "expected 3 activations (update_gate_activation, reset_gate_activation, "),
+        (["tanh"], "expected 3 activations"),
+        ([[1], "tanh", "tanh"], "expected one of none, relu, tanh, sigmoid, hard_sigmoid, got [1]"),
+        ({"reset_gate_activation": [1]}, "expected one of none, relu"),
+    ],
+)
+def test_activations_of_another_type(kind: str, value: Any, message: str) -> None:
+    with pytest.raises(zs.OptionError, match=re.escape(f"[{kind}] activations: {message}")):
+        getattr(zt, kind)(3, 4, activations=value)
+
+
+def test_integers_of_numpy_are_sizes() -> None:
+    layer = zt.LSTM(np.int64(3), np.int32(4), np.int64(2), proj_size=np.int64(2))
+    assert layer(X)[0].shape == (T, N, 2)
+    assert type(layer.hidden_size) is int
 
 
 @pytest.mark.parametrize("kind", CELLS)

@@ -261,6 +261,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "[Recurrent] steps['k']: expected a tensor that broadcasts to [T,N,H], a value per step, "
         "got None",
     ),
+    "complex": (
+        lambda: zt.Recurrent(timed, I, H)(X, steps={"k": ONE + 1j, "q": ONE}),
+        "[Recurrent] steps['k']: expected real numbers, got complex64",
+    ),
     "one of two": (
         lambda: zt.Recurrent(timed, I, H)(X, steps={"k": ONE}),
         "[Recurrent] steps['q']: expected a tensor that broadcasts to",

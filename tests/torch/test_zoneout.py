@@ -713,3 +713,14 @@ def test_a_cell_with_a_state_that_begins_at_minus_infinity(recorder: Recorder) -
     before = torch.cat([torch.zeros_like(output[:1]), output[:-1]])
     assert torch.equal(output == before, kept)
     assert all(each.isfinite().all() for each in ends)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("both", [False, True])
+def test_an_empty_batch_has_gradients(kind: str, both: bool) -> None:
+    layer = getattr(zt, kind)(I, H, bidirectional=both, clip=0.5)
+    x = torch.randn(T, 0, I, requires_grad=True)
+    for result in flat(layer(x)):
+        inputs = [x, *layer.parameters()]
+        found = torch.autograd.grad(result.sum(), inputs, retain_graph=True)
+        assert found[0].shape == x.shape and not any(each.any() for each in found[1:])

@@ -9,9 +9,11 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from ..cells import Cell
+from ..cells.backward_stages import backward_stages
 from ..cells.expressions import Book, Expression
 from ..cells.program import Leaf, Program
-from ..cells.stages import Equations, Reduction, Reductions, backward_stages, forward_stages
+from ..cells.sharing import Equations, Reduction, Reductions
+from ..cells.stages import forward_stages
 from ..cells.tracing import Trace
 from ..descriptors import Descriptor
 from ..layout import Layout

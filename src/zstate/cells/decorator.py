@@ -22,6 +22,7 @@ import numpy as np
 
 from ..descriptors import Descriptor
 from ..errors import DTypeError, EquationError, OptionError, refusal
+from ..types import as_integer
 from .checks import OPTIONS, check_arguments, checked_initial, checked_label, names_in, with_line
 from .definition import Cell, Parameter, State, state
 from .program import program
@@ -176,13 +177,12 @@ class MadeCell:
         if type(source) is np.ndarray:
             self._quicken()
         tensors["source"], tensors["recurrent_weight"] = source, recurrent_weight
-        given = self._inputs(tensors)
-        given |= self.initial_values(given, bidirectional is True, heads)
         options = _descriptor(reverse, bidirectional, training)
-        if self.steps:
-            given = self._step_values(bidirectional, given).inner(given)
-        found = _run(operation, tuple(map(given.get, operation.inputs)), options, backend, heads)
-        return _as_type(found, getattr(source, "dtype", None)) if self.steps else found
+        given = self._accepted(0, self._inputs(tensors), options, heads)
+        given |= self.initial_values(given, bidirectional is True, heads)
+        inner = self._inner(given, bidirectional)
+        found = _run(operation, tuple(map(inner.get, operation.inputs)), options, backend, heads)
+        return _as_type(found, given["source"].dtype) if self.steps else found
 
     def gradients(
         self,
@@ -212,8 +212,6 @@ class MadeCell:
         self._check_results(out, state_gradients)
         tensors["source"], tensors["recurrent_weight"] = source, recurrent_weight
         given = self._inputs(tensors)
-        filled = self.initial_values(given, bidirectional is True, heads)
-        given |= filled
         for name, result in self.definition.fed_back.items():
             given[name] = getattr(out, result)
         for each in self.definition.states:
@@ -221,13 +219,15 @@ class MadeCell:
         if given["source_gradient"] is None:
             given["source_gradient"] = _zeros_like(out[0])
         options = _descriptor(reverse, bidirectional)
+        passed = {*given}
+        given = self._accepted(1, given, options, heads)
+        given |= self.initial_values(given, bidirectional is True, heads)
+        inner = self._inner(given, bidirectional)
+        found = _run(operation, tuple(map(inner.get, operation.inputs)), options, backend, heads)
         if self.steps:
-            given = {name: value for name, value in given.items() if value is not None}
-            outer, given = given, self._step_values(bidirectional, given).inner(dict(given))
-        found = _run(operation, tuple(map(given.get, operation.inputs)), options, backend, heads)
-        if filled:  # which the caller did not pass
-            found = found._replace(**dict.fromkeys(filled))
-        return self._of_caller(bidirectional, outer, found) if self.steps else found
+            found = self._of_caller(bidirectional, given, found)
+        filled = given.keys() - passed  # what the caller did not pass
+        return found._replace(**dict.fromkeys(filled)) if filled else found
 
     def _quicken(self) -> None:
         """Let calls that look like an earlier one skip what is done here."""
@@ -236,17 +236,36 @@ class MadeCell:
 
             self.__class__ = quickened(self, *self._operations, _descriptor)
 
-    def _step_values(self, bidirectional: bool, given: Mapping[str, Any]) -> Any:
-        from ..step_values import StepValues, check_values
+    def _accepted(
+        self, place: int, given: dict[str, Any], options: Any, heads: int
+    ) -> dict[str, Any]:
+        """A call's tensors; checked here where the operation takes others than the caller has."""
+        if not self.steps and "recurrent_weight" in given:
+            return given
+        from ..functional import accepted
+        from ..operations import calls_of
 
-        check_values(self.__name__, self.steps, given)
+        return accepted(calls_of(self.definition)[place], given, options, heads)
+
+    def _inner(self, given: dict[str, Any], bidirectional: bool) -> dict[str, Any]:
+        """What the operation takes of a call's checked tensors."""
+        if not self.steps:
+            return given
+        resets = {"resets": given["resets"]} if "resets" in given else {}
+        others = {name: value for name, value in given.items() if name not in resets}
+        inner: dict[str, Any] = self._step_values(bidirectional).inner(others)
+        return inner | resets
+
+    def _step_values(self, bidirectional: bool) -> Any:
+        from ..step_values import StepValues
+
         count = len(self.definition.gates) - len(self.steps)
-        return StepValues(self.__name__, self.steps, count, 2 if bidirectional is True else 1)
+        return StepValues(self.steps, count, 2 if bidirectional else 1)
 
     def _of_caller(self, bidirectional: bool, given: Mapping[str, Any], found: Any) -> Any:
         """The gradients by the names of what the caller passed."""
         passed = {name: each for name, each in found._asdict().items() if each is not None}
-        results = self._step_values(bidirectional, given).outer(given, passed)
+        results = self._step_values(bidirectional).outer(given, passed)
         return self._gradients(*map(results.get, self._gradients._fields))
 
     @cached_property
@@ -278,6 +297,10 @@ class MadeCell:
                 raise DTypeError(
                     refusal(self.__name__, each.name, "a parameter of [D·H], one per unit", "None")
                 )
+        for name in self.steps:
+            if given.get(name) is None:
+                expected = "an array that broadcasts to [T,N,D·H], a value per step"
+                raise DTypeError(refusal(self.__name__, name, expected, "None"))
         return {name: value for name, value in given.items() if value is not None}
 
     def initial_values(
@@ -295,11 +318,13 @@ class MadeCell:
             return {}
         source: Any = given.get("source")
         weight: Any = given.get("recurrent_weight")
-        if len(getattr(source, "shape", ())) != 3 or not getattr(weight, "shape", ()):
+        count = as_integer(heads)
+        rank = len(getattr(source, "shape", ()))
+        if count is None or rank != 3 or not getattr(weight, "shape", ()):
             return {}  # the operation itself refuses them
         from ..arrays import namespace_of
 
-        width = weight.shape[-1] * heads * (2 if bidirectional else 1)
+        width = weight.shape[-1] * count * (2 if bidirectional else 1)
         xp, shape = namespace_of(source), (source.shape[1], width)
         zeros, kind = xp.zeros(shape, source.dtype), source.dtype
         return {name: xp.astype(zeros + value, kind) for name, value in missing.items()}

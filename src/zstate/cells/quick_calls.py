@@ -48,7 +48,10 @@ def gradients(
         bidirectional=bidirectional, backend=backend, heads=heads, {passed}, **_others
     )
 """
-_IS_PLAIN = "_type(source) is _array and backend is resets is None and heads == 1 and not _others"
+_IS_PLAIN = (
+    "_type(source) is _array and backend is resets is None and _type(heads) is _int and heads == 1 "
+    "and not _others"
+)
 
 
 def quickened(made: MadeCell, forward: Any, backward: Any, descriptor: Any) -> type[MadeCell]:
@@ -71,6 +74,7 @@ def quickened(made: MadeCell, forward: Any, backward: Any, descriptor: Any) -> t
     known = {
         "_type": type,
         "_dict": dict,
+        "_int": int,
         "_array": np.ndarray,
         "_descriptor": descriptor,
         "_run_known": run_known,

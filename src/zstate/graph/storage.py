@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import GraphError
-from ..layout import TensorInfo
+from ..errors import DTypeError, GraphError, refusal
+from ..layout import TensorInfo, describe
 from ..types import Array, float_dtype
 
 try:
@@ -62,6 +62,7 @@ def write(
 @contextlib.contextmanager
 def replacing(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """Write a file beside the place and rename it, so that a crash leaves the old one whole."""
+    check_path("save", path)
     try:
         target = Path(path)
         _remove_leftovers(target)
@@ -79,6 +80,12 @@ def replacing(path: str | PathLike[str]) -> Iterator[BinaryIO]:
             raise
     except (OSError, ValueError) as error:  # a ValueError: not a valid path on this system
         raise cannot_write(path, error) from error
+
+
+def check_path(label: str, path: object) -> None:
+    """Refuse what is no path."""
+    if not isinstance(path, str | PathLike):
+        raise DTypeError(refusal(label, "path", "a str or a path", describe(path)))
 
 
 def cannot_write(path: str | PathLike[str], error: Exception) -> SaveError:
@@ -151,7 +158,10 @@ def read(
     ``look`` sees the strings, and the shapes and types, before any array is read; what it raises
     ends the reading.
     """
+    check_path("load", path)
     package = _package()
+    if Path(path).is_dir():
+        raise FormatError("it is a folder")
     with Path(path).open("rb") as file:
         start = _start_of_data(file)
         try:

@@ -18,7 +18,13 @@ from ..cells import CELLS, Cell
 from ..cells.decorator import tell_of_cells
 from ..descriptors import AnyDescriptor
 from ..errors import BackendError, DTypeError, ShapeError, refusal
-from ..extensions import extended, has_head_axis, without_head_axis
+from ..extensions import (
+    checked_heads,
+    extended,
+    has_head_axis,
+    in_the_table,
+    without_head_axis,
+)
 from ..layout import (
     Layout,
     brackets,
@@ -64,6 +70,8 @@ def run(
     heads: int = 1,
 ) -> AnyResult:
     """A call of the functional interface; the last of the tensors are the resets, [T,N]."""
+    if type(heads) is not int:
+        heads = checked_heads(operation.name, heads)
     tensors = (_as_value(operation, "source", tensors[0]), *tensors[1:])
     if heads == 1 and has_head_axis(operation, tensors[1], descriptor):
         rest = (descriptor, backend, lengths)
@@ -104,6 +112,25 @@ def traced(
         lengths = check_lengths(operation.name, lengths, *layout.size[:2])
         results = run_with_lengths(bind, operation.cell, given, descriptor, lengths)
     return operation.result(*map(results.get, operation.result._fields))
+
+
+def checked(
+    operation: Operation,
+    tensors: tuple[Value | None, ...],
+    descriptor: AnyDescriptor,
+    heads: int,
+) -> tuple[tuple[Value | None, ...], Layout]:
+    """The tensors as traced() computes with them, and what its checks say."""
+    *_, resets = tensors
+    given = {
+        name: _as_value(operation, name, value)
+        for name, value in by_name(operation, (*tensors[:-1], None)).items()
+    }
+    tensors = (*map(given.get, operation.inputs[:-1]), resets)
+    table, descriptor = in_the_table(operation, tensors, descriptor, heads)
+    values = {n: v for n, v in zip(operation.inputs, table, strict=True) if v is not None}
+    layout = Signature(operation, descriptor, tuple(values)).layout(list(values.values()))
+    return tensors, layout
 
 
 def _as_value(operation: Operation, name: str, value: Any) -> Value:

@@ -7,11 +7,13 @@ from os import PathLike
 from typing import Any
 
 from ..arrays import NUMPY
-from ..errors import GraphError, OptionError, located, refusal
+from ..errors import DTypeError, GraphError, OptionError, located, refusal
 from ..graph import Graph, Tensor
 from ..graph.ops import CONSTANT, PLACEHOLDER, VARIABLE
 from ..graph.ops.recurrent import FORWARD, title_of
+from ..graph.storage import replacing
 from ..graph.tensor import Node
+from ..layout import describe
 from ..types import Array
 from .emitter import Emitter, Value
 from .folding import evaluated
@@ -46,7 +48,7 @@ def save(
     if weights not in ("float32", "int8"):
         raise OptionError(refusal(LABEL, "weights", "'float32' or 'int8'", repr(weights)))
     data = Exporter(graph, outputs, int8=weights == "int8").model().SerializeToString()
-    with open(path, "wb") as file:
+    with replacing(path) as file:
         file.write(data)
 
 
@@ -54,6 +56,9 @@ class Exporter(Emitter):
     """The model of some tensors of a graph, written node by node."""
 
     def __init__(self, graph: Graph, outputs: Mapping[str, Tensor], *, int8: bool = False) -> None:
+        if not isinstance(outputs, Mapping):
+            expected = "{name: tensor}"
+            raise DTypeError(refusal(LABEL, "outputs", expected, describe(outputs)))
         if not outputs:
             raise GraphError(refusal(LABEL, "outputs", "at least one", "none"))
         for name, tensor in outputs.items():

@@ -244,6 +244,18 @@ class Body:
             raise other("an Expand to another shape than the states'")
         self._set(proto, self._operand(given[0]))
 
+    def _clip(self, proto: Any, given: list[Any], told: dict[str, Any]) -> None:
+        """torch's exporter makes it of a Max and a Min; either bound may be missing."""
+        if told:
+            raise other(f"Clip with {told}")
+        value = self._operand(given[0])
+        for name, bound, function in zip(
+            proto.input[1:], given[1:], ("maximum", "minimum"), strict=False
+        ):
+            if name:
+                value = self.book.operation(function, value, self._operand(bound))
+        self._set(proto, value)
+
     def _mean(self, proto: Any, given: list[Any], told: dict[str, Any]) -> None:
         axes = told.pop("axes", None)  # from opset 18 on an input
         if axes is None and len(given) == 2:
@@ -294,6 +306,7 @@ _SPECIAL = {
     "Slice": Body._slice,
     "Shape": Body._shape,
     "Expand": Body._expand,
+    "Clip": Body._clip,
     "ReduceMean": Body._mean,
     **dict.fromkeys(("Reshape", "Transpose", "MatMul"), Body._rearrange),
 }

@@ -20,11 +20,11 @@ class Library:
     def array(self, value: Any, name: str) -> Array:
         if isinstance(value, np.ndarray):
             return value
-        if is_torch_tensor(value) and value.device.type == "cpu":
-            array: Array = value.detach().numpy()
-            return array
-        expected = "a NumPy array or a torch tensor on the CPU"
-        raise DTypeError(refusal("prepare", name, expected, describe(value)))
+        found = _of_torch(value) if is_torch_tensor(value) else None
+        if found is None:
+            expected = "a NumPy array or a torch tensor on the CPU"
+            raise DTypeError(refusal("prepare", name, expected, in_words(value)))
+        return found
 
     def back(self, array: Array) -> Any:
         if not self._torch:
@@ -32,6 +32,23 @@ class Library:
         import torch
 
         return torch.from_numpy(array)
+
+
+def _of_torch(value: Any) -> Array | None:
+    """A tensor's memory, if NumPy can have it: not of a sparse one, say, or on another device."""
+    try:
+        array: Array = value.detach().numpy()
+    except (RuntimeError, TypeError):
+        return None
+    return array
+
+
+def in_words(value: Any) -> str:
+    """What a value is, for a message: a tensor with its type, layout and device."""
+    if not is_torch_tensor(value):
+        return describe(value)
+    layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+    return f"{str(value.dtype).removeprefix('torch.')}, {layout}, on {value.device}"
 
 
 AS_NUMPY = Library(None)

@@ -15,7 +15,7 @@ from ..convert.layer import Layer
 from ..errors import DTypeError, OptionError, ShapeError, refusal
 from ..layout import brackets, describe, dtype_name, is_torch_tensor
 from ..types import Array
-from .libraries import Library
+from .libraries import Library, in_words
 from .packing import NativeStack, refusal_of
 from .parts import MATRICES, WEIGHTS, Part, parts_of
 from .reference import ReferenceStack
@@ -104,6 +104,11 @@ class Prepared:
         return [tuple(each.name for each in part.cell.states) for part in self._parts]
 
     @property
+    def state_starts(self) -> list[tuple[float, ...]]:
+        """What each layer's states begin with."""
+        return [tuple(each.start for each in part.cell.states) for part in self._parts]
+
+    @property
     def weight_bytes(self) -> int:
         """The bytes of the stored matrices and their scales."""
         each = {"float32": 4, "bfloat16": 2, "int8": 1}[self.weights]
@@ -129,11 +134,9 @@ class Prepared:
             if found is not None:
                 return found
         like = Library(x)
-        source = self._input(like.array(x, "x"), 3)
-        steps, batch = source.shape[:2]
-        initial = self._states(states, batch, like)
-        masks = [part.mask_for(steps, batch) for part in self._parts]
-        output, last = self._run(source, initial, masks, self._lengths(lengths, steps, batch))
+        source, initial, counts = self.checked(like, x, states, lengths)
+        masks = [part.mask_for(*source.shape[:2]) for part in self._parts]
+        output, last = self._run(source, initial, masks, counts)
         return like.back(output), self._named(last, like)
 
     def stream(self, batch: int = 1) -> Stream:
@@ -163,6 +166,15 @@ class Prepared:
     def __repr__(self) -> str:
         shown = ", ".join(f"{part.cell.name} {part.inputs}→{part.width}" for part in self._parts)
         return f"<Prepared {shown}; {self.weights}, {self.weight_bytes:,} bytes, {self.backend}>"
+
+    def checked(
+        self, like: Library, x: Any, states: Any, lengths: Any
+    ) -> tuple[Array, list[list[Array]], list[int] | None]:
+        """A call's x [T,N,I], the states that each layer begins with, and the lengths or None."""
+        source = self._input(like.array(x, "x"), 3)
+        steps, batch = source.shape[:2]
+        initial = self._states(states, batch, like)
+        return source, initial, self._lengths(lengths, steps, batch)
 
     # ---- what calls and streams share ----
 
@@ -196,16 +208,14 @@ class Prepared:
     def _lengths(self, lengths: Any, steps: int, batch: int) -> list[int] | None:
         if lengths is None:
             return None
-        if is_torch_tensor(lengths):
-            lengths = lengths.cpu().numpy()
         try:
-            given = np.asarray(lengths)
+            given = lengths.cpu().numpy() if is_torch_tensor(lengths) else np.asarray(lengths)
         except Exception as error:
             raise DTypeError(
-                refusal("prepare", "lengths", "integers", describe(lengths))
+                refusal("prepare", "lengths", "integers", in_words(lengths))
             ) from error
         if given.dtype.kind not in "iu" and given.size:
-            raise DTypeError(refusal("prepare", "lengths", "integers", describe(lengths)))
+            raise DTypeError(refusal("prepare", "lengths", "integers", in_words(lengths)))
         if given.shape != (batch,):
             expected = f"[N] = [{batch}]"
             raise ShapeError(refusal("prepare", "lengths", expected, brackets(given.shape)))

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..cells.decorator import MadeCell
 from ..errors import DTypeError, OptionError, refusal
 from ..layout import describe
-from ..operations import Operation, operations_of
+from ..operations import Operation, calls_of, operations_of
 from .as_torch_nn import Proxy, leaf_call
 from .base import Layers, Weights
 from .checks import Lengths, several_states
@@ -29,7 +29,7 @@ class Recurrent(Layers):
 
     Parameters of each layer and direction: ``weight_ih_l0`` [G·H,I], ``weight_hh_l0`` [G·H,H],
     ``bias_l0`` [G·H], and the cell's own by name, such as ``p_i_l0`` [H]; with heads,
-    ``weight_hh_l0`` is [heads,G·d,d] with d = H/heads.
+    ``weight_hh_l0`` is [heads,G·d,d] with d = H/heads. A cell without products has no weight_hh.
 
     Example:
         >>> import torch
@@ -72,6 +72,11 @@ class Recurrent(Layers):
             expected = "a cell made by @zstate.cells.cell"
             raise DTypeError(refusal("Recurrent", "cell", expected, describe(cell)))
         self.cell = cell
+        call, _ = calls_of(cell.definition)
+        self._multiplies = "recurrent_weight" in call.required
+        if not self._multiplies and heads != 1:
+            expected = "1, as the cell has no products"
+            raise OptionError(refusal("Recurrent", "heads", expected, str(heads)))
         super().__init__(
             input_size=input_size,
             hidden_size=hidden_size,
@@ -140,11 +145,14 @@ class Recurrent(Layers):
 
     def _stems(self) -> tuple[str | None, ...]:
         own = [each.name for each in self.operation.cell.own]
-        return ("weight_hh", "weight_ih", "bias" if self.bias else None, *own)
+        recurrent = "weight_hh" if self._multiplies else None
+        return (recurrent, "weight_ih", "bias" if self.bias else None, *own)
 
     def _shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
         shapes = super()._shapes(inputs)
         rows = shapes["weight_ih"][:1]
+        if not self._multiplies:
+            del shapes["weight_hh"]
         if self.bias:
             shapes["bias"] = rows
         for each in self.operation.cell.own:
@@ -156,8 +164,11 @@ class Recurrent(Layers):
 
     def _weights(self, parameters: tuple[Tensor | None, ...], sums: bool) -> Weights:
         recurrent, weight, bias, *own = parameters
-        assert recurrent is not None
+        if recurrent is None:  # the operation takes one, and nothing reads it
+            assert weight is not None
+            recurrent = weight.new_zeros(weight.shape[0], self.hidden_size)
         return Weights(recurrent, weight, bias, tuple(own))
 
     def _spread(self, gradients: Weights) -> list[Tensor | None]:
-        return [gradients.recurrent, gradients.input, gradients.bias, *gradients.own]
+        recurrent = gradients.recurrent if self._multiplies else None
+        return [recurrent, gradients.input, gradients.bias, *gradients.own]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from ..cells.variants import Changes, variant, variant_of_key
 from ..descriptors import AnyDescriptor
 from ..errors import DTypeError, OptionError, refusal
 from ..operations import Operation, operations_of
+from ..types import as_integer
 from .as_torch_nn import LayerBase
 from .parameters import (
     Activations,
@@ -138,8 +140,10 @@ class Layers(LayerBase):
                 raise DTypeError(refusal(name, option, "a bool", repr(getattr(self, option))))
         for option in ("input_size", "hidden_size", "num_layers", "proj_size", "heads"):
             value = getattr(self, option)
-            if not isinstance(value, int):
+            whole = as_integer(value)
+            if whole is None:
                 raise DTypeError(refusal(name, option, "an integer", repr(value)))
+            setattr(self, option, whole)
         for option in ("input_size", "hidden_size", "num_layers", "heads"):
             if getattr(self, option) <= 0:
                 raise OptionError(refusal(name, option, "at least 1", repr(getattr(self, option))))
@@ -148,7 +152,8 @@ class Layers(LayerBase):
             raise OptionError(refusal(name, "heads", expected, repr(self.heads)))
         for option in ("dropout", "recurrent_dropout"):
             value = getattr(self, option)
-            if isinstance(value, bool | str) or not 0 <= float(value) <= 1:
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or not 0 <= float(value) <= 1:
                 raise OptionError(refusal(name, option, "a number from 0 to 1", repr(value)))
             setattr(self, option, float(value))
         if not 0 <= self.proj_size < self.hidden_size:

@@ -124,11 +124,14 @@ def several_states(
     return tuple(given)
 
 
-def check_resets(module: torch.nn.Module, resets: Tensor, shape: tuple[int, int]) -> None:
-    """Refuse resets that are not one per step and sequence."""
+def checked_resets(
+    module: torch.nn.Module, resets: Tensor, shape: tuple[int, int], source: Tensor
+) -> Tensor:
+    """Resets where the source is, refused if they are not one per step and sequence."""
     if resets.shape != shape:
         expected = f"[T,N] = {brackets(shape)}, or [N,T] with batch_first"
         raise ShapeError(_refusal(module, "resets", expected, brackets(resets.shape)))
+    return beside(module, "resets", resets, source)
 
 
 def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
@@ -143,6 +146,17 @@ def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
     if not whole:
         raise DTypeError(_refusal(module, "lengths", "integers", describe(lengths)))
     return torch.as_tensor(lengths, dtype=torch.int64)
+
+
+def beside(module: torch.nn.Module, name: str, tensor: Tensor, source: Tensor) -> Tensor:
+    """The tensor where the source is; a sparse one is refused, and one without values there."""
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise DTypeError(_refusal(module, name, "a strided tensor", f"a {layout} one"))
+    if tensor.is_meta and not source.is_meta:
+        expected = f"a tensor with values, for an input on {source.device}"
+        raise DTypeError(_refusal(module, name, expected, "one on meta"))
+    return tensor.to(source.device, non_blocking=True)
 
 
 def check_lengths(

@@ -67,7 +67,7 @@ def _scan(
     projection, first = weights.projection, initial[0]
     if projection is not None:
         if first is not None and resets is not None and resets.shape[0]:
-            begins = resets[0] if resets.dim() == 3 else resets[: len(first)]
+            begins = resets[0] if resets.dim() == 3 else resets[: first.shape[0]]
             first = first.masked_fill(begins > 0, 0)
         recurrent, source, weight, bias = _folded(source, weights, projection, first)
         weights = weights._replace(recurrent=recurrent, input=weight, bias=bias)
@@ -98,5 +98,6 @@ def _folded(
     product = linear(first, weights.recurrent)  # [N,G·H], for the first N rows
     if gates.dim() == 3:
         product = product.unsqueeze(0)
-    begin = gates[: len(product)] + product
-    return recurrent, torch.cat([begin, gates[len(product) :]]), None, None
+    rows = gates.shape[0] - product.shape[0]
+    padding = (0, 0) * (gates.dim() - 1) + (0, rows)
+    return recurrent, gates + torch.constant_pad_nd(product, padding), None, None

@@ -199,7 +199,7 @@ def _end(steps: Tensor, first: Tensor | None, sequences: Sequences) -> Tensor:
 
 def _ends_of_both(steps: Tensor, initial: Tensor | None, sequences: Sequences) -> Tensor:
     """The states after each direction's last step, [2,N,H]."""
-    if not steps.numel():
+    if not steps.shape[0]:
         zeros = steps.new_zeros(2, steps.shape[-2], steps.shape[-1] // 2)
         return zeros if initial is None else initial
     there, back = steps.chunk(2, -1)

@@ -23,8 +23,9 @@ from .. import pipeline
 from ..cells import Cell
 from ..cells.decorator import tell_of_cells
 from ..descriptors import AnyDescriptor
-from ..errors import OptionError, refusal
-from ..layout import TensorInfo, check, check_descriptor
+from ..errors import OptionError, ZStateError, refusal
+from ..extensions import in_the_table
+from ..layout import Layout, TensorInfo, bind, check, check_descriptor
 from ..operations import OPERATIONS, AnyResult, Operation, operations_of
 from . import dispatch
 from .autograd import Recorded, input_gradients, remember
@@ -84,6 +85,20 @@ def run(
             for name, result in zip(operation.result._fields, results, strict=True)
         ]
     return operation.result(*wanted)
+
+
+def checked(
+    operation: Operation, tensors: Tensors, descriptor: AnyDescriptor, heads: int
+) -> tuple[Tensors, Layout]:
+    """The tensors as run() computes with them, and what its checks say."""
+    tensors = cast(tensors)
+    try:
+        return tensors, bind(operation, *in_the_table(operation, tensors, descriptor, heads))
+    except ZStateError:
+        raise
+    except RuntimeError:  # name the argument, where that was not possible
+        refuse_unusual(operation.name, _passed(operation, tensors))
+        raise
 
 
 def _by_route(

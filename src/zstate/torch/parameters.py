@@ -31,7 +31,8 @@ def activation_options(
     if activations is None:
         return {}
     if not isinstance(activations, Mapping):
-        if isinstance(activations, str) or len(activations) != len(names):
+        several = isinstance(activations, Sequence) and not isinstance(activations, str)
+        if not several or len(activations) != len(names):
             expected = f"{len(names)} activations ({', '.join(names)})"
             raise OptionError(refusal(module, "activations", expected, repr(activations)))
         activations = dict(zip(names, activations, strict=True))
@@ -42,7 +43,7 @@ def _activation(module: str, value: AnyActivation) -> Activation:
     if isinstance(value, Activation):
         return value
     known = {kind.name.lower(): kind for kind in Activation}
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise OptionError(refusal(module, "activations", f"one of {', '.join(known)}", repr(value)))
     return known[value]
 

@@ -14,14 +14,17 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from .. import convert
 from ..cells.decorator import CellDescriptor
 from ..convert.layer import Layer
-from ..errors import DTypeError, GraphError, ShapeError, ZStateError, refusal
+from ..errors import DTypeError, GraphError, OptionError, ShapeError, ZStateError, refusal
 from ..layout import brackets, describe
 from ..prepared import model as prepared
+from ..prepared.libraries import Library, in_words
 from .any_cell import Recurrent
 from .base import Layers
+from .checks import as_lengths, check_tensor, checked_resets
 from .layers import GRU, LSTM, RNN
 from .private import has_hooks
 from .replacing import BOTH, Report, exchange, subclass_of
+from .segments import Segments
 
 _LAYERS = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU, RNN, LSTM, GRU, Recurrent)
 _KINDS: tuple[type[torch.nn.Module], ...] = (
@@ -72,7 +75,13 @@ class PreparedLayers(torch.nn.Module):
         self._directions = 2 if self.bidirectional else 1
 
     def forward(
-        self, input: Tensor | PackedSequence, hx: Any = None, lengths: Any = None
+        self,
+        input: Tensor | PackedSequence,
+        hx: Any = None,
+        lengths: Any = None,
+        resets: Tensor | None = None,
+        *,
+        states: Any = None,
     ) -> tuple[Any, Any]:
         """output [T,N,D·H] and the states [D·L,N,H] after each row's last step.
 
@@ -80,13 +89,21 @@ class PreparedLayers(torch.nn.Module):
             input: [T,N,I], [N,T,I] with batch_first, [T,I] for one sequence, or packed.
             hx: states [D·L,N,H], as the replaced module takes them; None means its initial ones.
             lengths: [N], a tensor or a list: how many steps of each sequence count.
+            resets: [T,N], or [N,T] with batch_first: true where step t starts a new sequence.
+            states: another name of hx, the one that zt.Recurrent has.
         """
+        if states is not None:
+            if hx is not None:
+                raise OptionError(refusal("prepare", "states", "none beside hx", describe(states)))
+            hx = states
+        if resets is not None:
+            check_tensor(self, "resets", resets)
         if not isinstance(input, PackedSequence):
-            return self._padded(input, hx, lengths)
+            return self._padded(input, hx, lengths, resets)
         if lengths is not None:
             raise DTypeError(refusal("prepare", "lengths", "none with a packed sequence", "some"))
         padded, sizes = pad_packed_sequence(input, batch_first=self.batch_first)
-        output, states = self._padded(padded, hx, sizes)
+        output, states = self._padded(padded, hx, sizes, resets)
         order = input.sorted_indices
         if order is not None:
             output = output.index_select(0 if self.batch_first else 1, order)
@@ -95,20 +112,58 @@ class PreparedLayers(torch.nn.Module):
         packed = PackedSequence(data, input.batch_sizes, order, input.unsorted_indices)
         return packed, states
 
-    def _padded(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Tensor, Any]:
+    def _padded(
+        self, input: Tensor, hx: Any, lengths: Any, resets: Tensor | None
+    ) -> tuple[Tensor, Any]:
         if not isinstance(input, Tensor) or input.dim() not in (2, 3):
             got = brackets(input.shape) if isinstance(input, Tensor) else describe(input)
             expected = f"[T,N,{self.input_size}] or [T,{self.input_size}]"
             raise ShapeError(refusal("prepare", "input", expected, got))
+        if input.layout is not torch.strided:
+            raise DTypeError(refusal("prepare", "input", "a strided tensor", in_words(input)))
         if torch.is_grad_enabled() and input.requires_grad:
             expected = "a tensor without gradients: prepared layers have none"
             raise GraphError(refusal("prepare", "input", expected, "requires_grad=True"))
         alone, turned = input.dim() == 2, self.batch_first and input.dim() == 3
         x = input.unsqueeze(1) if alone else input.transpose(0, 1) if turned else input
         states = None if hx is None else self._by_layer(hx, alone)
-        output, ends = self.model(x.contiguous(), states, lengths)
+        if alone and lengths is not None:
+            lengths = as_lengths(self, lengths)
+            lengths = lengths if lengths.dim() else lengths.reshape(1)
+        if resets is None:
+            output, ends = self.model(x.contiguous(), states, lengths)
+        else:
+            turned_resets = resets.unsqueeze(-1) if alone else resets.T if turned else resets
+            own = checked_resets(self, turned_resets, (x.shape[0], x.shape[1]), x)
+            output, ends = self._with_resets(x, states, lengths, own)
         output = output[:, 0] if alone else output.transpose(0, 1) if turned else output
         return output, self._joined(ends, alone)
+
+    def _with_resets(
+        self, x: Tensor, states: Any, lengths: Any, resets: Tensor
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """What a call of the model returns."""
+        _, initial, counts = self.model.checked(Library(x), x, states, lengths)
+        lengths = torch.tensor(counts or [x.shape[0]] * x.shape[1], dtype=torch.int64)
+        if not lengths.any():
+            return self.model(x.contiguous(), states, counts)
+        segments, count = Segments(resets, lengths), self._directions
+        before = [[torch.from_numpy(state) for state in layer] for layer in initial]
+        first = [
+            tuple(
+                segments.first_states(state, start, count)
+                for state, start in zip(*layer, strict=True)
+            )
+            for layer in zip(before, self.model.state_starts, strict=True)
+        ]
+        output, ends = self.model(segments.split(x), first, segments.lengths)
+        last = [
+            tuple(
+                segments.last_states(end, state, count) for end, state in zip(*layer, strict=True)
+            )
+            for layer in zip(ends, before, strict=True)
+        ]
+        return segments.joined(output), last
 
     def _by_layer(self, hx: Any, alone: bool) -> list[tuple[Tensor | None, ...]]:
         """States [D·L,N,H] as one tuple of [N,D·H] for each layer."""

@@ -18,11 +18,12 @@ from .base import BuiltIn, Layers
 from .checks import (
     Lengths,
     as_lengths,
+    beside,
     check_input,
     check_lengths,
-    check_resets,
     check_state,
     check_tensor,
+    checked_resets,
 )
 from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
@@ -75,7 +76,7 @@ def run(
         raise ShapeError(refusal(type(module).__name__, "input", expected, f"{axes} axes"))
     _check_states(module, initial, ())
     initial = tuple(None if state is None else state.unsqueeze(1) for state in initial)
-    lengths = None if lengths is None else lengths.reshape(1)
+    lengths = lengths.reshape(1) if lengths is not None and not lengths.dim() else lengths
     resets = None if resets is None else resets.unsqueeze(-1)
     source = input.unsqueeze(1)
     output, ends, cells = _run_padded(module, source, initial, lengths, resets, values)
@@ -102,19 +103,24 @@ def _run_packed(
         expected = "none with a PackedSequence, which has its own"
         raise OptionError(refusal(type(module).__name__, "lengths", expected, describe(lengths)))
     data, sizes, order, back = input
+    at_once = packed.serves(module.computed, module.descriptor, resets is not None, data)
+    if at_once:
+        known = tuple(sizes.tolist())
+        size = (len(known), known[0])
+    else:
+        source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        size = (source.shape[0], source.shape[1])
     # In the order of the packed batch, longest first; the states go there and back.
+    initial = _checked(module, data, size[1], initial)
     resets = _time_major(module, resets)
-    size = (len(sizes), int(sizes[0]))
     if resets is not None:
-        check_resets(module, resets, size)
+        resets = checked_resets(module, resets, size, data)
     values = values_of_caller(module, steps, data, size[::-1] if module.batch_first else size)
     if order is not None:
         values = {name: value.index_select(1, order) for name, value in values.items()}
         initial = tuple(None if s is None else s.index_select(1, order) for s in initial)
         resets = None if resets is None else resets.index_select(1, order)
-    if packed.serves(module.computed, module.descriptor, resets is not None, data):
-        known = tuple(sizes.tolist())
-        initial = _checked(module, data, known[0], initial)
+    if at_once:
         sequences = packed.Packed(known)
         if resets is not None:
             own = _by_direction(module, resets, data, sequences.lengths)
@@ -125,7 +131,6 @@ def _run_packed(
         }
         output, ends, cells = _stack(module, data, initial, sequences)
     else:
-        source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
         output, ends, cells = _run_padded(module, source, initial, own_lengths, resets, values)
         output = pack_padded_sequence(output, own_lengths).data
         cells = None if cells is None else pack_padded_sequence(cells, own_lengths).data
@@ -153,11 +158,11 @@ def _run_padded(
         if found is not None:
             return found
     if lengths is not None:
-        lengths = lengths.to(source.device, non_blocking=True)
+        lengths = beside(module, "lengths", lengths, source)
         readable = lengths.device.type == "cpu" and not values_are_hidden()
         check_lengths(module, lengths, steps, batch, readable)
     if resets is not None:
-        check_resets(module, resets, (steps, batch))
+        resets = checked_resets(module, resets, (steps, batch), source)
         resets = _by_direction(module, resets, source, lengths)
     if lengths is None:
         plain = resets is None and not values
@@ -182,13 +187,14 @@ def _by_direction(module: Layers, resets: Tensor, source: Tensor, lengths: Tenso
 
     In the reverse direction, what is read after step t, step t-1, begins anew.
     """
-    there = (resets != 0).to(source.device, source.dtype)
+    there = (resets != 0).to(source.dtype)
     if lengths is not None:
-        times = torch.arange(len(there), device=there.device)
+        times = torch.arange(there.shape[0], device=there.device)
         there = there.masked_fill(times[:, None] >= lengths, 0)
     if not module.bidirectional:
         return there.unsqueeze(-1)
-    return torch.stack([there, torch.cat([there[1:], torch.zeros_like(there[:1])])], -1)
+    # Padded first: an exported graph may not assume that T - 1 steps are several.
+    return torch.stack([there, torch.constant_pad_nd(there, (0, 0, 0, 1))[1:]], -1)
 
 
 def _run_exported(
@@ -276,7 +282,7 @@ def _run_layer(
 
 def _checked(module: Layers, source: Tensor, batch: int, initial: Hidden) -> Hidden:
     """The initial states, with those that were not given and do not begin with 0."""
-    check_input(module, source, parameter(module, "weight_hh_l0"))
+    check_input(module, source, parameter(module, "weight_ih_l0"))
     for state in initial:
         if state is not None:
             _check_states(module, initial, (batch,))
@@ -298,7 +304,7 @@ def _check_states(module: Layers, initial: Hidden, batch: tuple[int, ...]) -> No
             rows = module.num_layers * module.directions
             width = module.proj_size if not place and module.proj_size else module.hidden_size
             letters = f"[D·L,N,{width}]" if batch else f"[D·L,{width}]"
-            weight = parameter(module, "weight_hh_l0")
+            weight = parameter(module, "weight_ih_l0")
             name = _name(module, place)
             check_state(module, name, state, letters, (rows, *batch, width), weight)
 

@@ -54,7 +54,7 @@ def run_operation(
     given |= _drawn(module, source, directions)
     count = len(cell.gates) - len(cell.values)
     by_gate = tuple([each.name for each in cell.own if each.by_gate])
-    values = StepValues(type(module).__name__, cell.values, count, directions, by_gate)
+    values = StepValues(cell.values, count, directions, by_gate)
     with _without_autocast(source.device.type):  # which would round the projected source
         wide = values.inner(given)
         tensors = tuple([wide.get(name) for name in operation.inputs])
@@ -84,6 +84,9 @@ def values_of_caller(
             raise DTypeError(refusal(label, f"steps[{name!r}]", expected, "None"))
         check_tensor(module, f"steps[{name!r}]", given[name])
         check_device(label, f"steps[{name!r}]", given[name], source)
+        if given[name].is_complex():
+            dtype = str(given[name].dtype).removeprefix("torch.")
+            raise DTypeError(refusal(label, f"steps[{name!r}]", "real numbers", dtype))
         value = given[name] if given[name].is_floating_point() else given[name].to(source.dtype)
         found[name] = _whole(module, f"steps[{name!r}]", value, lead)
     return found

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ...cells.stages import Equations
+from ...cells.sharing import Equations
 from ...layout import Layout
 from .arguments import MASK, Argument, Arguments, Shape
-from .passes import BackwardPass, Contraction, Form, ForwardPass, Options, field, pass_of
+from .passes import BackwardPass, Contraction, ForwardPass, Options, field, pass_of
+from .phases import Form
 from .placement import STEPS, Scan
 from .printing import written_by
 from .products import Heads, Matrix, Product

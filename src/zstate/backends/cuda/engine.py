@@ -37,7 +37,7 @@ from .launch import (
     turning,
 )
 from .operands import operand_of
-from .passes import Phase
+from .phases import Phase
 from .placement import ROW, STEPS, round_up
 from .placements import placements
 from .prepared import Memory, Prepared, Step, Tensors, tensor_of

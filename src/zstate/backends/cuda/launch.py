@@ -16,7 +16,8 @@ from ...errors import BackendError
 from .arguments import Argument, Arguments
 from .compiler import ARGUMENTS, CELL, PRODUCTS, STREAMED, machine_code, scan_texts, source
 from .options import constants, product_constants, streamed_constants
-from .passes import Options, Phase, pass_of
+from .passes import Options, pass_of
+from .phases import Phase
 from .placement import GRID, STEPS, WIDE, Chip, Placement, Scan
 from .placements import placements
 from .printing import FIELDS, arguments_text, cell_text, fields_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .passes import Options, Phase
+from .passes import Options
+from .phases import Phase
 from .placement import ROW, WIDE, WORKER_REGISTERS, Chip, Placement, Scan
 from .products import MOST_JOBS, SHARED, SPLIT
 from .streamed import Streamed, ring_of

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from .passes import Form, Phase
+from .phases import Form, Phase
 
 BLOCK, CLUSTER, GRID, STEPS, WIDE, ROW = range(6)
 TILE = 16  # rows of one matrix instruction

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from ...cells.program import Leaf
-from ...cells.stages import Label
+from ...cells.sharing import Label
 from .passes import BackwardPass, field
 from .printed_forward import COMMON, Printer, indented, recalled_name, struct
 from .printed_stage import StageText, variable

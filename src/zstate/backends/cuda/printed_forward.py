@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from ...cells.program import Leaf
-from ...cells.stages import Label
+from ...cells.sharing import Label
 from .passes import AnyPass, ForwardPass, field
 from .printed_stage import StageText, variable
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ...cells.expressions import OPERATORS
 from ...cells.program import Leaf
-from ...cells.stages import Equations, Label
+from ...cells.sharing import Equations, Label
 from .passes import field
 
 FUNCTIONS = frozenset(  # of pairs.cuh

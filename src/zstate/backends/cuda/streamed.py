@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .passes import Phase
+from .phases import Phase
 from .placement import TILE, Chip, Scan, round_up
 
 WARPS, THREADS = 8, 288  # warps that compute; one more copies

@@ -10,13 +10,13 @@ from ...descriptors import AnyDescriptor
 from ...errors import DTypeError, OptionError, refusal
 from ...extensions import has_head_axis, with_heads
 from ...layout import describe
-from ...operations import OPERATIONS, Operation, check_saved
+from ...operations import OPERATIONS, Operation, calls_of, check_saved
 from ...signatures import arguments_of, sign, signature_of
 from ..ops import RECURRENT
 from ..ops.recurrent import MADE, operation_of, with_training
 from ..tensor import Node, Tensor, result_name
 from .core import Core, label_of
-from .step_values import in_type_of, with_step_values
+from .step_values import accepted, in_type_of, with_step_values
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,7 +68,7 @@ class Recurrent(Core):
         cell: MadeCell | Cell | str,
         source: Tensor,
         *,
-        recurrent_weight: Tensor,
+        recurrent_weight: Tensor | None,
         input_weight: Tensor | None = None,
         bias: Tensor | None = None,
         mask: Tensor | None = None,
@@ -85,7 +85,7 @@ class Recurrent(Core):
         ``cell`` is a cell from equations (:func:`zstate.cells.cell`), or a built-in one or its
         name; the latter returns what its own method returns. ``tensors`` are the initial states,
         init_<state> [N,D·H], and the cell's own parameters and values per step by name. Shapes are
-        the same as in a call of the cell.
+        the same as in a call of the cell; without products, recurrent_weight is None.
 
         Example:
             >>> import numpy as np
@@ -108,7 +108,7 @@ class Recurrent(Core):
         cell: MadeCell | Cell | str,
         source: Tensor,
         *,
-        recurrent_weight: Tensor,
+        recurrent_weight: Tensor | None,
         source_gradient: Tensor,
         z_state: Tensor,
         heads: int = 1,
@@ -152,23 +152,23 @@ class Recurrent(Core):
         if steps and operation.is_gradient:
             expected = "a cell without values per step, or graph.gradients, which has theirs too"
             raise OptionError(refusal(label, "cell", expected, f"{operation.name} with some"))
-        for each, tensor in tensors.items():
-            if each not in (*operation.inputs, *steps) and tensor is not None:
+        passed = {each: tensor for each, tensor in tensors.items() if tensor is not None}
+        call = calls_of(operation.cell)[operation.is_gradient]
+        for each in passed:
+            if each not in call.inputs:
                 one_of = f"one of {', '.join((*operation.inputs, *steps))}"
                 raise OptionError(refusal(label, each, one_of, "another name"))
         descriptor: Any = operation.cell.descriptor(**options)
-        if steps:
-            descriptor = with_heads(operation, descriptor, heads, label)
-            required = (*operation.required, *steps)
-            passed = {
-                each: self.own(label, each, tensors.get(each))
-                for each in (*operation.inputs, *steps)
-                if tensors.get(each) is not None or each in required
-            }
-            tensors = with_step_values(self, label, operation.cell, passed, descriptor)
-        given = [tensors.get(each) for each in operation.inputs]
-        found = self._recurrent(kind, given, descriptor, name, heads, more)
-        return in_type_of(self, found, passed["source"]) if steps else found
+        descriptor = with_heads(operation, descriptor, heads, label)
+        given = passed
+        if steps or "recurrent_weight" not in passed:
+            given = accepted(self, label, call, passed, descriptor)
+        inner = with_step_values(self, label, operation.cell, given, descriptor) if steps else given
+        inputs = [inner.get(each) for each in operation.inputs]
+        found = self._recurrent(kind, inputs, descriptor, name, heads, more)
+        if operation.is_gradient:
+            found = [each for each in found if result_name(each) in passed]
+        return in_type_of(self, found, given["source"]) if steps else found
 
     def training_twin(self, node: Node) -> Node:
         """The recurrent node itself if it keeps its training state, or else its twin."""

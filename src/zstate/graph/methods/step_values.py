@@ -11,33 +11,60 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cells import Cell
-from ...errors import DTypeError, ShapeError, refusal
-from ...layout import brackets
+from ...errors import ShapeError, refusal
+from ...extensions import has_head_axis, resets_info
+from ...layout import TensorInfo, brackets, check
+from ...operations import Operation, check_saved
+from ...types import PartialShape, Shape
 from ..ops.base import known
 from ..ops.like import zeros_like
 from ..tensor import Tensor
 
 
+def accepted(
+    g: Any, label: str, call: Operation, passed: Mapping[str, Tensor], descriptor: Any
+) -> dict[str, Tensor]:
+    """The tensors of a call as its caller passes them (``calls_of``), after all checks.
+
+    A recurrent weight that nobody needs to pass is zeros.
+    """
+    given: dict[str, Tensor] = {}
+    for name in call.inputs:
+        check_saved(call, name, passed.get(name), label)
+        if name in passed or name in call.required:
+            given[name] = g.own(label, name, passed.get(name))
+    infos = {name: TensorInfo(tensor.shape, tensor.dtype) for name, tensor in given.items()}
+    if "resets" in infos:
+        infos["resets"] = resets_info(label, infos["resets"], infos["source"], descriptor)
+    if has_head_axis(call, given.get("recurrent_weight"), descriptor):
+        *lead, _, rows, units = infos["recurrent_weight"].shape
+        infos["recurrent_weight"] = infos["recurrent_weight"]._replace(shape=(*lead, rows, units))
+    layout = check(call, infos, descriptor, label)
+    if "recurrent_weight" not in given:
+        shape = _known_weight(label, layout.partial_shape("recurrent_weight"))
+        given["recurrent_weight"] = g.constant(0.0, shape=shape, dtype=layout.dtype)
+    return given
+
+
+def _known_weight(label: str, sizes: PartialShape) -> Shape:
+    shape = known(sizes)
+    if shape is None:
+        raise ShapeError(refusal(label, "recurrent_weight", "a known shape", brackets(sizes)))
+    return shape
+
+
 def with_step_values(
     g: Any, label: str, cell: Cell, given: Mapping[str, Tensor], descriptor: Any
 ) -> dict[str, Tensor]:
-    """The inputs of the cell with further gates; all that are given are tensors of the graph."""
-    dtype = given["source"].dtype
-    for name, tensor in given.items():
-        if name != "resets" and tensor.dtype != dtype:
-            raise DTypeError(refusal(label, name, f"{dtype} like source", tensor.dtype))
+    """The inputs of the cell with further gates; the tensors were accepted."""
     inner = {name: _wide(g, tensor) for name, tensor in given.items()}
     directions = 2 if descriptor.bidirectional else 1
     weight, count = inner["recurrent_weight"], len(cell.gates) - len(cell.values)
-    shape = known(weight.shape)
-    if shape is None or len(shape) < 2:
-        expected = "a known shape beside values per step"
-        raise ShapeError(refusal(label, "recurrent_weight", expected, brackets(weight.shape)))
-    *lead, _, units = shape
+    *lead, _, units = _known_weight(label, weight.shape)
     hidden = units * descriptor.heads
-    gates = _projected(g, label, inner, directions * count * hidden)
+    gates = _projected(g, inner)
     width = directions * hidden
-    values = [_whole(g, label, name, inner.pop(name), gates, width) for name in cell.values]
+    values = [_whole(g, inner.pop(name), gates, width) for name in cell.values]
     parts = []
     for d in range(directions):
         parts.append(_columns(gates, d * count * hidden, count * hidden))
@@ -58,18 +85,8 @@ def _wide(g: Any, tensor: Tensor) -> Tensor:
     return g.cast(tensor, "float32") if tensor.dtype in ("float16", "bfloat16") else tensor
 
 
-def _projected(g: Any, label: str, inner: dict[str, Tensor], width: int) -> Tensor:
+def _projected(g: Any, inner: dict[str, Tensor]) -> Tensor:
     """[T,N,D·G·H], from the source and what is taken out here: the input weight and the bias."""
-    forms = {"source": ("T", "N", "I"), "input_weight": (width, "I"), "bias": (width,)}
-    if "input_weight" not in inner:
-        forms["source"] = ("T", "N", width)
-    for name, form in forms.items():
-        shape = inner[name].shape if name in inner else form
-        pairs = zip(shape, form, strict=False)
-        wrong = any(isinstance(b, int) and a not in (None, b) for a, b in pairs)
-        if wrong or len(shape) != len(form):
-            expected = f"{brackets(form)} with D·G·H = {width}"
-            raise ShapeError(refusal(label, name, expected, brackets(shape)))
     gates: Tensor = inner["source"]
     if "input_weight" in inner:
         gates = g.matrix_multiplication(gates, g.transpose(inner.pop("input_weight"), (1, 0)))
@@ -81,13 +98,9 @@ def _columns(tensor: Tensor, first: int, count: int) -> Tensor:
     return tensor[:, :, first : first + count] if tensor.shape[-1] != count else tensor
 
 
-def _whole(g: Any, label: str, name: str, value: Tensor, gates: Tensor, width: int) -> Tensor:
+def _whole(g: Any, value: Tensor, gates: Tensor, width: int) -> Tensor:
     """[T,N,D·H]."""
     shape = (*gates.shape[:2], width)
-    pairs = zip(reversed(value.shape), reversed(shape), strict=False)
-    if len(value.shape) > 3 or any(a not in (None, 1) and b not in (None, a) for a, b in pairs):
-        expected = f"a shape that broadcasts to [T,N,D·H] = {brackets(shape)}"
-        raise ShapeError(refusal(label, name, expected, brackets(value.shape)))
     if value.shape == shape and known(shape) is not None:
         return value
     # Added to zeros, which has a derivative even while sizes are unknown.

@@ -62,7 +62,7 @@ class Padded:
     def held(self, steps: Tensor) -> Tensor:
         """[T,N,F] with each sequence's last step in its padding, 1 if there is none: values per
         step of which nothing is known but that a cell computes with them."""
-        times = torch.arange(len(steps), device=steps.device)[:, None]
+        times = torch.arange(steps.shape[0], device=steps.device)[:, None]
         places = times.minimum((self._lengths - 1).clamp(min=0))[:, :, None].expand(steps.shape)
         return steps.gather(0, places).masked_fill((self._lengths <= 0)[:, None], 1)
 
