@@ -210,7 +210,15 @@ def test_any_cells(seed: int, compiled: Compile) -> None:
     np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("cell", [cells.layer_norm_lstm, cells.layer_norm_gru, cells.slstm])
+@cells.cell(gates="z")
+def means_of_means(x: Any, R: Any, h: Any) -> Any:
+    a = x.z + R.z @ cells.mean(h)
+    return cells.tanh(a - cells.mean(cells.mean(h), x.z)) + cells.variance(cells.mean(a), h)
+
+
+@pytest.mark.parametrize(
+    "cell", [cells.layer_norm_lstm, cells.layer_norm_gru, cells.slstm, means_of_means]
+)
 def test_cells_whose_units_need_each_other(cell: MadeCell, compiled: Compile) -> None:
     rng = np.random.default_rng(3)
     layers = [drawn.layer(rng, cell, 4, 12)]

@@ -156,36 +156,23 @@ class Book:
         for arg, other in zip(args, reversed(args), strict=True):
             if neutral is not None and arg.op == "number" and arg.detail == neutral:
                 return other
-        return self._reduction(args) if op == "mean" else self.make(op, args)
+        return self.again(op, args)
 
-    def _reduction(self, args: tuple[Expression, ...]) -> Expression:
-        """A mean, or the variance that it is: engines have both for several values at once."""
-        if len(args) == 1:
-            args = _terms_of_mean(args[0])
-        roots = tuple(each.args[0] for each in args if each.op == "multiply" and _is_square(each))
-        if len(roots) == len(args) and all(each.op == "subtract" for each in roots):
-            values = tuple(each.args[0] for each in roots)
-            middle = self.operation("mean", *values)
-            if all(each.args[1] is middle for each in roots):
-                return self.make("variance", values)
-        return self.make("mean", args)
+    def again(self, op: str, args: tuple[Expression, ...], detail: Any = None) -> Expression:
+        """An operation as it is. The mean of (v - mean(v))² is the variance, however written: the
+        engines have a function for that."""
+        if op == "mean" and all(map(_is_square, args)):
+            roots = [each.args[0] for each in args]
+            if all(each.op == "subtract" for each in roots):
+                values = tuple(each.args[0] for each in roots)
+                middle = self.make("mean", values)
+                if all(each.args[1] is middle for each in roots):
+                    return self.make("variance", values)
+        return self.make(op, args, detail)
 
 
 def _is_square(value: Expression) -> bool:
     return value.op == "multiply" and value.args[0] is value.args[1]
-
-
-def _terms_of_mean(value: Expression) -> tuple[Expression, ...]:
-    """The k values v of (v₁ + … + vₖ) / k, written so or as a product; else the value itself."""
-    if value.op not in ("multiply", "divide") or value.args[1].op != "number":
-        return (value,)
-    terms, (total, number) = [], value.args
-    while total.op == "add":
-        total, last = total.args
-        terms.append(last)
-    found = (total, *reversed(terms))
-    by = number.detail if value.op == "multiply" else 1 / (number.detail or 1)
-    return found if abs(by * len(found) - 1) < 1e-6 else (value,)  # 1/3 of a float32
 
 
 def ordered(roots: Iterable[Expression], known: Iterable[Expression] = ()) -> list[Expression]:

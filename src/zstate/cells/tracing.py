@@ -264,7 +264,7 @@ def _regrouped(roots: tuple[Expression, ...]) -> tuple[Expression, ...]:
 
     for each in every:
         if each.op != "add":
-            new[each] = book.make(each.op, tuple(new[arg] for arg in each.args), each.detail)
+            new[each] = book.again(each.op, tuple(new[arg] for arg in each.args), each.detail)
         else:
             found = terms(each, top=True)
             gates = {term.detail for term in found if term.op == "product"}

@@ -119,7 +119,7 @@ def _clipped(
     raw: dict[Expression, Expression] = {}  # in front of its own bound: what a gradient needs
     new: dict[Expression, Expression] = {}
     for each in ordered([*step.states, *(step.saved or ())]):
-        raw[each] = book.make(each.op, tuple(new[arg] for arg in each.args), each.detail)
+        raw[each] = book.again(each.op, tuple(new[arg] for arg in each.args), each.detail)
         # A state that becomes an older value, or x, is clipped alone: the rest reads that value.
         inside = each in by_value and each.args and each not in before
         new[each] = _within(raw[each], by_value[each]) if inside else raw[each]

@@ -53,6 +53,21 @@ class _Shape:
     """[N,H], to which a value is broadcast."""
 
 
+def _terms(value: Expression) -> list[Expression]:
+    """The k values whose sum times 1/k it is, as the mean of several is written; or itself."""
+    if value.op != "multiply" or value.args[1].op != "number":
+        return [value]
+    total, share = value.args[0], value.args[1].detail
+    count = round(1 / share) if share > 0 else 0
+    if count < 2 or share not in (1 / count, float(np.float32(1 / count))):
+        return [value]
+    terms: list[Expression] = []
+    while total.op == "add" and len(terms) < count - 1:
+        total, last = total.args
+        terms.insert(0, last)
+    return [total, *terms] if len(terms) == count - 1 else [value]
+
+
 class Body:
     """The equations of a body."""
 
@@ -262,7 +277,7 @@ class Body:
             axes = self.node.owner.known(proto.input[1]).tolist()
         if axes != [-1] or told.pop("keepdims", 1) != 1 or told:
             raise other(f"ReduceMean of the axes {axes}")
-        self._set(proto, self.book.operation("mean", self._operand(given[0])))
+        self._set(proto, self.book.operation("mean", *_terms(self._operand(given[0]))))
 
     def _rearrange(self, proto: Any, given: list[Any], told: dict[str, Any]) -> None:
         """A product is a MatMul; by head, one between two Transposes between two Reshapes."""

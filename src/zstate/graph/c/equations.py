@@ -173,11 +173,12 @@ class _Printer:
         for each in self._text.instructions:
             for arg in each.args:
                 maker = self._makers.get(arg)
-                if maker is None or maker.op in _BETWEEN:
+                if maker is None or maker.op == "product":
                     continue
-                if each.op in _BETWEEN or (
-                    maker.op != "number" and self._levels[arg] != self._levels[each.results[0]]
-                ):
+                between = maker.op not in ("number", *REDUCTIONS) and (
+                    self._levels[arg] != self._levels[each.results[0]]
+                )
+                if each.op in _BETWEEN or between:
                     found.add(arg)
         for arg in self._text.outputs:
             maker = self._makers.get(arg)
