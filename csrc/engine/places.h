@@ -169,21 +169,23 @@ struct Places {
 
   static void load(const From& from, const Block<R>& block, R* to) {
     const i64 first = offset(from, block);
-    const int vectors = from.unit ? block.vectors : 1;  // one value for all units: one vector per row
+    if (!from.unit) return load_row_values(static_cast<const S*>(from.data) + first, from.row, block.rows, to);
     for (int r = 0; r < block.rows; ++r)
-      for (int v = 0; v < vectors; ++v, to += L) {
+      for (int v = 0; v < block.vectors; ++v, to += L) {
         const i64 at = first + r * from.row + v * L;
         const int lanes = v + 1 < block.vectors ? L : block.lanes;
-        V value;
-        if (from.storage == Storage::kReal) {
-          const R* p = static_cast<const R*>(from.data) + at;
-          value = from.unit ? Io<R>::load_n(p, lanes) : broadcast(*p);
-        } else {
-          const S* p = static_cast<const S*>(from.data) + at;
-          value = from.unit ? Io<S>::load_n(p, lanes) : broadcast<R>(Io<S>::load_n(p, 1)[0]);
-        }
-        Io<R>::store(to, value);
+        Io<R>::store(to, from.storage == Storage::kReal
+                             ? Io<R>::load_n(static_cast<const R*>(from.data) + at, lanes)
+                             : Io<S>::load_n(static_cast<const S*>(from.data) + at, lanes));
       }
+  }
+  // One value for all units of a row: one vector. A block may have few units for each, so this is short.
+  static void load_row_values(const S* from, i64 row, int rows, R* to) {
+    for (int r = 0; r < rows; ++r, from += row, to += L)
+      if constexpr (kSame)
+        Io<R>::store(to, broadcast<R>(*from));
+      else
+        Io<R>::store(to, broadcast<R>(Io<S>::load_n(from, 1)[0]));
   }
   static void store(const View<R>& from, bool by_row, const From& to, const Block<R>& block) {
     const i64 first = offset(to, block);
