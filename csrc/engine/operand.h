@@ -59,6 +59,22 @@ constexpr i64 depth_of(i64 K) {
   return ceil_div(K, Operand<E>::kValues);
 }
 
+// Elements of 32 bits, as registers.
+template <class Left>
+struct Words {
+  using Register = Simd<float>::Uint;
+  static ZS_DEVICE Register load(const Left* p) {
+    Register r;
+    std::memcpy(&r, p, sizeof r);
+    return r;
+  }
+  static ZS_DEVICE Register splat(const Left* p) {
+    std::uint32_t bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return Register{} + bits;
+  }
+};
+
 // The element types of a call whose arrays are stored as S: of large products and of the backward scan, and
 // of the forward scan.
 template <class S>
@@ -86,10 +102,9 @@ struct Elements<Bfloat16> {
 };
 
 template <>
-struct Operand<Pair> {
+struct Operand<Pair> : Words<Pair> {
   using Real = float;
   using V = VecF;
-  using Register = Simd<float>::Uint;
   using Left = Pair;
   using Sum = V;
   static constexpr int L = Simd<float>::lanes;
@@ -100,16 +115,6 @@ struct Operand<Pair> {
   static constexpr double kSpeed = 1;
 
   static ZS_DEVICE V finished(V sum, const Pair*, const Pair*, i64, i64) { return sum; }
-  static ZS_DEVICE Register load(const Pair* p) {
-    Register r;
-    std::memcpy(&r, p, sizeof r);
-    return r;
-  }
-  static ZS_DEVICE Register splat(const Pair* p) {
-    std::uint32_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return Register{} + bits;
-  }
 #if defined(__AVX512BF16__)
   static ZS_DEVICE V add_product(V sum, Register a, Register b) {
     return bit_cast_to<V>(

@@ -169,7 +169,8 @@ struct Places {
 
   static void load(const From& from, const Block<R>& block, R* to) {
     const i64 first = offset(from, block);
-    if (!from.unit) return load_row_values(static_cast<const S*>(from.data) + first, from.row, block.rows, to);
+    if (!from.unit)
+      return load_row_values(static_cast<const S*>(from.data) + first, from.row, block.rows, to);
     for (int r = 0; r < block.rows; ++r)
       for (int v = 0; v < block.vectors; ++v, to += L) {
         const i64 at = first + r * from.row + v * L;

@@ -93,7 +93,6 @@ template <class Self, class E>
 struct IntegerOperand {
   using Real = float;
   using V = VecF;
-  using Register = UintF;
   using Sum = IntF;
   static constexpr int L = Simd<float>::lanes;
   static constexpr bool kPlain = false;
@@ -223,7 +222,7 @@ inline constexpr int kShift = 128;
 #endif
 
 template <>
-struct Operand<Quad> : IntegerOperand<Operand<Quad>, Quad> {
+struct Operand<Quad> : IntegerOperand<Operand<Quad>, Quad>, Words<Quad> {
   using Left = Quad;
   static constexpr int kValues = 4;
   static constexpr int kTail = kShift ? 2 : 1;
@@ -233,16 +232,6 @@ struct Operand<Quad> : IntegerOperand<Operand<Quad>, Quad> {
   static constexpr double kSpeed = 4;
 #endif
 
-  static ZS_DEVICE Register load(const Quad* p) {
-    Register r;
-    std::memcpy(&r, p, sizeof r);
-    return r;
-  }
-  static ZS_DEVICE Register splat(const Quad* p) {
-    std::uint32_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return Register{} + bits;
-  }
 #if defined(__AVX512VNNI__)
   static ZS_DEVICE Sum add_product(Sum sum, Register a, Register b) {
     return bit_cast_to<Sum>(
@@ -306,22 +295,13 @@ struct Shorts {
 };
 
 template <>
-struct Operand<Twin> : IntegerOperand<Operand<Twin>, Twin> {
+struct Operand<Twin> : IntegerOperand<Operand<Twin>, Twin>, Words<Shorts> {
   using Left = Shorts;
   static constexpr int kValues = 2;
   static constexpr int kTail = 2;  // 32 bits
   static constexpr double kSpeed = 1.5;
 
-  static ZS_DEVICE Register load(const Shorts* p) {
-    Register r;
-    std::memcpy(&r, p, sizeof r);
-    return r;
-  }
-  static ZS_DEVICE Register splat(const Shorts* p) {
-    std::uint32_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return Register{} + bits;
-  }
+  using Words<Shorts>::load;
 #if defined(__AVX512BW__)
   static ZS_DEVICE Register load(const Twin* p) {
     return bit_cast_to<Register>(
