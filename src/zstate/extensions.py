@@ -139,7 +139,7 @@ def _by_direction(operation: Operation, resets: Any, source: Any, descriptor: An
     there = xp.astype(xp.asarray(resets) != 0, source.dtype)
     backwards = descriptor.reverse or descriptor.bidirectional
     turned = xp.concat([there[1:], xp.zeros_like(there[:1])], 0) if backwards else there
-    return xp.stack([there, turned] if descriptor.bidirectional else [turned], -1)
+    return xp.stack([there, turned], -1) if descriptor.bidirectional else turned[..., None]
 
 
 def _check_resets(label: str, shape: PartialShape, source: PartialShape) -> None:
