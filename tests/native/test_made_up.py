@@ -171,6 +171,51 @@ def test_a_mean_in_what_r_multiplies() -> None:
     np.testing.assert_allclose(gradients.init_h[1, 2], slope, rtol=1e-6)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_mean_is_read_behind_a_later_product(threads: int, isa: str) -> None:
+    """Threads share out rows for means and units for products, so who reads a mean may not be who
+    computed it."""
+
+    @cells.cell(gates="a b", states="h")
+    def scaled(x: Any, R: Any, h: Any) -> Any:
+        a = x.a + R.a @ h
+        size = cells.mean(a * a)
+        return 0.5 * h + cells.tanh(x.b + R.b @ (a * size)) * size
+
+    @cells.cell(gates="a b c", states="h")
+    def twice(x: Any, R: Any, h: Any) -> Any:
+        size = cells.mean(x.a * h)
+        r = cells.sigmoid(x.b + R.b @ h)
+        return cells.layer_norm(x.c + R.c @ (r * h)) * size + (1 - size) * r * h
+
+    rng = np.random.default_rng(1)
+    before = zs.get_num_threads()
+    zs.set_num_threads(threads)
+    try:
+        for cell, gates in ((scaled, 2), (twice, 3)):
+            for N in (1, 2, 5):
+                T, H = 4, 96
+                x = rng.normal(size=(T, N, gates * H))
+                R = rng.normal(size=(gates * H, H)) / H
+                call = {"init_h": rng.normal(size=(N, H)), "training": True}
+                found = cell(x, R, backend="native", **call)
+                wanted = cell(x, R, backend="reference", **call)
+                for value, want in zip(found, wanted, strict=True):
+                    np.testing.assert_allclose(value, want, rtol=1e-10, atol=1e-10)
+                if cell is scaled:  # whose gradient is the reference's
+                    continue
+                d = {"h": rng.normal(size=(T, N, H))}
+                backs = (
+                    cell.gradients(x, R, wanted, d, init_h=call["init_h"], backend=backend)
+                    for backend in ("native", "reference")
+                )
+                for value, want in zip(*backs, strict=True):
+                    if want is not None:
+                        np.testing.assert_allclose(value, want, rtol=1e-10, atol=1e-10)
+    finally:
+        zs.set_num_threads(before)
+
+
 def _normed(h: Any) -> Any:
     centred = h - h.mean(-1, keepdims=True)
     return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)

@@ -168,6 +168,7 @@ class _Gradients:
         depth = max((self._levels[each] for each in self._backs), default=0)
         inside = [*self.means.all] if in_registers else [*outputs, *self.means.all]
         self.stages = max([depth, *(self._levels[each] + 1 for each in inside), 1])
+        self._multiplying = {self.stages, *(self._levels[each] for each in self._backs)}
 
     def level(self, each: Expression) -> int:
         return self._levels[each]
@@ -178,8 +179,8 @@ class _Gradients:
             number = str(self._operand_of(each))
             return self._book.leaf("back", number) if self._levels[each] == at else None
         if each.op in REDUCTIONS:
-            here = self._levels[each] == at if self._in_registers else at < self.stages
-            return self.means.leaf(each) if here else None
+            ends = range(self.stages + 1) if self._in_registers else self._multiplying
+            return self.means.leaf(each, at, ends)
         if at == self.stages:
             return (
                 each if each.op == "leaf" and each.detail[0] in (*AT_ANY_TIME, "before") else None

@@ -3,7 +3,7 @@ read where they lie; and means over the units of a row, each between two stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeAlias
@@ -52,7 +52,12 @@ class Means:
                 self.count += len(each.args)
             self.places[each] = taken[each.args]
 
-    def leaf(self, mean: Expression) -> Expression:
+    def leaf(self, mean: Expression, at: int, ends: Container[int]) -> Expression | None:
+        """What a stage reads: the one that begins with the mean, and those after it up to one of
+        ``ends``. Products are ends: other threads may compute the rows from there on."""
+        begin = self._levels[mean]
+        if at < begin or any(stage in ends for stage in range(begin + 1, at + 1)):
+            return None
         return mean.book.leaf("mean", str(self.all.index(mean)))
 
     def reduce_in(self, of_stage: list[dict[Label, Expression]]) -> None:

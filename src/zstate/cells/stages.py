@@ -61,12 +61,13 @@ def forward_stages(trace: Trace, x_ahead: bool = False) -> ForwardStages:
             levels[each] = inner + (each.op in REDUCTIONS)
     means = Means(levels)
     count = 1 + max(levels.values())
+    ends = range(count) if x_ahead else {levels[each] for each in trace.products}
 
     def leaf(each: Expression, at: int) -> Expression | None:
         if each.op == "leaf":
             return each
         if each.op in REDUCTIONS:
-            return means.leaf(each) if levels[each] == at or not x_ahead else None
+            return means.leaf(each, at, ends)
         number = str(operands.index(each.args[0]))
         return book.leaf("product", number, each.detail) if levels[each] == at else None
 
