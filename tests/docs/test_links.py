@@ -20,7 +20,7 @@ PAGES = [
 
 
 def prose(page: Path) -> str:
-    """The page without its code blocks, which may hold brackets and # of their own."""
+    """The page without its code blocks, which may contain brackets and #."""
     text = page.read_text(encoding="utf-8")
     return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
 
@@ -28,7 +28,7 @@ def prose(page: Path) -> str:
 def links(text: str) -> Iterator[tuple[str, str]]:
     """(file, anchor) of every link and picture inside the repository; either may be empty."""
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
-        # The README's are whole addresses, for the page of a package index.
+        # The README has whole addresses, because a package index shows it too.
         target = re.sub(r"^https://[^/]+/zstate/zstate/(blob/)?main/", "", target)
         if not re.match(r"\w+:", target):
             name, _, anchor = target.partition("#")
