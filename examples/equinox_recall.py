@@ -23,7 +23,7 @@ WORDS, STEPS = 8, 12
 
 
 class Recurrent(eqx.Module):
-    """A cell of equinox over a sequence: x [T,I] and how many steps count -> [T,H]."""
+    """A cell of equinox over a sequence: x [T,I] and its length -> [T,H]."""
 
     cell: eqx.nn.LSTMCell | eqx.nn.GRUCell
 
@@ -38,7 +38,7 @@ class Recurrent(eqx.Module):
 
 
 class Recall(eqx.Module):
-    """Names the first word of a sentence, after having read all of it."""
+    """Names the first word of a sentence after reading all of it."""
 
     embedding: eqx.nn.Embedding
     layer: Recurrent

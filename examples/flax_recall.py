@@ -3,8 +3,8 @@
     pip install flax
     python examples/flax_recall.py [--cell gru]
 
-`Recurrent` takes the place of `nnx.RNN`. The cell creates its weights as usual, under the
-same names, so checkpoints fit both.
+`Recurrent` replaces `nnx.RNN`. The cell creates its weights as usual, under the same names, so
+checkpoints fit both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Recurrent(nnx.Module):
 
     def __call__(self, x: jax.Array, lengths: jax.Array | None = None) -> jax.Array:
         W, R = (dense.kernel[...].T for dense in (self.cell.dense_i, self.cell.dense_h))
-        x = jnp.swapaxes(x, 0, 1)  # flax has the batch first, zstate the time
+        x = jnp.swapaxes(x, 0, 1)  # flax puts the batch first, zstate time
         if isinstance(self.cell, nnx.GRUCell):
             gru = zs.GRUDescriptor(reset_gate_first=True, reset_after=True)
             bias = self.cell.dense_i.bias[...]
@@ -42,7 +42,7 @@ class Recurrent(nnx.Module):
 
 
 class Recall(nnx.Module):
-    """Names the first word of a sentence, after having read all of it."""
+    """Names the first word of a sentence after reading all of it."""
 
     def __init__(self, kind: str, hidden: int, *, rngs: nnx.Rngs) -> None:
         cell = {"lstm": nnx.OptimizedLSTMCell, "gru": nnx.GRUCell}[kind]

@@ -33,7 +33,7 @@ b = parameter((4 * H,), 0, "b")
 P = parameter((H, V), 0.125, "P")
 parameters = [table, W, R, b, P]
 
-# [3] The model. `training` turns itself on where a gradient needs it.
+# [3] The model. `gradients` turns the layer's `training` on where it needs it.
 x = g.gather(table, tokens, name="x")
 (h,) = g.lstm(x, recurrent_weight=R, input_weight=W, bias=b, name="encoder")
 rows = g.reshape(h, (T * N, H), name="rows")
@@ -47,7 +47,7 @@ loss = g.soft_max_cross_entropy(logits, labels, axis=-1, reduction="mean", name=
 # [5] Its gradients.
 gradients = g.gradients(of=loss, with_respect_to=parameters)
 
-# [6] Adam: one step per parameter, stored by assigning.
+# [6] Adam: one step per parameter. `assign` stores the new values.
 beta1, beta2 = 0.9, 0.99
 power1, power2 = g.variable(1.0, name="power1"), g.variable(1.0, name="power2")
 next1, next2 = power1 * beta1, power2 * beta2

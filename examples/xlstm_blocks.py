@@ -33,7 +33,7 @@ from zstate import cells
 def scan(cell: sLSTMCell_vanilla, _: bool, x: Tensor, states: Tensor) -> Tensor:
     """All states [4,T+1,N,H] of an sLSTM, from x [T,N,4H] and the states before [4,N,H]."""
     h, c, n, m = states
-    # The package begins with zeros and takes the first m for nothing; here that is m = -inf.
+    # The package starts m at zero and ignores it in the first step. Here that is m = -inf.
     m = torch.where(n == 0, torch.full_like(m, -math.inf), m)
     out = cells.slstm(
         x,
@@ -50,7 +50,7 @@ def scan(cell: sLSTMCell_vanilla, _: bool, x: Tensor, states: Tensor) -> Tensor:
 
 
 def use_zstate(model: nn.Module) -> nn.Module:
-    """Make every sLSTM cell of a model scan on zstate; its parameters stay where they are."""
+    """Make every sLSTM cell of a model run on zstate, with the parameters it has."""
     for module in model.modules():
         if isinstance(module, sLSTMCell_vanilla):
             module._impl = scan.__get__(module)
@@ -104,7 +104,7 @@ def main() -> None:
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     theirs = make_model(args.width, args.heads, args.blocks, args.steps).to(device)
-    for parameter in theirs.parameters():  # zeros, as some begin, would hide a mistake
+    for parameter in theirs.parameters():  # some start at zero, which would hide a mistake
         nn.init.normal_(parameter, std=0.1)
     ours = use_zstate(copy.deepcopy(theirs))
     x = torch.randn(args.batch, args.steps, args.width, device=device)
@@ -119,7 +119,7 @@ def main() -> None:
     assert max(errors) < 1e-4
     own = seconds(lambda: gradients(ours, x, weight), args.repeats)
     plain = seconds(lambda: gradients(theirs, x, weight), args.repeats)
-    print(f"a step of training: {own * 1e3:.1f} ms on zstate, {plain * 1e3:.1f} ms on xlstm's own")
+    print(f"a training step: {own * 1e3:.1f} ms on zstate, {plain * 1e3:.1f} ms on xlstm")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """An encoder of sentences of different lengths, in PyObjC's spelling of MPSGraph: an LSTM with
-peepholes, and a mask that stops the state of what is padding. On a Mac, Apple's framework runs it;
+peepholes, and a mask that cuts off the state in the padding. On a Mac, Apple's framework runs it;
 elsewhere zstate does.
 
     python examples/mac/encoder.py
@@ -29,7 +29,7 @@ def constant(array):
 
 
 def array_with(values):
-    """An MPSNDArray that holds them."""
+    """The values in an MPSNDArray, ready to feed."""
     shape = mps.MPSNDArrayDescriptor.descriptorWithDataType_shape_(F32, list(values.shape))
     array = mps.MPSNDArray.alloc().initWithDevice_descriptor_(device, shape)
     array.writeBytes_strideBytes_(values, None)
@@ -55,7 +55,7 @@ weights = {
 weights = {name: value.astype(np.float32) for name, value in weights.items()}
 W, R, b, p, h0, c0, gamma, beta = map(constant, weights.values())
 
-# The encoder. The mask is 0 where a sentence is over: R meets no state there.
+# The encoder. The mask is 0 past the end of a sentence, so no state passes through R there.
 x = graph.placeholderWithShape_dataType_name_([T, N, I], F32, "x")
 lengths = graph.placeholderWithShape_dataType_name_([1, N, 1], F32, "lengths")
 places = graph.castTensor_toType_name_(
@@ -85,7 +85,7 @@ code = graph.normalizationWithTensor_meanTensor_varianceTensor_gammaTensor_betaT
     pooled, mean, variance, gamma, beta, 1e-3, "code"
 )
 
-# Which sentences are most alike, itself included; and what a change of the peepholes would do.
+# The sentences most like each one, itself included; and gradients of the peepholes and the input.
 likeness = graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(
     code, graph.transposeTensor_dimension_withDimension_name_(code, 0, 1, None), "likeness"
 )

@@ -1,5 +1,5 @@
 """A character language model in PyObjC's spelling of MPSGraph: on a Mac, Apple's framework trains
-it; elsewhere zstate does. First runs with a dictionary of feeds, then a compiled executable.
+it; elsewhere zstate does. It trains with dictionaries of feeds, then with a compiled executable.
 
     python examples/mac/language_model.py
 """
@@ -51,7 +51,7 @@ def number(data):
     return float(out[0])
 
 
-# The parameters: their first values stay here, for who wants to check.
+# The parameters. Their initial values are kept, so that a test can check the results.
 initial = {
     "table": rng.normal(size=(V, E)),
     "W": rng.normal(size=(4 * H, E)) / E**0.5,
@@ -114,7 +114,7 @@ for name, parameter in parameters.items():
     for old, new in zip([parameter, momentum, velocity], stepped, strict=True):
         updates.append(graph.assignVariable_withValueOfTensor_name_(old, new, None))
 
-# The text as batches: every sequence goes on where it was.
+# The text as batches: every sequence continues where it stopped.
 codes = np.array([LETTERS.index(letter) for letter in TEXT * 20], np.int32)
 
 

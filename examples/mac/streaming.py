@@ -1,5 +1,5 @@
-"""Inference from Metal buffers, in PyObjC's spelling of MPSGraph: a stream goes through an LSTM in
-chunks, its state staying in buffers. On a Mac, Apple's framework runs it; elsewhere zstate does.
+"""Inference from Metal buffers, in PyObjC's spelling of MPSGraph: an LSTM reads a stream in chunks,
+and its state stays in buffers. On a Mac, Apple's framework runs it; elsewhere zstate does.
 
     python examples/mac/streaming.py
 """
@@ -28,7 +28,7 @@ def in_buffer(buffer, shape):
     return mps.MPSGraphTensorData.alloc().initWithMTLBuffer_shape_dataType_(buffer, shape, F32)
 
 
-# The weights, in buffers; P has rows of 16 bytes, of which 12 count.
+# The weights, in buffers. P's rows are 16 bytes apart, of which 12 are used.
 weights = {
     "W": rng.normal(size=(4 * H, I)) / 2,
     "R": rng.normal(size=(4 * H, H)) / 2,
@@ -39,7 +39,7 @@ projection = rng.normal(size=(H, O)).astype(np.float32)
 padded = np.zeros((H, O + 1), np.float32)
 padded[:, :O] = projection
 
-# The graph: one chunk, and the state that the next one begins with.
+# The graph: one chunk, and the state that the next chunk starts from.
 graph = mps.MPSGraph.alloc().init()
 
 
@@ -71,7 +71,7 @@ y = graph.sigmoidWithTensor_name_(
     graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(rows, P, None), "y"
 )
 
-# The stream, a buffer for its chunk, and states that begin away from zero.
+# The stream, a buffer for one chunk, and initial states that are not zero.
 stream = rng.normal(size=(CHUNKS, T, N, I)).astype(np.float32)
 states = rng.normal(size=(2, N, H)).astype(np.float32)
 chunk = device.newBufferWithLength_options_(stream[0].nbytes, SHARED)
@@ -92,7 +92,7 @@ outputs = np.empty((CHUNKS, T * N, O), np.float32)
 finished = []
 for number in range(CHUNKS):
     chunk.contents().as_buffer(stream[number].nbytes)[:] = stream[number].tobytes()
-    # Two arrays for the next state: the buffers that it goes into are read in this run.
+    # The next state goes to two arrays first, because this run still reads the buffers.
     next_hidden, next_cell = (
         mps.MPSNDArray.alloc().initWithDevice_descriptor_(
             device, mps.MPSNDArrayDescriptor.descriptorWithDataType_shape_(F32, [N, H])

@@ -1,5 +1,5 @@
-"""What every engine and exporter makes of a cell that was added by the recipe: the numbers of the
-reference in float64, or a refusal by the cell's name. Runs in the copy where the cell is."""
+"""Every engine and exporter either gives the float64 reference's numbers for a cell that was added
+by the recipe, or refuses it by name. Runs in the copy of the source that has the cell."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PAGES = [
 
 
 def prose(page: Path) -> str:
-    """The page without its code blocks, which may hold brackets and # of their own."""
+    """The page without its code blocks, which may contain brackets and #."""
     text = page.read_text(encoding="utf-8")
     return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
 
@@ -28,7 +28,7 @@ def prose(page: Path) -> str:
 def links(text: str) -> Iterator[tuple[str, str]]:
     """(file, anchor) of every link and picture inside the repository; either may be empty."""
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
-        # The README's are whole addresses, for the page of a package index.
+        # The README has whole addresses, because a package index shows it too.
         target = re.sub(r"^https://[^/]+/zstate/zstate/(blob/)?main/", "", target)
         if not re.match(r"\w+:", target):
             name, _, anchor = target.partition("#")
@@ -81,3 +81,18 @@ def test_the_site_lists_every_page_and_module() -> None:
             assert module.is_dir() or module.with_suffix(".py").exists(), name
         else:
             assert (ROOT / "docs" / name).exists() or (ROOT / name).exists(), name
+
+
+def test_contributing_lists_files_that_exist_each_once() -> None:
+    """In the table of places: a row's first column has a path, the second names below it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("## Where things are\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\S+)` \| (.*) \|$", table, re.MULTILINE)
+    listed = []
+    for place, what in rows:
+        path = ROOT / place
+        folder = path if path.is_dir() else path.parent
+        names = re.findall(r"`([\w/]+(?:\.(?:py|h|tsv)|/))`", what)
+        listed += [path, *(folder / name for name in names)]
+    assert [path for path in listed if not path.exists()] == []
+    assert len(listed) == len(set(listed)) > 60

@@ -1,5 +1,5 @@
-"""CONTRIBUTING's recipes work to the letter: their changes are made in one copy of the source, and
-what the page says of them is tried there, in processes of their own."""
+"""CONTRIBUTING's recipes work exactly as written: a copy of the source gets their changes, and
+separate processes test there what the page says about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def changes(title: str) -> list[tuple[str, str, str]]:
-    """A section's changes: a file, the lines that must stand in it once, and what replaces them."""
+    """A section's changes: a file, the lines that it must contain once, and their replacement."""
     section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
     found = []
     for block in re.findall(r"^```diff\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
@@ -48,7 +48,7 @@ def follow(title: str, where: Path) -> set[str]:
     for name, old, new in changes(title):
         path = where / name
         if not old:
-            assert not path.exists(), f"{name} is there already"
+            assert not path.exists(), f"{name} exists already"
             path.write_text(new + "\n", encoding="utf-8")
         else:
             text = path.read_text(encoding="utf-8")
@@ -135,7 +135,7 @@ for both in (False, True):
     assert np.allclose(g.run(feeds={}, targets=[dR])[dR], gradients.recurrent_weight, rtol=1e-10)
 """
 
-# A second cell, by the same recipe: three states, a parameter of its own.
+# A second cell by the same recipe, with three states and its own parameter.
 LEDGER_FILE = """
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ again = zs.Graph.load("ledger.safetensors")
 assert "ledger" in [node.op.name for node in again.nodes]
 """
 
-# On every engine and exporter, or refused there by its name.
+# Every engine and exporter computes it, or refuses it by name.
 EVERY_ENGINE = """
 from tests.docs.every_engine import check
 
@@ -326,7 +326,7 @@ assert np.array_equal(g.run(feeds={}, targets=[h])[h], wanted)
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the source with a cell, a function and an op by the recipes, and with a second cell
-    in the same way, of three states and with a parameter of its own."""
+    that has three states and its own parameter."""
     where = tmp_path_factory.mktemp("copy")
     copied(where)
     assert len(follow("How to add a cell", where)) == 2
@@ -341,12 +341,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_cells_a_function_and_an_op(copy: Path) -> None:
-    """The cells in every place."""
+    """Both cells work everywhere that the page says."""
     attempt(copy, "\n".join((CELL, FUNCTION, OP, LEDGER, EVERY_ENGINE)))
 
 
 def test_a_backend(copy: Path, tmp_path: Path) -> None:
-    """Which serves everything in float64 from then on: behind the others, in a copy of the copy."""
+    """It then serves every float64 call, so it gets a copy of the copy."""
     where = tmp_path / "with_a_backend"
     shutil.copytree(copy, where, symlinks=True)
     assert len(follow("How to add a backend", where)) == 2

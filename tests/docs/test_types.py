@@ -1,5 +1,5 @@
-"""mypy --strict accepts the examples of the README and of the graph page, and a typed script; what
-the operations do not take, it refuses."""
+"""mypy --strict accepts the examples of the README and of the graph page, and a typed script. It
+refuses arguments that an operation does not take."""
 
 from __future__ import annotations
 
