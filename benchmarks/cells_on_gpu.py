@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
-from on_gpu import seconds
+from on_gpu import require_gpu, seconds
 
 from zstate import cells, pipeline
 from zstate.backends import cuda
@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="check one row, so that it is compiled")
     parser.add_argument("--cells", default="", help="comma-separated cells; all by default")
     options = parser.parse_args()
+    require_gpu()
     chosen, wanted = options.only, [name for name in options.cells.split(",") if name]
     torch.backends.cuda.matmul.allow_tf32 = True
     if chosen is not None:

@@ -292,7 +292,12 @@ def main() -> None:
     fitting.add_argument("--costs", type=Path, default=here, help="the file to write into")
     options = parser.parse_args()
     if options.command == "measure":
+        from on_gpu import require_gpu
+
+        require_gpu()
         measure(options.times, list(scans(options.scans)), options.placements)
+    elif not options.times.is_file():
+        parser.error(f"no file {str(options.times)!r}")
     else:
         fit_file(options.times, options.costs)
 

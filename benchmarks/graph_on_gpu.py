@@ -4,7 +4,7 @@ Three models, TF32 (float32) and bfloat16; torch.nn with fused Adam, captured as
 with --eager and --compiled also so. Then the kernels of a captured step, and many runs of a small
 program.
 
-    python benchmarks/graph_on_gpu.py --profile
+    python benchmarks/graph_on_gpu.py --profile 12
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from on_gpu import require_gpu
 
 import zstate as zs
 from zstate.bench import training
@@ -136,6 +137,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--runs", type=float, metavar="SECONDS", default=0)
     options = parser.parse_args()
+    require_gpu()
     chosen = {"captured": True, "eager": options.eager, "compiled": options.compiled}
     every, asked = training.ON_GPU | training.WAYS, [way for way, on in chosen.items() if on]
     ways = {f"torch {way}": every[f"torch {way}"] for way in asked}

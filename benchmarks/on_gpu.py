@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
+from zstate.backends import cuda
 from zstate.bench.rows import GATES, GPU_ROWS, Row
 from zstate.bench.timing import Protocol
 
@@ -32,6 +35,15 @@ def is_compute_bound(row: Row) -> bool:
 
 def is_tiny(row: Row) -> bool:
     return (row.T, row.N, row.H) in TINY
+
+
+def require_gpu() -> None:
+    """End the script, in one line, where the CUDA engine cannot run."""
+    import torch  # noqa: F401 - the engine works on its tensors
+
+    reason = cuda.unavailable()
+    if reason is not None:
+        sys.exit(f"{Path(sys.argv[0]).name} needs a GPU: {reason}")
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -9,6 +9,7 @@ compared before anything is timed.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ import zstate.onnx as zo
 from zstate.bench.contenders import OPERATIONS, inputs_of
 from zstate.bench.rows import ROWS, Row, choose, make_data
 from zstate.bench.timing import Protocol, measure
+from zstate.errors import OptionError
 
 PROTOCOL = Protocol(0.3, rounds=3)
 USUAL = "lstm 64x1x64,lstm 64x16x128,lstm 128x32x256,gru 64x16x128,rnn 64x16x128,*1x1x256"
@@ -55,10 +57,16 @@ def compare(row: Row, path: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", default=[USUAL], help="such as 'lstm 64x16x128'; globs")
+    try:
+        rows = choose(ROWS, ",".join(parser.parse_args().rows))
+    except OptionError as error:
+        sys.exit(str(error))
     print("| T×N×H | onnxruntime ms | zstate.onnx ms | functional ms | ratio | functional ratio |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for row in choose(ROWS, ",".join(sys.argv[1:]) or USUAL):
+        for row in rows:
             compare(row, Path(folder) / "row.onnx")
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from zstate.bench.report import Measured
 from zstate.bench.rows import GPU_ROWS, Data, Row, make_data
 from zstate.bench.timing import Protocol, measure
 from zstate.cli import bench
+from zstate.cli.arguments import check_ending, check_writable, keep_typed
 from zstate.errors import OptionError, ZStateError, refusal
 
 BASE = Row("LSTM", 64, 16, 128)
@@ -42,6 +42,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    keep_typed(parser)
     bench.add_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     chart = "draw the ratios (.png, .svg or .pdf)"
@@ -96,18 +97,11 @@ def add_peers() -> None:
 def check_files(options: argparse.Namespace, cases: list[Case], peers: list[str]) -> None:
     """Before measuring anything, reject a file that could not be written afterwards."""
     for option, path in (("--json", options.json), ("--chart", options.chart)):
-        if path is None:
-            continue
-        if path.is_dir() or not path.parent.is_dir():
-            got = "a folder" if path.is_dir() else f"no folder {str(path.parent)!r}"
-            raise OptionError(refusal("publish", option, "a file in a folder that exists", got))
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise OptionError(refusal("publish", option, "a file that can be written", str(path)))
+        if path is not None:
+            check_writable("publish", option, path)
     if options.chart is None:
         return
-    if options.chart.suffix.lower() not in PICTURES:
-        expected = f"a name that ends in one of {', '.join(PICTURES)}"
-        raise OptionError(refusal("publish", "--chart", expected, repr(options.chart.name)))
+    check_ending("publish", "--chart", options.chart, PICTURES)
     if all(case.training for case in cases):
         peers = [name for name in peers if name not in INFERENCE_ONLY]
     if not peers:

@@ -25,6 +25,8 @@ from zstate.bench.contenders import Case, functions
 from zstate.bench.contest import errors_of, oracle
 from zstate.bench.rows import GATES, Row, choose, make_data
 from zstate.bench.timing import apart
+from zstate.cli.arguments import check_writable
+from zstate.errors import OptionError
 
 BOUND = 1e-4  # of the relative error
 SIZES = [(1, 1, 64), (64, 1, 64), (4, 8, 64), (16, 4, 32), (10, 12, 40), (2, 3, 128), (1, 1, 256)]
@@ -153,10 +155,16 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if native.unavailable() is not None:
         sys.exit(f"small_calls.py times the native engine: {native.unavailable()}")
+    try:
+        rows = choose(SMALL_ROWS, options.only)
+        if options.json:
+            check_writable("small_calls", "--json", options.json)
+    except OptionError as error:
+        sys.exit(str(error))
     modes = {"inference": [False], "training": [True], "both": [False, True]}[options.mode]
     measured = []
     for training in modes:
-        for row in choose(SMALL_ROWS, options.only):
+        for row in rows:
             call = checked(row, training, options.threads)
             calls = options.rounds * BLOCK * 8
             measured.append(measure(row, training, call, options.threads, calls))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from on_gpu import PROTOCOL, seconds
+from on_gpu import PROTOCOL, require_gpu, seconds
 
 from zstate import backends
 from zstate.backends.cuda import launch
@@ -104,6 +104,7 @@ def main() -> None:
     except OptionError:
         titles = ", ".join(row.title for row in ROWS)
         parser.error(f"--only: no row is called {options.only!r}; the rows: {titles}")
+    require_gpu()
     with gpu.tf32():
         for row in rows:
             for kind in options.types.split(","):

@@ -5,8 +5,8 @@ python benchmarks/summary.py docs/images
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -110,7 +110,11 @@ def draw(lines: list[Line], path: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    folder = parser.parse_args().folder
+    if not folder.is_dir():
+        parser.error(f"no folder {str(folder)!r}")
     print("| engine | type | inference | lowest row | training | lowest row | against |")
     print("|---|---|---|---|---|---|---|")
     for line in LINES:

@@ -8,7 +8,7 @@ Lengths are random between 1 and T, one of them T, so about half of the padded s
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -149,5 +149,11 @@ PARTS = {"lengths": lengths, "compile": compiled, "call": call}
 if __name__ == "__main__":
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    for part in sys.argv[1:] or PARTS:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if none")
+    chosen = parser.parse_args().parts or list(PARTS)
+    for part in chosen:
+        if part not in PARTS:
+            parser.error(f"expected some of {', '.join(PARTS)}, got {part!r}")
+    for part in chosen:
         PARTS[part]()

@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=Settings.window)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
+    if options.steps < 2 * options.block:
+        parser.error(f"--steps: expected at least two blocks of {options.block}")
     torch.set_num_threads(options.threads)
     zs.set_num_threads(options.threads)
     settings = Settings(

@@ -306,6 +306,10 @@ def _fast(*_: object) -> None:
             "--peers: expected none, or some of torch, onnxruntime, openvino, jax, got 'f",
         ),
         (["--types", "float32"], "--types needs --device cuda"),
+        (["--weights", "int8", "--types", "float32"], "--types needs --device cuda"),
+        (["--steps", "3"], "--steps needs --train"),
+        (["--weights", "int8", "--steps", "3"], "--steps needs --train"),
+        (["--device", "cuda", "--threads", "2"], "--device cuda cannot be combined with --threads"),
         (["--rounds", "0"], "--rounds: expected an integer of at least 1, got '0'"),
         (["--threads", "0"], "--threads: expected an integer of at least 1, got '0'"),
         (["--block", "nan"], "--block: expected a number of at least 0, got 'nan'"),
@@ -451,11 +455,21 @@ def test_both_sides_of_the_training_contest_are_the_same_training(
     [
         (["--types", "float32"], "--types needs --device cuda"),
         (["--through", "torch"], "--train cannot be combined with --through torch"),
+        (["--mode", "training"], "--train cannot be combined with --mode training"),
+        (["--peers", "torch"], "--train cannot be combined with --peers torch"),
+        (["--block", "1"], "--train cannot be combined with --block 1"),
+        (["--rounds", "3"], "--train cannot be combined with --rounds 3"),
+        (["--seed", "1"], "--train cannot be combined with --seed 1"),
+        (["--weights", "int8"], "--train cannot be combined with --weights int8"),
         (["--only", "x"], "--only"),
     ],
 )
 def test_training_of_what_is_not_there(
-    option: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    option: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr("zstate.bench.training.contest", _fast)
     assert cli.main(["bench", "--train", *option]) == 2
     assert message in capsys.readouterr().err

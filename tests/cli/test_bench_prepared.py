@@ -130,7 +130,7 @@ def test_streams_are_timed_call_by_call_and_shown_per_step() -> None:
         (["--weights", "int8", "--device", "cuda"], "--weights cannot be combined with --device"),
         (["--weights", "int8", "--through", "torch"], "combined with --through torch"),
         (["--weights", "int8", "--mode", "training"], "combined with --mode training"),
-        (["--streaming", "--train"], "--streaming cannot be combined with --train"),
+        (["--streaming", "--train"], "--train cannot be combined with --streaming"),
         (
             ["--weights", "int8", "--peers", "torch"],
             "none, or some of onnxruntime, openvino, got 'torch'",

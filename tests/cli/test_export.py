@@ -140,6 +140,7 @@ def test_swift(cell: str, layers: int, capsys: pytest.CaptureFixture[str]) -> No
     ("words", "message"),
     [
         (["run", "--to=onnx", "--out=a.txt"], "--out: expected a name that ends in .onnx, got 'a."),
+        (["run", "--to=onnx", "--out="], "--out: expected a name that ends in .onnx"),
         (["nope", "--to=onnx"], "[run] 'nope': expected the folder of a run of `zstate train`, "),
         (["text", "--to=onnx"], "got a file"),
         (["empty", "--to=onnx"], "got a folder without run.json"),

@@ -204,6 +204,8 @@ def test_targets_of_a_graph_are_drawn(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--svg=a.svg", "--target=nothing"], "--target: expected the name of a tensor"),
         (["--svg=a.svg", "--program=training", "--target=embedding"], "without --target"),
         (["--program=training"], "--program needs --html or --svg or --png or --dot"),
+        (["--svg="], "--svg: expected a name that ends in .svg, got ''"),
+        (["--c=a.h", "--shape=x=3"], "--shape: expected a saved graph or an .onnx model, got the"),
     ],
 )
 def test_a_refusal_writes_nothing(

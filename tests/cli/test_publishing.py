@@ -7,6 +7,7 @@ import importlib.util
 import json
 import py_compile
 import re
+import runpy
 import threading
 import time
 from collections.abc import Iterator
@@ -39,6 +40,41 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_every_script_compiles(path: Path, tmp_path: Path) -> None:
     py_compile.compile(str(path), str(tmp_path / "x.pyc"), doraise=True)
     assert path.name in (BENCHMARKS / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("cells_on_gpu.py", "cells_on_gpu.py needs a GPU: "),
+        ("graph_on_gpu.py", "graph_on_gpu.py needs a GPU: "),
+        ("streamed_on_gpu.py", "streamed_on_gpu.py needs a GPU: "),
+        ("fit_cost_model.py measure x.json", "fit_cost_model.py needs a GPU: "),
+        ("fit_cost_model.py fit x.json", "no file 'x.json'"),
+        ("onnx_models.py zzz", "--only: expected the name of a row"),
+        ("small_calls.py --only zzz", "--only: expected the name of a row"),
+        ("small_calls.py --json nowhere/x.json", "--json: expected a file in a folder that exists"),
+        ("torch_layers.py zzz", "expected some of lengths, compile, call, got 'zzz'"),
+        ("train.py --steps 3 --block 2", "--steps: expected at least two blocks of 2"),
+        ("summary.py nowhere", "no folder 'nowhere'"),
+    ],
+)
+def test_what_a_script_cannot_do_is_refused_in_a_line(
+    words: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setattr("zstate.backends.cuda.unavailable", lambda: "torch sees no CUDA device")
+    script, *rest = words.split()
+    monkeypatch.setattr("sys.argv", [script, *rest])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+    shown = capsys.readouterr().err if ended.value.code == 2 else str(ended.value.code)
+    assert message in shown and not shown[shown.index(message) :].strip().count("\n")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_run_writes_json_and_a_chart(
@@ -126,7 +162,7 @@ def test_sgemm_is_not_that_of_one_thread(scripts: Any, monkeypatch: pytest.Monke
         (["--json", "/nowhere/x.json"], "--json: expected a file in a folder that exists, got no"),
         (["--json", "."], "--json: expected a file in a folder that exists, got a folder"),
         (["--chart", "/nowhere/x.png"], "--chart: expected a file in a folder that exists"),
-        (["--chart", "x.gif"], "--chart: expected a name that ends in one of .png, .svg, .pdf"),
+        (["--chart", "x.gif"], "--chart: expected a name that ends in .png or .svg or .pdf"),
         (["--chart", "x.png", "--peers", "none"], "--chart: expected at least one peer"),
         (
             ["--chart", "x.png", "--peers", "onnxruntime", "--mode", "training"],

@@ -136,9 +136,11 @@ def test_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     message = capsys.readouterr().err
     assert "--device: expected a CUDA device, got none: torch sees no CUDA device" in message
     assert not (tmp_path / "r").exists()
-    from zstate.cli.devices import device_of
+    from zstate.cli.arguments import device_of
 
-    assert device_of("auto") is None and device_of("cpu") is None
+    assert device_of("sample", "auto") is None and device_of("sample", "cpu") is None
+    with pytest.raises(zs.OptionError, match=r"\[sample\] --device: expected a CUDA device"):
+        device_of("sample", "cuda")
 
 
 @pytest.mark.parametrize("kind", ["float64", "int8", ""])

@@ -125,6 +125,11 @@ def test_any_script(tmp_path: Path) -> None:
         (["{runs}/lstm", "--prompt", "Ж"], "[inspect] prompt: expected the 18 characters"),
         (["{runs}/lstm", "--text", "{runs}/none.txt"], "[inspect] --text: '"),
         (["{runs}/lstm", "{runs}", "--prompt", "the"], "got a folder without run.json"),
+        (["{runs}/lstm", "--encoding", "latin-1"], "[inspect] --encoding needs --text"),
+        (
+            ["{runs}/lstm", "--serve", "--out", "page.html"],
+            "[inspect] --serve cannot be combined with --out page.html",
+        ),
     ],
 )
 def test_refusals(

@@ -14,11 +14,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from .. import __version__
 from ..errors import ZStateError, visible
+from .arguments import keep_typed
 
 _COMMANDS = {
     "train": "train a character language model",
@@ -76,30 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def exit_status(stopped: KeyboardInterrupt) -> int:
     """The status a shell reports for a command that a signal ended."""
     return 128 + getattr(stopped, "number", signal.SIGINT)
-
-
-def at_least_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """The type of an argument that must not be negative."""
-    return _at_least(kind, 0)
-
-
-def at_least_one(kind: type[int]) -> Callable[[str], float]:
-    """The type of an argument that counts something."""
-    return _at_least(kind, 1)
-
-
-def _at_least(kind: type[int] | type[float], least: int) -> Callable[[str], float]:
-    def parsed(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value < float("inf"):
-            what = "an integer" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"expected {what} of at least {least}, got {text!r}")
-        return value
-
-    return parsed
 
 
 @contextmanager
@@ -160,6 +137,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         if name == asked:
             module = importlib.import_module(f".{name}", __name__)
             subparser.description = module.__doc__
+            keep_typed(subparser)
             module.add_arguments(subparser)
             subparser.set_defaults(command_run=module.run)
     return parser.parse_args(arguments)

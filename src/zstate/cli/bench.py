@@ -30,7 +30,7 @@ from ..bench.rows import GPU_ROWS, ROWS, STREAMS, choose
 from ..bench.timing import Protocol
 from ..errors import BackendError, OptionError, refusal
 from ..prepared.parts import WEIGHTS
-from . import at_least_one, at_least_zero
+from .arguments import add_number, refuse_beside, refuse_without
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ _WIDE = 160  # columns in a file or a pipe
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run, and for how long."""
-    add, count, amount = parser.add_argument, at_least_one(int), at_least_zero(float)
+    add = parser.add_argument
     rows = "rows by name or glob, comma-separated: 'lstm 64x1x64', 'gru *x1x*', '*both ways'"
     add("--only", metavar="ROWS", help=rows)
     device = "the engine to time (default: cpu)"
@@ -53,18 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--types", help=types)
     add("--mode", choices=tuple(_MODES), default="both", help="what to time (default: both)")
-    threads = "threads per contender (default: the number of cores)"
-    add("--threads", type=count, metavar="N", help=threads)
+    add_number(parser, "--threads", "threads per contender (default: the number of cores)")
     add("--peers", help="comma-separated names, or none (default: all that are installed)")
     through = (
         "time zstate's functions on NumPy arrays (torch tensors on a GPU), its modules on torch "
         "tensors, or its functions in jitted JAX programs"
     )
     add("--through", choices=("numpy", "torch", "jax"), default="numpy", help=through)
-    block = "seconds per block (default: 0.5; on a GPU 0.01)"
-    add("--block", type=amount, metavar="X", help=block)
-    rounds = "blocks per contender (default: %(default)s)"
-    add("--rounds", type=count, default=3, metavar="N", help=rounds)
+    add_number(parser, "--block", "seconds per block (default: 0.5; on a GPU 0.01)", kind=float)
+    add_number(parser, "--rounds", "blocks per contender", 3)
     weights = (
         "time inference with layers that zs.prepare packed with these weights, against ONNX "
         "Runtime: its dynamic int8 LSTM for int8, otherwise float32"
@@ -80,10 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names such as 'GRU*'"
     )
     add("--train", action="store_true", help=train)
-    steps = "with --train: steps per model; the last losses are compared (default: %(default)s)"
-    add("--steps", type=count, default=200, metavar="N", help=steps)
-    seed = "random seed for the inputs (default: %(default)s)"
-    add("--seed", type=at_least_zero(int), default=0, metavar="N", help=seed)
+    steps = "with --train: steps per model; the last losses are compared"
+    add_number(parser, "--steps", steps, 200)
+    add_number(parser, "--seed", "random seed for the inputs", 0, least=0)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -97,15 +93,20 @@ def run(options: argparse.Namespace) -> int:
 def cases_of(options: argparse.Namespace) -> tuple[list[Case], list[str]]:
     """What to measure, and the peers."""
     way, device, modes, rows, types = options.through, options.device, options.mode, ROWS, None
+    refuse_without("bench", "--train", options, ["steps"])
+    if device == "cpu":
+        refuse_without("bench", "--device cuda", options, ["types"])
+    else:
+        refuse_beside("bench", "--device cuda", options, threads=None)
     if options.weights or options.streaming:
-        _refuse_others(options)
+        asked = "--streaming" if options.streaming else "--weights"
+        usual = {"device": "cpu", "through": "numpy", "mode": "inference"}
+        refuse_beside("bench", asked, options, **usual)
         way, modes = "streamed" if options.streaming else "prepared", "inference"
         rows = STREAMS if options.streaming else ROWS
         types = [options.weights] if options.weights else list(WEIGHTS)
     elif device == "cuda":
         rows, types = GPU_ROWS, _types(options)
-    elif options.types is not None:
-        raise OptionError("[bench] --types needs --device cuda")
     chosen = choose(rows, options.only)
     if way in ("torch", "jax") and importlib.util.find_spec(way) is None:
         raise OptionError(f"[bench] --through {way}: {way} is missing: pip install 'zstate[{way}]'")
@@ -191,24 +192,12 @@ def _types(options: argparse.Namespace) -> list[str]:
     return types
 
 
-def _refuse_others(options: argparse.Namespace) -> None:
-    """Reject options that prepared layers, or training, do not have."""
-    asked = "--streaming" if options.streaming else "--weights" if options.weights else "--train"
-    others = {"--train": options.train and asked != "--train"}
-    if asked != "--train":
-        others["--device cuda"] = options.device == "cuda"
-        others["--mode training"] = options.mode == "training"
-    others[f"--through {options.through}"] = options.through != "numpy"
-    for other, is_given in others.items():
-        if is_given:
-            raise OptionError(f"[bench] {asked} cannot be combined with {other}")
-
-
 def _train(options: argparse.Namespace) -> int:
     """One line per model and side: milliseconds per step, the ratio, final bits per character."""
-    _refuse_others(options)
-    if options.types is not None and options.device == "cpu":
-        raise OptionError("[bench] --types needs --device cuda")
+    others = ("streaming", "weights", "mode", "peers", "block", "rounds", "seed")
+    refuse_beside("bench", "--train", options, through="numpy", **dict.fromkeys(others))
+    if options.device == "cpu":
+        refuse_without("bench", "--device cuda", options, ["types"])
     types = _types(options) if options.types else ["float32"]
     if importlib.util.find_spec("torch") is None:
         raise ImportError("zstate bench --train needs torch: pip install 'zstate[torch]'")

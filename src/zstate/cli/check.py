@@ -29,7 +29,7 @@ from ..config import as_text, show_config
 from ..errors import OptionError, ZStateError, refusal
 from ..layout import describe
 from ..verify import CASES, FLOAT_TYPES, Case, cases_of, gradient_error, serves, worst_error
-from . import at_least_one, at_least_zero
+from .arguments import add_number, refuse_beside, refuse_without
 
 # Relative error of a whole tensor, the worst over results and gradients. The 16-bit bounds are a
 # few units in the last place of the storage type.
@@ -55,45 +55,21 @@ class _Row:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which backends to check, and with which numbers."""
     parser.add_argument("--backend", choices=list(BACKENDS), help="check only this backend")
-    parser.add_argument(
-        "--through",
-        choices=("numpy", "jax"),
-        default="numpy",
-        help="check the backends on arrays, or zstate.jax in jitted programs",
-    )
-    parser.add_argument(
-        "--cell",
-        metavar="MODULE:NAME",
-        action="append",
-        help="check this cell, from a module in the current folder or an installed one; may be "
-        "repeated",
-    )
-    parser.add_argument(
-        "--seed",
-        type=at_least_zero(int),
-        metavar="N",
-        help="random seed; pass the printed one to repeat a run",
-    )
+    through = "check the backends on arrays, or zstate.jax in jitted programs"
+    parser.add_argument("--through", choices=("numpy", "jax"), default="numpy", help=through)
+    cell = "check this cell, of a module in the current folder or an installed one; may be repeated"
+    parser.add_argument("--cell", metavar="MODULE:NAME", action="append", help=cell)
+    add_number(parser, "--seed", "random seed; pass the printed one to repeat a run", least=0)
     mpsgraph = parser.add_argument_group("Apple's framework")
-    mpsgraph.add_argument(
-        "--mpsgraph", action="store_true", help="check MPSGraph through PyObjC, on a Mac"
-    )
-    mpsgraph.add_argument(
-        "--module",
-        metavar="NAME,...",
-        action="append",
-        help="check these modules instead of PyObjC's, for example zstate.pyobjc; may be repeated",
-    )
-    mpsgraph.add_argument(
-        "--timeout",
-        type=at_least_one(int),
-        metavar="SECONDS",
-        help="stop a call that takes longer (default: 60)",
-    )
+    apple = "check MPSGraph through PyObjC, on a Mac"
+    mpsgraph.add_argument("--mpsgraph", action="store_true", help=apple)
+    module = "check these modules instead of PyObjC's, for example zstate.pyobjc; may be repeated"
+    mpsgraph.add_argument("--module", metavar="NAME,...", action="append", help=module)
+    timeout = "stop a call that takes longer (default: 60)"
+    add_number(mpsgraph, "--timeout", timeout, metavar="SECONDS")
     mpsgraph.add_argument("--json", type=Path, metavar="FILE", help="write all findings")
-    mpsgraph.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="write a page to attach to an issue"
-    )
+    markdown = "write a page to attach to an issue"
+    mpsgraph.add_argument("--markdown", type=Path, metavar="FILE", help=markdown)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -105,16 +81,11 @@ def run(options: argparse.Namespace) -> int:
         if options.cell:
             got = f"--cell {options.cell[0]}"
             raise OptionError(refusal("check", "--mpsgraph", "MPSGraph's own cells", got))
-        for name, default in (("backend", None), ("through", "numpy")):
-            if getattr(options, name) != default:
-                other = f"--{name} {getattr(options, name)}"
-                raise OptionError(f"[check] --mpsgraph cannot be combined with {other}")
+        refuse_beside("check", "--mpsgraph", options, backend=None, through="numpy")
         from . import check_mpsgraph
 
         return check_mpsgraph.run(options, seed, _show_progress)
-    for name in ("module", "timeout", "json", "markdown"):
-        if getattr(options, name) is not None:
-            raise OptionError(f"[check] --{name} needs --mpsgraph")
+    refuse_without("check", "--mpsgraph", options, ("module", "timeout", "json", "markdown"))
     if options.through == "jax" and (options.backend or find_spec("jax") is None):
         got = f"--backend {options.backend}" if options.backend else "no jax: pip install jax"
         raise OptionError(refusal("check", "--through jax", "jax without --backend", got))

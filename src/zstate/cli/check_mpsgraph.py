@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from ..errors import BackendError, OptionError, refusal
+from ..errors import BackendError, OptionError
 from ..mpsgraph.calling import APPLE, DTYPES
 from ..mpsgraph.checking import CaseResult, left_out, mpsgraph_cases, run_case
 from ..mpsgraph.child import Children
@@ -19,6 +17,7 @@ from ..mpsgraph.decisions import PROBES
 from ..mpsgraph.probes import run_probes
 from ..mpsgraph.report import Report, as_json, as_markdown, print_report
 from ..verify import FLOAT_TYPES
+from .arguments import check_writable
 
 _INSTALL = "on a Mac: pip install pyobjc-framework-MetalPerformanceShadersGraph"
 
@@ -30,7 +29,7 @@ def run(options: argparse.Namespace, seed: int, show: Callable[[str], None]) -> 
     files = {"--json": options.json, "--markdown": options.markdown}
     for option, path in files.items():
         if path is not None:
-            _check_writable(option, path)
+            check_writable("check", option, path)
     names = APPLE if options.module is None else tuple(",".join(options.module).split(","))
     try:
         with Children(names, options.timeout or 60) as children:
@@ -66,12 +65,3 @@ def _check(children: Children, seed: int, show: Callable[[str], None]) -> Report
 def _types() -> Iterable[str]:
     """The float types that both MPSGraph and this installation have."""
     return [dtype for dtype in DTYPES if dtype in FLOAT_TYPES]
-
-
-def _check_writable(option: str, path: Path) -> None:
-    """Refuse, before anything runs, a file that could not be written afterwards."""
-    if path.is_dir() or not path.parent.is_dir():
-        got = "a folder" if path.is_dir() else f"no folder {str(path.parent)!r}"
-        raise OptionError(refusal("check", option, "a file in a folder that exists", got))
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OptionError(refusal("check", option, "a file that can be written", str(path)))

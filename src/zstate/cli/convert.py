@@ -20,51 +20,35 @@ from ..convert.contents import shown
 from ..convert.files import check_target, read, write
 from ..convert.limits import MIB
 from ..errors import OptionError, refusal, visible
-from . import at_least_one
+from .arguments import add_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The two files, the two frameworks, and the facts that the arrays do not hold."""
-    parser.add_argument("input", metavar="IN", help="the file to read")
-    parser.add_argument("output", metavar="OUT", help="the file to write")
-    parser.add_argument(
-        "--from", dest="source", required=True, choices=list(FRAMEWORKS), help="framework of IN"
+    add, frameworks = parser.add_argument, list(FRAMEWORKS)
+    add("input", metavar="IN", help="the file to read")
+    add("output", metavar="OUT", help="the file to write")
+    add("--from", dest="source", required=True, choices=frameworks, help="framework of IN")
+    add("--to", dest="target", required=True, choices=frameworks, help="framework of OUT")
+    cells = ["rnn", "lstm", "gru"]
+    add("--cell", choices=cells, help="cell of the layers (default: read from IN)")
+    only = (
+        "take only this layer, or the layers whose names begin with this path; may be repeated. "
+        "The layers keep their names and are not connected to each other"
     )
-    parser.add_argument(
-        "--to", dest="target", required=True, choices=list(FRAMEWORKS), help="framework of OUT"
+    add("--only", metavar="NAME", action="append", default=[], help=only)
+    fact = "an option of IN's layers under its framework's name, such as nonlinearity=relu"
+    add("--fact", metavar="NAME=VALUE", action="append", default=[], help=fact)
+    weights = (
+        "int8 writes the matrices in 8 bits, each with its scales as NAME.scale, to a .safetensors "
+        "file; IN can be such a file too (default: float, as in IN)"
     )
-    parser.add_argument(
-        "--cell", choices=["rnn", "lstm", "gru"], help="cell of the layers (default: read from IN)"
+    add("--weights", choices=["float", "int8"], default="float", help=weights)
+    limit = (
+        "reject a file whose arrays take more memory than this (default: 256 MiB, or 16 times the "
+        "size of IN if that is more)"
     )
-    parser.add_argument(
-        "--only",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="take only this layer, or the layers whose names begin with this path; may be "
-        "repeated. The layers keep their names and are not connected to each other",
-    )
-    parser.add_argument(
-        "--fact",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="an option of IN's layers under its framework's name, such as nonlinearity=relu",
-    )
-    parser.add_argument(
-        "--weights",
-        choices=["float", "int8"],
-        default="float",
-        help="int8 writes the matrices in 8 bits, each with its scales as NAME.scale, to a "
-        ".safetensors file; IN can be such a file too (default: float, as in IN)",
-    )
-    parser.add_argument(
-        "--limit",
-        metavar="MIB",
-        type=at_least_one(int),
-        help="reject a file whose arrays take more memory than this (default: 256 MiB, or 16 "
-        "times the size of IN if that is more)",
-    )
+    add_number(parser, "--limit", limit, metavar="MIB")
 
 
 def run(options: argparse.Namespace) -> int:

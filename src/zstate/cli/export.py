@@ -12,9 +12,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import OptionError, refusal
 from ..graph.storage import replacing
-from . import at_least_one
+from .arguments import add_number, add_run, check_ending
 
 if TYPE_CHECKING:
     from ..graph import Executable
@@ -24,7 +23,7 @@ _ENDINGS = {"onnx": ".onnx", "swift": ".swift", "coreml": ".mlpackage"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, the format and the file."""
-    parser.add_argument("run_folder", metavar="RUN", help="folder of a run, such as runs/lstm")
+    add_run(parser)
     parser.add_argument(
         "--to",
         required=True,
@@ -34,13 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", help="file to write (default: RUN/generator with the right ending)"
     )
-    parser.add_argument(
-        "--steps",
-        type=at_least_one(int),
-        default=1,
-        metavar="N",
-        help="characters per call (default: %(default)s)",
-    )
+    add_number(parser, "--steps", "characters per call", 1)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,10 +41,9 @@ def run(options: argparse.Namespace) -> int:
     from ..train.loop import load_model
 
     folder = Path(options.run_folder)
-    path = Path(options.out) if options.out else folder / f"generator{_ENDINGS[options.to]}"
-    if path.suffix != _ENDINGS[options.to]:
-        expected = f"a name that ends in {_ENDINGS[options.to]}"
-        raise OptionError(refusal("export", "--out", expected, repr(str(path))))
+    ending = _ENDINGS[options.to]
+    path = folder / f"generator{ending}" if options.out is None else Path(options.out)
+    check_ending("export", "--out", path, [ending])
     model, alphabet, prompt = load_model(folder)
     program = model.generator_program(options.steps)
     written = [path, *_WRITERS[options.to](program, path), path.with_suffix(".json")]

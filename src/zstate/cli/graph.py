@@ -27,90 +27,60 @@ from ..graph.printing import to_dot
 from ..graph.storage import replacing
 from ..graph.swift.words import identifier
 from ..layout import brackets
+from .arguments import check_ending, refuse_without
 
 _PICTURES = ("html", "svg", "png", "dot")
-_ENDINGS = {
-    "html": (".html", ".htm"),
-    "svg": (".svg",),
-    "png": (".png",),
-    "dot": (".dot", ".gv"),
-    "swift": (".swift",),
-    "coreml": (".mlpackage",),
-    "c": (".h",),
+_EXPORTS = ("swift", "coreml", "c")
+# What can be written: what a file's name ends in, and the help.
+_OUTPUTS = {
+    "html": ((".html", ".htm"), "draw it as an HTML page with zoom and search, laid out by dagre"),
+    "svg": ((".svg",), "draw it as SVG; laid out by dagre if zstate[draw] is installed"),
+    "png": ((".png",), "draw it as PNG; needs matplotlib (zstate[train])"),
+    "dot": ((".dot", ".gv"), "write it in Graphviz's DOT language"),
+    "swift": ((".swift",), "write it as Swift that builds and runs it with MPSGraph"),
+    "coreml": (
+        (".mlpackage",),
+        "write it as a Core ML package (.mlpackage), for inference; needs coremltools",
+    ),
+    "c": (
+        (".h",),
+        "write it as a C99 header (.h) that computes one step. For a run folder, the model takes a "
+        "character and returns the logits of the next one",
+    ),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, and the output formats."""
-    parser.add_argument(
-        "file", metavar="FILE", help="a saved graph or program, an .onnx file, or a run folder"
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a saved graph or program, an .onnx file, or a run folder")
+    for name, (_, text) in _OUTPUTS.items():
+        add(f"--{name}", metavar="OUT", help=text)
+    program = (
+        "the program of a run folder to draw: training (default), validation or sampling. An HTML "
+        "page has all three, and shows this one first"
     )
-    parser.add_argument(
-        "--html",
-        metavar="OUT",
-        help="draw it as an HTML page with zoom and search, laid out by dagre",
+    add("--program", metavar="NAME", help=program)
+    weights = "with --c: the type of matrices and tables (default: float32)"
+    add("--weights", choices=["float32", "int8"], help=weights)
+    target = (
+        "a tensor to compute or draw, with everything it needs; may be repeated (default: every "
+        "tensor that no node reads; a picture then shows the whole graph)"
     )
-    parser.add_argument(
-        "--svg",
-        metavar="OUT",
-        help="draw it as SVG; laid out by dagre if zstate[draw] is installed",
+    add("--target", metavar="NAME", action="append", help=target)
+    shape = (
+        "with --swift, --coreml or --c: sizes for a placeholder that has unknown ones, such as "
+        "x=16,1,8; may be repeated. The Swift file then gets its own weights file. With --c, "
+        "unknown sizes are otherwise 1"
     )
-    parser.add_argument(
-        "--png", metavar="OUT", help="draw it as PNG; needs matplotlib (zstate[train])"
-    )
-    parser.add_argument("--dot", metavar="OUT", help="write it in Graphviz's DOT language")
-    parser.add_argument(
-        "--program",
-        metavar="NAME",
-        help="the program of a run folder to draw: training (default), validation or sampling. An "
-        "HTML page has all three, and shows this one first",
-    )
-    parser.add_argument(
-        "--swift", metavar="OUT", help="write it as Swift that builds and runs it with MPSGraph"
-    )
-    parser.add_argument(
-        "--coreml",
-        metavar="OUT",
-        help="write it as a Core ML package (.mlpackage), for inference; needs coremltools",
-    )
-    parser.add_argument(
-        "--c",
-        metavar="OUT",
-        help="write it as a C99 header (.h) that computes one step. For a run folder, the model "
-        "takes a character and returns the logits of the next one",
-    )
-    parser.add_argument(
-        "--weights",
-        choices=["float32", "int8"],
-        help="with --c: the type of matrices and tables (default: float32)",
-    )
-    parser.add_argument(
-        "--target",
-        metavar="NAME",
-        action="append",
-        help="a tensor to compute or draw, with everything it needs; may be repeated (default: "
-        "every tensor that no node reads; a picture then shows the whole graph)",
-    )
-    parser.add_argument(
-        "--shape",
-        metavar="NAME=SIZES",
-        action="append",
-        default=[],
-        help="with --swift, --coreml or --c: sizes for a placeholder that has unknown ones, such "
-        "as x=16,1,8; may be repeated. The Swift file then gets its own weights file. With "
-        "--c, unknown sizes are otherwise 1",
-    )
-    parser.add_argument(
-        "--unfold",
-        action="store_true",
-        help="draw every node; otherwise large graphs are folded by layer and gradient",
-    )
+    add("--shape", metavar="NAME=SIZES", action="append", default=[], help=shape)
+    unfold = "draw every node; otherwise large graphs are folded by layer and gradient"
+    add("--unfold", action="store_true", help=unfold)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the graph, or write the files."""
-    _refuse_unused(options)
-    _refuse_endings(options)
+    _check_options(options)
     saved, outputs, weights = _load(Path(options.file))
     graph = saved.graph if isinstance(saved, Executable) else saved
     files = _pictures(saved, outputs, options)  # all are made before one is written
@@ -229,6 +199,9 @@ def _c(
 
     folder, name = Path(options.file), c_identifier(Path(options.c).stem)
     if folder.is_dir() and not options.target:
+        if options.shape:
+            expected = "a saved graph or an .onnx model"
+            raise OptionError(refusal("graph", "--shape", expected, "the model of a run"))
         from ..train.loop import load_model
 
         program = load_model(folder)[0].stepping_program()
@@ -306,27 +279,21 @@ def _export_in_mind(file: str, to: str) -> Iterator[None]:
         raise type(error)(f"{error}; {hint}") from error
 
 
-def _refuse_unused(options: argparse.Namespace) -> None:
-    """An option that nothing here reads: the output it belongs to was not asked for."""
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse options that no output asked for reads, and files whose endings say otherwise."""
     for name, readers in (
-        ("target", (*_PICTURES, "swift", "coreml", "c")),
-        ("shape", ("swift", "coreml", "c")),
+        ("target", (*_PICTURES, *_EXPORTS)),
+        ("shape", _EXPORTS),
         ("weights", ("c",)),
         ("unfold", _PICTURES),
         ("program", _PICTURES),
     ):
-        if getattr(options, name) and not any(getattr(options, reader) for reader in readers):
+        if not any(getattr(options, reader) for reader in readers):
             needed = " or ".join(f"--{reader}" for reader in readers)
-            raise OptionError(f"[graph] --{name} needs {needed}")
-
-
-def _refuse_endings(options: argparse.Namespace) -> None:
-    """A file whose ending says that it is something else."""
-    for option, endings in _ENDINGS.items():
-        path = getattr(options, option)
-        if path is not None and Path(path).suffix.lower() not in ("", *endings):
-            expected = "a name that ends in " + " or ".join(endings)
-            raise OptionError(refusal("graph", f"--{option}", expected, repr(path)))
+            refuse_without("graph", needed, options, [name])
+    for name, (endings, _) in _OUTPUTS.items():
+        if getattr(options, name) is not None:
+            check_ending("graph", f"--{name}", getattr(options, name), ("", *endings))
 
 
 def _refuse_targets(options: argparse.Namespace) -> None:

@@ -11,43 +11,26 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import OptionError, ZStateError, refusal, within
+from ..errors import ZStateError, within
 from ..inspection import MEGABYTES, STEPS
-from . import at_least_one, at_least_zero
+from .arguments import add_number, add_run, check_ending, refuse_beside, refuse_without
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The runs, the text, and where the page goes."""
-    parser.add_argument("run_folder", metavar="RUN", help="folder of a run, such as runs/lstm")
+    add_run(parser)
     parser.add_argument("second", metavar="SECOND", nargs="?", help="a second run, to compare")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--text",
-        metavar="FILE",
-        help="read this file (default: the part of the run's text that it did not train on)",
-    )
+    text = "read this file (default: the part of the run's text that it did not train on)"
+    source.add_argument("--text", metavar="FILE", help=text)
     source.add_argument("--prompt", help="read what the model writes after this text")
     parser.add_argument("--encoding", default="utf-8", help="encoding of FILE (default: utf-8)")
-    parser.add_argument(
-        "--steps",
-        type=at_least_one(int),
-        default=STEPS,
-        metavar="N",
-        help="characters to read (default: %(default)s)",
-    )
+    add_number(parser, "--steps", "characters to read", STEPS)
     parser.add_argument("--out", metavar="PAGE", help="page to write (default: RUN/inspect.html)")
-    parser.add_argument(
-        "--megabytes",
-        type=at_least_zero(float),
-        default=MEGABYTES,
-        metavar="X",
-        help="maximum page size; values get as many bits as fit (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--serve",
-        action="store_true",
-        help="open the page in the browser and follow training live",
-    )
+    size = "maximum page size; values get as many bits as fit"
+    add_number(parser, "--megabytes", size, MEGABYTES)
+    serve = "open the page in the browser and follow training live"
+    parser.add_argument("--serve", action="store_true", help=serve)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,11 +39,13 @@ def run(options: argparse.Namespace) -> int:
     from ..inspection.asking import run_views
     from ..inspection.writing import page
 
+    if options.text is None:
+        refuse_without("inspect", "--text", options, ["encoding"])
+    if options.serve:
+        refuse_beside("inspect", "--serve", options, out=None)
     folder = Path(options.run_folder)
-    path = Path(options.out) if options.out else folder / "inspect.html"
-    if path.suffix not in (".html", ".htm"):
-        expected = "a name that ends in .html"
-        raise OptionError(refusal("inspect", "--out", expected, repr(str(path))))
+    path = folder / "inspect.html" if options.out is None else Path(options.out)
+    check_ending("inspect", "--out", path, (".html", ".htm"))
     text = _text(options)
 
     def make(version: str | None) -> bytes:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from ..cells import CELLS
+from ..cells import CELLS, Cell
 from ..descriptors import AnyDescriptor
 from ..errors import OptionError, ShapeError, refusal
-from ..layout import DESCRIPTORS, Layout, brackets, gate_order
-from ..operations import OPERATIONS, Operation
-from . import at_least_zero
+from ..layout import Layout, brackets, gate_order
+from ..operations import Operation, operations_of
+from .arguments import add_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,63 +21,66 @@ _MEANINGS = {
     "recurrent_weight": "R",
     "input_weight": "W; without it, source is already projected",
     "bias": "b",
-    "init_state": "h[-1]",
-    "init_cell": "c[-1]",
     "mask": "m, multiplies h[t-1] before R; any shape that broadcasts",
     "peephole": "p, all gates look at c[t-1]",
     "secondary_bias": "b2, inside the reset",
     "resets": "true where step t begins a new sequence; not in MPSGraph",
-    "state": "h, every step",
-    "cell": "c, every step",
     "training_state": "zState, for the gradients",
-    "source_gradient": "gradient of h, every step",
     "z_state": "zState of the forward operation",
-    "cell_output_fwd": "c of the forward operation",
-    "output_fwd": "h of the forward operation",
-    "state_gradient": "gradient of the last h",
-    "cell_gradient": "gradient of the last c, or of every c",
 }
+_CELLS = {cell.short: cell for cell in CELLS}
 
-_CELLS = {cell.short: cell.name for cell in CELLS}
+
+def _meanings(cell: Cell) -> dict[str, str]:
+    """Those of a cell's tensors by name: its states and their gradients, its own parameters."""
+    found = {each.name: each.symbol for each in cell.own} | _MEANINGS
+    for state in cell.states:
+        s = state.symbol
+        found |= {
+            state.name: f"{s}, every step",
+            state.initial: f"{s}[-1]",
+            state.output: f"{s} of the forward operation",
+            state.gradient: f"gradient of {s}, every step",
+            state.last_gradient: f"gradient of the last {s}",
+        }
+        if state.gradient == state.last_gradient:
+            found[state.gradient] = f"gradient of the last {s}, or of every {s}"
+    return found
+
+
+def _flags(cell: Cell) -> list[str]:
+    """The options of a cell that change a shape or an order."""
+    own = [each.only_with for each in cell.own]
+    order = cell.other_order[0] if cell.other_order else ""
+    return ["bidirectional", "reverse", *filter(None, (cell.keeps_states, order, *own))]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The sizes, and a flag for each option that changes a shape or an order."""
     parser.add_argument("cell", choices=_CELLS, help="the operation family")
     for letter, meaning in (("T", "time steps"), ("N", "batch"), ("I", "inputs"), ("H", "hidden")):
-        parser.add_argument(
-            f"-{letter}",
-            type=at_least_zero(int),
-            metavar=letter,
-            help=f"{meaning}; symbolic if omitted",
-        )
-    parser.add_argument(
-        "--pre-projected",
-        action="store_true",
-        help="the source is already projected: no input_weight",
-    )
-    for flag in ("bidirectional", "reverse", "produce-cell", "forget-gate-last"):
-        parser.add_argument(f"--{flag}", action="store_true")
-    for flag in ("reset-gate-first", "reset-after"):
-        parser.add_argument(f"--{flag}", action="store_true")
+        add_number(parser, f"-{letter}", f"{meaning}; symbolic if omitted", least=0, metavar=letter)
+    projected = "the source is already projected: no input_weight"
+    parser.add_argument("--pre-projected", action="store_true", help=projected)
+    for flag in dict.fromkeys(flag for cell in CELLS for flag in _flags(cell)):
+        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables."""
     from rich.console import Console
 
-    console = Console()
-    name = _CELLS[options.cell]
+    console, cell = Console(), _CELLS[options.cell]
     if options.H == 0:
         raise ShapeError(refusal("shapes", "-H", "at least 1", "0"))
-    fields = {field.name for field in dataclasses.fields(DESCRIPTORS[name])}
     flags = {flag for flag, value in vars(options).items() if value is True} - {"pre_projected"}
-    if flags - fields:
-        wrong = ", ".join(f"--{flag.replace('_', '-')}" for flag in sorted(flags - fields))
-        raise OptionError(refusal("shapes", "options", f"those of {name}", wrong))
+    others = sorted(flags.difference(_flags(cell)))
+    if others:
+        wrong = ", ".join(f"--{flag.replace('_', '-')}" for flag in others)
+        raise OptionError(refusal("shapes", "options", f"those of {cell.name}", wrong))
     chosen: dict[str, Any] = dict.fromkeys(flags, True)
-    descriptor = DESCRIPTORS[name](**chosen, training=True)
-    _print(console, OPERATIONS[name], OPERATIONS[f"{name}_gradients"], descriptor, options)
+    descriptor = cast(AnyDescriptor, cell.descriptor(**chosen, training=True))
+    _print(console, *operations_of(cell), descriptor, options)
     return 0
 
 
@@ -86,8 +88,9 @@ def _layout(operation: Operation, descriptor: AnyDescriptor, options: argparse.N
     present = set(operation.inputs)
     if options.pre_projected:
         present.discard("input_weight")
-    if not getattr(descriptor, "reset_after", False):
-        present.discard("secondary_bias")
+    for each in operation.cell.own:
+        if each.only_with and not getattr(descriptor, each.only_with):
+            present.discard(each.name)
     letters = {letter: getattr(options, letter) for letter in "TNIH"}
     return Layout(operation, descriptor, "float32", letters, frozenset(present))
 
@@ -154,4 +157,4 @@ def _meaning(layout: Layout, name: str) -> str:
         return "of the forward operation"
     if name == "source" and "input_weight" not in layout.present:
         return "x, already projected"
-    return _MEANINGS[name]
+    return _meanings(layout.operation.cell)[name]

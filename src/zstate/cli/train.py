@@ -12,15 +12,15 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, refusal
-from . import SIGNALS, Stopped, at_least_one, at_least_zero, exit_status
-from .devices import DEVICES, add_device, device_of
+from . import SIGNALS, Stopped, exit_status
+from .arguments import add_device, add_number, device_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,72 +53,40 @@ _KEPT: dict[str, Any] = {
 }
 
 
-class _Typed(argparse.Action):
-    """Stores a value and the option as it was typed, so that messages can name it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        setattr(namespace, self.dest, values)
-        namespace.typed = {**getattr(namespace, "typed", {}), self.dest: option_string}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text, the folder, and an option for every setting."""
     from ..train.model import CELLS, TYPES, Settings
 
-    choices = {"cell": list(CELLS), "type": list(TYPES)}
-    parser.add_argument(
-        "text", nargs="?", help="a text file to train on (default: Python's own language reference)"
+    add, choices = parser.add_argument, {"cell": list(CELLS), "type": list(TYPES)}
+    text = "a text file to train on (default: Python's own language reference)"
+    add("text", nargs="?", help=text)
+    add("--encoding", help=f"encoding of the text file (default: {_KEPT['encoding']})")
+    folder = "run folder (default: runs/CELL, then runs/CELL-2 and so on)"
+    add("--run", metavar="FOLDER", help=folder)
+    resume = "continue the run in the --run folder, or the last run in runs/"
+    add("--resume", action="store_true", help=resume)
+    every = f"validate and save every N steps (default: {_KEPT['checkpoint_every']})"
+    add_number(parser, "--checkpoint-every", every)
+    temperature = (
+        "sampling temperature; 0 always picks the most likely character (default: "
+        f"{_KEPT['temperature']})"
     )
-    parser.add_argument(
-        "--encoding",
-        help=f"encoding of the text file (default: {_KEPT['encoding']})",
-    )
-    parser.add_argument(
-        "--run",
-        metavar="FOLDER",
-        help="run folder (default: runs/CELL, then runs/CELL-2 and so on)",
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the run in the --run folder, or the last run in runs/",
-    )
-    parser.add_argument(
-        "--checkpoint-every",
-        type=at_least_one(int),
-        metavar="N",
-        help=f"validate and save every N steps (default: {_KEPT['checkpoint_every']})",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=at_least_zero(float),
-        metavar="X",
-        help="sampling temperature; 0 always picks the most likely character (default: "
-        f"{_KEPT['temperature']})",
-    )
-    add_device(parser, f"where to train: {', '.join(DEVICES)} (default: {_KEPT['device']})")
+    add_number(parser, "--temperature", temperature, kind=float)
+    add_device(parser, "train")
     for field in fields(Settings):
         names = [f"--{field.name.replace('_', '-')}"]
         if field.name == "total":
             names.insert(0, "--steps")  # what everybody tries first
         kind = type(field.default)
-        parser.add_argument(
+        add(
             *names,
             dest=field.name,
-            action=_Typed,
             type=kind,
             default=None,
             choices=choices.get(field.name),
             metavar={int: "N", float: "X"}.get(kind),
             help=f"{_HELP[field.name]} (default: {field.default})",
         )
-    parser.set_defaults(typed={})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -163,7 +131,7 @@ def _together(
     known = processes.from_first(begun)
     if mine:
         return mine[0]
-    return Run.beside(known, device_of(known["options"]["device"]), processes)
+    return Run.beside(known, device_of("train", known["options"]["device"]), processes)
 
 
 def _trained(current: Run, console: Console) -> int:
@@ -199,13 +167,13 @@ def _created(
     from ..train.loop import Run, fitted
 
     wanted = _settings(options)
-    device = device_of(options.device or _KEPT["device"])
+    device = device_of("train", options.device or _KEPT["device"])
     kept = {n: v if (v := getattr(options, n)) is not None else d for n, d in _KEPT.items()}
     if options.text is None and options.encoding is not None:
         raise OptionError(refusal("train", "--encoding", "a text file", "none"))
     text = default_text() if options.text is None else read_text(options.text, kept["encoding"])
     label = "text" if options.text is None else repr(options.text)
-    settings = fitted(wanted, len(text), {"batch", "window"} & set(options.typed), label)
+    settings = fitted(wanted, len(text), {"batch", "window"} & options.typed.keys(), label)
     if settings != wanted:
         console.print(
             f"the text is short, so using --batch {settings.batch} --window {settings.window} "
@@ -244,7 +212,8 @@ def _resumed(
     from ..train.locking import claimed
     from ..train.loop import Run, last_folder
 
-    fixed = [typed for name, typed in options.typed.items() if name != "total"]
+    chosen = _chosen_settings(options).items()
+    fixed = [typed for name, typed in chosen if name != "total"]
     if fixed:
         names = ", ".join(fixed)
         raise OptionError(f"[train] --resume keeps the run's settings: omit {names}")
@@ -256,7 +225,7 @@ def _resumed(
     kept |= {name: v for name in _KEPT if (v := getattr(options, name)) is not None}
     text = read_text(options.text or about["text"], kept["encoding"])
     with _named_as_typed(options):
-        device = device_of(kept["device"])
+        device = device_of("train", kept["device"])
         current = Run.resume(folder, text, options.total, device, processes)
     current.options = kept
     if options.text is not None:
@@ -271,7 +240,12 @@ def _settings(options: argparse.Namespace) -> Settings:
     from ..train.model import Settings
 
     with _named_as_typed(options):
-        return Settings(**{name: getattr(options, name) for name in options.typed})
+        return Settings(**{name: getattr(options, name) for name in _chosen_settings(options)})
+
+
+def _chosen_settings(options: argparse.Namespace) -> dict[str, str]:
+    """The settings among the options that were typed, and as what."""
+    return {name: typed for name, typed in options.typed.items() if name in _HELP}
 
 
 @contextmanager
