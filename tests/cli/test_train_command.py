@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.progress import Progress
@@ -327,6 +328,34 @@ class TestStopping:
         Path("mine").mkdir()
         assert cli.main(["train", "text.txt", *TINY, "--run=mine"]) in (130, 143)
         assert not list(Path("mine").iterdir())
+
+    @pytest.mark.parametrize(("every", "kept"), [(4, 8), (5, 10)])  # validated at once, or later
+    def test_weights_that_diverge_keep_the_last_checkpoint(
+        self,
+        every: int,
+        kept: int,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        right = Settings.rate
+        monkeypatch.setattr(Settings, "rate", lambda self, k: 1e38 if k == 11 else right(self, k))
+        words = ["text.txt", *TINY, "--run=r", f"--checkpoint-every={every}", "--steps=30"]
+        assert cli.main(["train", *words]) == 2
+        assert "expected a finite loss" in capsys.readouterr().err
+        monkeypatch.setattr(Settings, "rate", right)
+        assert cli.main(["sample", "r", "--length=3"]) == 0
+        run = Run.resume(Path("r"), TEXT)
+        assert run.step == len(run.history) == kept
+        before = Path("r/checkpoint.safetensors").read_bytes(), Path("r/run.json").read_bytes()
+        run.model.graph.set_variables({"layer0.bias": np.full(32, np.nan, np.float32)})
+        with pytest.raises(zs.OptionError, match=f"step {kept}: expected finite weights"):
+            run.save()  # as a signal would let it
+        with pytest.raises(zs.OptionError, match="finite loss of the validation text"):
+            run.validate()
+        with pytest.raises(zs.OptionError, match="expected a model whose outputs are finite"):
+            run.sample(3, "the ", 0.7, 1)
+        after = Path("r/checkpoint.safetensors").read_bytes(), Path("r/run.json").read_bytes()
+        assert after == before
 
     def test_a_second_signal_keeps_the_last_checkpoint(
         self, monkeypatch: pytest.MonkeyPatch

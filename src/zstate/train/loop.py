@@ -25,7 +25,7 @@ from .about import ABOUT, no_run, read_about
 from .data import Alphabet, Corpus, Windows, characters_for, check_text, split
 from .losses import LN2 as LN2
 from .losses import Losses, Step
-from .model import CELLS, STATES, Model, SettingError, Settings
+from .model import Model, SettingError, Settings
 from .processes import Processes
 from .sampling import Sampler
 
@@ -155,8 +155,8 @@ class Run:
 
     def _carried(self) -> list[str]:
         """The names of the states that training carries, a row per stream."""
-        parts = STATES[self.settings.cell]
-        return [f"train{k}.{part}" for k in range(self.settings.layers) for part in parts]
+        s = self.settings
+        return [f"train{k}.{each.name}" for k in range(s.layers) for each in s.definition.states]
 
     def for_others(self) -> dict[str, Any]:
         """What the other processes of a run need to know, before it begins."""
@@ -184,10 +184,15 @@ class Run:
         """Write run.json, then the checkpoint; each file appears whole or not at all.
 
         If the process is killed in between, the older checkpoint still matches the newer
-        run.json, whose history is cut to the checkpoint's step.
+        run.json, whose history is cut to the checkpoint's step. Weights that are not finite are
+        refused, so the older checkpoint stays.
         """
         self._note(self._losses.read(every=True))
         graph = self.model.graph
+        weights = graph.variables()
+        for name in (tensor.name for tensor in self.model.parameters):
+            if not np.isfinite(weights[name]).all():
+                raise _diverged(self.step, "finite weights", f"nan or inf in {name}")
         if self._processes is not None:
             values = graph.variables()
             values |= self._processes.joined({name: values[name] for name in self._carried()})
@@ -295,19 +300,23 @@ class Run:
         """Put steps into the history; refuses a loss that is not finite."""
         for step in steps:
             if not math.isfinite(step.bits):
-                expected = "a finite loss; try a smaller learning rate"
-                raise OptionError(refusal("train", f"step {step.number}", expected, str(step.bits)))
+                raise _diverged(step.number, "a finite loss", str(step.bits))
             self.history.append((step.number, step.bits, None))
             self.gradient_norms.append(step.norm if math.isfinite(step.norm) else None)
 
     def validate(self) -> float:
-        """Bits per character over the validation text, with the state carried through it."""
+        """Bits per character over the validation text, with the state carried through it; refuses
+        a loss that is not finite."""
         losses = []
-        for k in range(self.valid_windows.count):
-            keep = np.asarray(np.float32(k > 0))
-            (loss,) = self._valid.run(self._fed(*self.valid_windows[k], keep))
-            losses.append(loss)
-        return sum(map(float, losses)) / self.valid_windows.count / LN2
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k in range(self.valid_windows.count):
+                keep = np.asarray(np.float32(k > 0))
+                (loss,) = self._valid.run(self._fed(*self.valid_windows[k], keep))
+                losses.append(loss)
+        bits = sum(map(float, losses)) / self.valid_windows.count / LN2
+        if not math.isfinite(bits):
+            raise _diverged(self.step, "a finite loss of the validation text", str(bits))
+        return bits
 
     def sample(
         self,
@@ -330,7 +339,7 @@ def load_model(folder: Path, device: str | None = None) -> tuple[Model, Alphabet
     sizes = {
         "embedding": (len(alphabet.alphabet), settings.embedding),
         "projection": (settings.hidden, len(alphabet.alphabet)),
-        f"layer{settings.layers - 1}.bias": (CELLS[settings.cell] * settings.hidden,),
+        f"layer{settings.layers - 1}.bias": (len(settings.definition.gates) * settings.hidden,),
     }
     wrong = [name for name, size in sizes.items() if name not in saved or saved[name].shape != size]
     wrong += [name for name in saved if name == f"layer{settings.layers}.bias"]
@@ -408,6 +417,12 @@ def fitted(settings: Settings, characters: int, typed: set[str], label: str) -> 
         expected = f"at least {needed:,} characters for {sizes}"
         raise OptionError(refusal("train", label, expected, f"{characters:,}"))
     return settings
+
+
+def _diverged(step: int, expected: str, got: str) -> OptionError:
+    return OptionError(
+        refusal("train", f"step {step}", f"{expected}; try a smaller learning rate", got)
+    )
 
 
 def _hash(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..errors import OptionError, refusal
 from ..types import Array
 from .data import Alphabet
 from .model import Model
@@ -44,6 +45,11 @@ class Sampler:
 
 
 def _draw(logits: Array, temperature: float, rng: np.random.Generator) -> int:
+    if not np.isfinite(logits).all():
+        expected = "a model whose outputs are finite"
+        raise OptionError(
+            refusal("sample", "model", expected, str(logits[~np.isfinite(logits)][0]))
+        )
     if temperature <= 0:
         return int(logits.argmax())
     with np.errstate(over="ignore"):  # next to 0: the likeliest
