@@ -13,7 +13,10 @@ import pytest
 import torch
 
 import zstate as zs
+from tests.inspect.pages import lstm_in_torch
 from zstate import cli
+from zstate.inspection.models import of_run
+from zstate.inspection.views import view
 from zstate.train import Corpus, Run, Settings, default_text
 from zstate.train import loop as loop_module
 from zstate.train.data import Windows
@@ -178,34 +181,14 @@ def test_samples_follow_the_seed(tmp_path: Path) -> None:
 
 def test_the_gates_are_gates_and_the_flow_is_the_total_derivative(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "a", small(layers=2), TEXT, None)
+    run.save()
+    seen = view(of_run(run.folder, "the cat sat", None, 512))  # as the pictures of a run take it
     ids = run.corpus.encode("the cat sat")
-    z = run.model.gates(ids).reshape(len(ids), 4, 24)
-    assert (z[:, [0, 1, 3]] > 0).all() and (z[:, [0, 1, 3]] < 1).all()
-    assert z[:, 2].min() < 0
-    norms = run.model.gradient_flow(ids)
-    model = TorchModel(run)
-    wanted: list[list[Array]] = [[], []]
-    x = model.embedding(torch.tensor(ids[:-1]).long())
-    states = [(torch.zeros(24), torch.zeros(24)) for _ in range(2)]
-    kept: list[list[torch.Tensor]] = [[], []]
-    for token in x:
-        for k in range(2):
-            h, c = states[k]
-            gates = (
-                getattr(model.layer, f"weight_ih_l{k}") @ token
-                + getattr(model.layer, f"weight_hh_l{k}") @ h
-                + getattr(model.layer, f"bias_ih_l{k}")
-            ).reshape(4, 24)
-            i, f, o = (torch.sigmoid(gates[n]) for n in (0, 1, 3))
-            c = f * c + i * torch.tanh(gates[2])
-            h = o * torch.tanh(c)
-            h.retain_grad()
-            kept[k].append(h)
-            states[k], token = (h, c), h
-    logits = model.projection(token)
-    torch.nn.functional.cross_entropy(logits[None], torch.tensor(ids[-1:]).long()).backward()  # type: ignore[no-untyped-call]
-    wanted = [[h.grad.norm().item() for h in layer] for layer in kept]  # type: ignore[union-attr,misc]
-    np.testing.assert_allclose(norms, wanted, rtol=1e-4)
+    gates, flow = lstm_in_torch(run.model.graph.variables(), ids)
+    found = [each.values for each in seen.layers[1].maps if each.kind == "gate"]
+    np.testing.assert_allclose(np.stack(found, 1), gates, rtol=1e-5, atol=1e-6)
+    norms = [layer.flow["h"][-1] for layer in seen.layers]
+    np.testing.assert_allclose(norms, flow, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

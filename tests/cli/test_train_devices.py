@@ -115,7 +115,9 @@ def test_the_command_keeps_the_device_and_the_type(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text").write_text(TEXT)
-    monkeypatch.setattr("zstate.cli.train.device_of", lambda name: None if name == "cpu" else gpu)
+    monkeypatch.setattr(
+        "zstate.cli.train.device_of", lambda command, name: None if name == "cpu" else gpu
+    )
     asked: list[Any] = []
     create = Run.create
     monkeypatch.setattr(Run, "create", lambda *a, **k: asked.append(a[5]) or create(*a, **k))

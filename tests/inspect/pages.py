@@ -11,11 +11,39 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from zstate.train import Run, Settings
 from zstate.types import Array
 
 TEXT = "the cat (sat) on the mat. the dog [ate] the cat.\n" * 120
+
+
+def lstm_in_torch(values: dict[str, Array], ids: Array) -> tuple[Array, Array]:
+    """A run's LSTM, step by step: the last layer's gates i, f, z, o [T,4,H], and the norms
+    [layers,T] of the derivatives of the last character's loss by every h[t]."""
+    w = {name: torch.tensor(value) for name, value in values.items()}
+    layers = sum(name.endswith("recurrent_weight") for name in w)
+    units = len(w["projection"])
+    states = [(torch.zeros(units), torch.zeros(units)) for _ in range(layers)]
+    kept: list[list[Any]] = [[] for _ in range(layers)]
+    gates = []
+    for token in ids[:-1]:
+        x = w["embedding"][int(token)].requires_grad_()
+        for k in range(layers):
+            h, c = states[k]
+            into = w[f"layer{k}.input_weight"] @ x + w[f"layer{k}.bias"]
+            i, f, z, o = (into + w[f"layer{k}.recurrent_weight"] @ h).chunk(4)
+            i, f, z, o = i.sigmoid(), f.sigmoid(), z.tanh(), o.sigmoid()
+            c = f * c + i * z
+            x = o * c.tanh()
+            x.retain_grad()
+            kept[k].append(x)
+            states[k] = x, c
+        gates.append(torch.stack([i, f, z, o]).detach().numpy())
+    logits = x @ w["projection"] + w["projection_bias"]
+    torch.nn.functional.cross_entropy(logits[None], torch.tensor(ids[-1:]).long()).backward()
+    return np.array(gates), np.array([[float(h.grad.norm()) for h in layer] for layer in kept])
 
 
 def small_run(folder: Path, cell: str = "lstm", layers: int = 1, text: str = TEXT) -> Path:

@@ -17,7 +17,7 @@ from zstate import cli
 from zstate.inspection.serving import Server
 from zstate.train.loop import LN2, load_model
 
-from .pages import TEXT, read, small_run
+from .pages import TEXT, lstm_in_torch, read, small_run
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def test_a_run_on_a_text(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [layer["name"] for layer in model["layers"]] == ["layer 1", "layer 2"]
     trained, alphabet, _ = load_model(runs / "lstm")
     ids = alphabet.encode(TEXT[:41])
-    z = trained.gates(ids[:-1])  # of the last layer
-    found, off = page.map("f", 1)
-    np.testing.assert_allclose(found, z[:, 12:24], atol=off + 1e-6)
-    flow = trained.gradient_flow(ids)  # [layers,T] of the last loss, by one node per step
+    gates, flow = lstm_in_torch(trained.graph.variables(), ids)
+    for k, name in enumerate("ifzo"):
+        found, off = page.map(name, 1)
+        np.testing.assert_allclose(found, gates[:, k], atol=off + 1e-6)
     for layer in range(2):
         np.testing.assert_allclose(page.flow("h", layer)[-1], flow[layer], rtol=6e-3)
     program = trained.validation_program(40, 1)

@@ -16,22 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .. import descriptors
 from ..convert import Layer, save
 from ..train import Run, Settings, default_text
 from ..train.losses import LN2
+from ..train.model import DESCRIPTORS
 from .timing import Call, Protocol, measure, together
 
-# What zstate train's layers are: torch's class, the operation and its descriptor.
-_LAYERS: dict[str, tuple[Any, str, descriptors.AnyDescriptor]] = {
-    "lstm": (torch.nn.LSTM, "lstm", descriptors.LSTMDescriptor()),
-    "gru": (torch.nn.GRU, "gru", descriptors.GRUDescriptor(reset_after=True)),
-    "rnn": (
-        torch.nn.RNN,
-        "single_gate_rnn",
-        descriptors.SingleGateRNNDescriptor(activation=descriptors.Activation.TANH),
-    ),
-}
 MODELS = {
     "LSTM 1×256, T128 N32": Settings(),
     "LSTM 2×1024, T128 N64": Settings(layers=2, hidden=1024, batch=64, learning_rate=2e-3),
@@ -59,14 +49,18 @@ class TorchModel(torch.nn.Module):
     def __init__(self, run: Run) -> None:
         super().__init__()
         s, characters = run.settings, len(run.corpus.alphabet)
-        kind, cell, descriptor = _LAYERS[s.cell]
+        kind = getattr(torch.nn, s.cell.upper())
         self.embedding = torch.nn.Embedding(characters, s.embedding)
         self.layer = kind(s.embedding, s.hidden, s.layers)
         self.projection = torch.nn.Linear(s.hidden, characters)
         values = {name: np.asarray(v) for name, v in run.model.graph.variables().items()}
         parts = ("input_weight", "recurrent_weight", "bias")
         layers = [
-            Layer(cell, descriptor, {part: values[f"layer{k}.{part}"] for part in parts})
+            Layer(
+                s.definition.name,
+                DESCRIPTORS[s.cell],
+                {part: values[f"layer{k}.{part}"] for part in parts},
+            )
             for k in range(s.layers)
         ]
         state = {f"layer.{name}": value for name, value in save(layers, target="torch").items()}

@@ -55,9 +55,9 @@ _KEPT: dict[str, Any] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text, the folder, and an option for every setting."""
-    from ..train.model import CELLS, TYPES, Settings
+    from ..train.model import DESCRIPTORS, TYPES, Settings
 
-    add, choices = parser.add_argument, {"cell": list(CELLS), "type": list(TYPES)}
+    add, choices = parser.add_argument, {"cell": list(DESCRIPTORS), "type": list(TYPES)}
     text = "a text file to train on (default: Python's own language reference)"
     add("text", nargs="?", help=text)
     add("--encoding", help=f"encoding of the text file (default: {_KEPT['encoding']})")

@@ -62,11 +62,13 @@ def of_run(folder: Path, text: str | None, prompt: str | None, steps: int) -> Su
             refusal("inspect", "text", "at least 2 characters", f"{len(ids)} characters")
         )
     values = model.graph.variables()
-    zeros = model.graph.constant(0.0, shape=(1, settings.hidden))
+    start = [model.graph.constant(0.0, shape=(1, settings.hidden))] * len(
+        settings.definition.states
+    )
     x = model.graph.gather(model.embedding, model.graph.constant(ids[:-1, None]))
     first, layers = x, []
     for k in range(settings.layers):
-        found = model.recurrent(k, x, [zeros, zeros], None)
+        found = model.recurrent(k, x, start, None)
         x = found["state"]
         layers.append(_call_of_node(x, {}))
     history = about["history"]

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ..errors import OptionError, refusal
-from .model import CELLS, Settings
+from .model import Settings
 
 _WORD = 4  # bytes of a float32
 
@@ -15,7 +15,7 @@ _WORD = 4  # bytes of a float32
 def estimate(settings: Settings, characters: int) -> int:
     """Peak bytes of training, overestimated by a factor of up to two: weights, Adam's moments and
     new values, and the tensors of one window."""
-    s, gates = settings, CELLS[settings.cell]
+    s, gates = settings, len(settings.definition.gates)
     inputs = s.embedding + (s.layers - 1) * s.hidden
     recurrent = gates * s.hidden * (inputs + s.layers * (s.hidden + 1))
     weights = characters * (s.embedding + s.hidden + 1) + recurrent

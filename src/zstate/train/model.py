@@ -1,8 +1,8 @@
 """The language model as a graph: embedding, recurrent layers, projection, loss, gradients, Adam.
 
-One graph holds the parameters once and four programs around them: one step of training,
-validation, sampling, and the look at the gates. All that training changes is a variable of it,
-the carried state and the random generator included, so that a saved graph is a checkpoint.
+One graph holds the parameters once and the programs around them: a step of training, validation
+and sampling. All that training changes is a variable of it, the carried state and the random
+generator included, so that a saved graph is a checkpoint.
 """
 
 from __future__ import annotations
@@ -15,16 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from ..cells import GRU, LSTM, RNN
-from ..descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from .. import cells
+from ..cells import Cell
+from ..descriptors import (
+    Activation,
+    AnyDescriptor,
+    GRUDescriptor,
+    LSTMDescriptor,
+    SingleGateRNNDescriptor,
+)
 from ..errors import OptionError, refusal
 from ..graph import Executable, Graph, Tensor
 from ..graph.tensor import result_name
 from ..layout import describe
-from ..types import Array
 
-CELLS = {cell.short: len(cell.gates) for cell in (RNN, LSTM, GRU)}  # gates
-STATES = {cell.short: [each.name for each in cell.states] for cell in (RNN, LSTM, GRU)}
+# torch.nn's form of each cell; of a GRU, the reset after the product.
+DESCRIPTORS: dict[str, AnyDescriptor] = {
+    "rnn": SingleGateRNNDescriptor(activation=Activation.TANH),
+    "lstm": LSTMDescriptor(produce_cell=True),
+    "gru": GRUDescriptor(reset_after=True),
+}
+_CELLS = {cell.short: cell for cell in cells.CELLS}
 TYPES = ("float32", "bfloat16", "float16")
 # For float16, whose gradients would vanish: the loss is multiplied by a scale, which is halved
 # after a step whose gradients overflow and doubled after this many steps without one.
@@ -65,8 +76,8 @@ class Settings:
             if not isinstance(value, _KINDS[kind]) or isinstance(value, bool) or is_large:
                 expected = f"a value of type {kind.__name__}"
                 raise SettingError(field.name, expected, describe(value))
-        if self.cell not in CELLS:
-            raise SettingError("cell", "one of " + ", ".join(CELLS), repr(self.cell))
+        if self.cell not in DESCRIPTORS:
+            raise SettingError("cell", "one of " + ", ".join(DESCRIPTORS), repr(self.cell))
         if self.type not in TYPES:
             raise SettingError("type", "one of " + ", ".join(TYPES), repr(self.type))
         for name in ("layers", "hidden", "embedding", "window", "batch", "total"):
@@ -85,6 +96,11 @@ class Settings:
             raise SettingError("seed", "below 2**63", str(self.seed))
         if not 0 <= self.dropout < 1:
             raise SettingError("dropout", "at least 0 and below 1", str(self.dropout))
+
+    @property
+    def definition(self) -> Cell:
+        """The cell of the layers."""
+        return _CELLS[self.cell]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -123,7 +139,7 @@ class Model:
         self._share = share
         self.graph = Graph()
         rng = np.random.default_rng(settings.seed)
-        hidden, gates = settings.hidden, CELLS[settings.cell]
+        hidden, gates = settings.hidden, len(settings.definition.gates)
         bound = 1 / math.sqrt(hidden)
 
         def uniform(name: str, *shape: int) -> Tensor:
@@ -157,8 +173,8 @@ class Model:
 
     def per_state(self, make: Callable[[int, str], Tensor]) -> list[list[Tensor]]:
         """What ``make`` gives for the number of every layer and each state that it carries."""
-        parts = STATES[self.settings.cell]
-        return [[make(k, part) for part in parts] for k in range(self.settings.layers)]
+        states = self.settings.definition.states
+        return [[make(k, each.name) for each in states] for k in range(self.settings.layers)]
 
     def recurrent(
         self,
@@ -168,32 +184,20 @@ class Model:
         mask: Tensor | None,
         *,
         projected: bool = False,
-        training: bool = False,
     ) -> dict[str, Tensor]:
         """Layer k over x [T,N,I], or [T,N,G·H] if ``projected``, from a state: results by name, in
         the type of the layers."""
-        g, layer, cell = self.graph, self.layers[k], self.settings.cell
-        x, *start = map(self._narrow, (x, *start))
-        weights: dict[str, Any] = {
-            "recurrent_weight": self._narrow(layer.recurrent_weight),
-            "init_state": start[0],
-            "mask": None if mask is None else self._narrow(mask),
+        layer, cell = self.layers[k], self.settings.definition
+        tensors: dict[str, Tensor | None] = {
+            "recurrent_weight": layer.recurrent_weight,
+            "mask": mask,
+            **{state.initial: value for state, value in zip(cell.states, start, strict=True)},
         }
         if not projected:
-            weights |= {
-                "input_weight": self._narrow(layer.input_weight),
-                "bias": self._narrow(layer.bias),
-            }
-        if cell == "lstm":
-            d = LSTMDescriptor(produce_cell=True, training=training)
-            found = g.lstm(x, init_cell=start[1], descriptor=d, **weights)
-        elif cell == "gru":
-            # torch.nn.GRU's form: the reset after the product.
-            d2 = GRUDescriptor(reset_after=True, training=training)
-            found = g.gru(x, descriptor=d2, **weights)
-        else:
-            d3 = SingleGateRNNDescriptor(activation=Activation.TANH, training=training)
-            found = g.single_gate_rnn(x, descriptor=d3, **weights)
+            tensors |= {"input_weight": layer.input_weight, "bias": layer.bias}
+        narrow = {n: None if t is None else self._narrow(t) for n, t in tensors.items()}
+        descriptor = DESCRIPTORS[self.settings.cell]
+        found = getattr(self.graph, cell.name)(self._narrow(x), descriptor=descriptor, **narrow)
         return {result_name(tensor): tensor for tensor in found}
 
     def _narrow(self, tensor: Tensor) -> Tensor:
@@ -233,9 +237,8 @@ class Model:
         for k, (start, mask) in enumerate(zip(starts, masks or [None] * len(starts), strict=True)):
             found = self.recurrent(k, x, start, mask, projected=projected and k == 0)
             x = found["state"]
-            last = [
-                g.slice_tensor(found[part], 0, steps - 1, 1) for part in STATES[self.settings.cell]
-            ]
+            states = [found[each.name] for each in self.settings.definition.states]
+            last = [g.slice_tensor(each, 0, steps - 1, 1) for each in states]
             ends.append([self._wide(g.reshape(each, (batch, hidden))) for each in last])
         rows = g.reshape(x, (steps * batch, hidden))
         return self._wide(rows @ self._narrow(self.projection)) + self.projection_bias, ends
@@ -399,45 +402,6 @@ class Model:
         logits, _ = self.forward(character, self.per_state(lambda k, part: zeros))
         targets = [g.identity(logits, name="logits")]
         return g.compile(feeds={character: ((1, 1), "int32")}, targets=targets)
-
-    def gates(self, ids: Array) -> Array:
-        """zState [T,G·H] of the last layer over a text of T characters."""
-        g = self.graph
-        x = g.gather(self.embedding, g.constant(ids[:, None]))
-        found: dict[str, Tensor] = {}
-        for k in range(self.settings.layers):
-            zeros = g.constant(0.0, shape=(1, self.settings.hidden))
-            found = self.recurrent(k, x, [zeros, zeros], None, training=True)
-            x = found["state"]
-        z = self._wide(found["training_state"])
-        array: Array = g.run({}, [z])[z][:, 0]
-        return array
-
-    def gradient_flow(self, ids: Array) -> Array:
-        """‖dL/dh[t]‖ [layers,T-1]: L is the loss of the last character of T given all before it.
-
-        One node per step, so that every h[t] is a tensor of the graph with a gradient of its own.
-        """
-        g, s = self.graph, self.settings
-        zeros = g.constant(0.0, shape=(1, s.hidden))
-        states = [[zeros, zeros] for _ in range(s.layers)]
-        by_layer: list[list[Tensor]] = [[] for _ in range(s.layers)]
-        x = zeros
-        for token in ids[:-1]:
-            x = g.gather(self.embedding, g.constant(np.array([[token]], np.int32)))
-            for k in range(s.layers):
-                found = self.recurrent(k, x, states[k], None)
-                x = found["state"]
-                by_layer[k].append(x)
-                parts = [found[name] for name in STATES[s.cell]]
-                states[k] = [g.reshape(part, (1, s.hidden)) for part in parts]
-        product = self._wide(g.reshape(x, (1, s.hidden)) @ self._narrow(self.projection))
-        loss = self._loss(product + self.projection_bias, g.constant(ids[-1:, None]))
-        every = [h for states in by_layer for h in states]
-        gradients = g.gradients(of=loss, with_respect_to=every)
-        found_arrays = g.run({}, [gradients[h] for h in every])
-        norms = [float(np.linalg.norm(a.astype(np.float32))) for a in found_arrays.values()]
-        return np.array(norms).reshape(s.layers, -1)
 
 
 class _LossScale:

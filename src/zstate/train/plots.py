@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..descriptors import AnyDescriptor, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from ..graph.storage import replacing
-from ..layout import gate_order
-from ..types import Array
+from ..inspection.models import of_run
+from ..inspection.views import View, view
 from .loop import Run
 from .model import Settings
 
@@ -19,11 +18,6 @@ _GATES = {
     "lstm": {"i": "input gate", "f": "forget gate", "z": "cell candidate", "o": "output gate"},
     "gru": {"z": "update gate", "r": "reset gate", "o": "output candidate"},
     "rnn": {"z": "before the activation"},
-}
-_DESCRIPTORS: dict[str, AnyDescriptor] = {
-    "lstm": LSTMDescriptor(),
-    "gru": GRUDescriptor(),
-    "rnn": SingleGateRNNDescriptor(),
 }
 _UNITS = 24  # rows of the heat map, at most
 _SENTENCE = "The value of the expression is evaluated before the function is called."
@@ -37,13 +31,9 @@ def _pyplot() -> Any:
 
 def draw_all(run: Run) -> list[Path]:
     """loss.png, gates.png and gradient_flow.png in the run's folder."""
-    plt = _pyplot()
-    ids = _sentence(run)
-    return [
-        _loss(plt, run),
-        _gates(plt, run, run.corpus.decode(ids), run.model.gates(ids)),
-        _flow(plt, run, run.model.gradient_flow(ids)),
-    ]
+    plt, text = _pyplot(), _sentence(run)
+    seen = view(of_run(run.folder, text, None, len(text) - 1))
+    return [_loss(plt, run), _gates(plt, run, seen), _flow(plt, run, seen)]
 
 
 def fonts_for(text: str) -> tuple[list[str], set[str]]:
@@ -71,14 +61,14 @@ def _characters(fonts: Any, path: str) -> set[str]:
         return set()
 
 
-def _sentence(run: Run) -> Array:
+def _sentence(run: Run) -> str:
     """The characters that the pictures show: an English sentence if the alphabet has its letters,
     otherwise the start of the validation text, or of the training text if that is too short."""
-    corpus = run.corpus
+    corpus, long = run.corpus, len(_SENTENCE)
     if set(_SENTENCE) <= set(corpus.alphabet):
-        return corpus.encode(_SENTENCE)
-    long = len(_SENTENCE)
-    return corpus.valid[:long] if len(corpus.valid) >= long else corpus.train[:long]
+        return _SENTENCE
+    ids = corpus.valid if len(corpus.valid) >= long else corpus.train
+    return corpus.decode(ids[:long])
 
 
 def _saved(plt: Any, figure: Any, path: Path) -> Path:
@@ -102,32 +92,31 @@ def _loss(plt: Any, run: Run) -> Path:
     return _saved(plt, figure, run.folder / "loss.png")
 
 
-def _gates(plt: Any, run: Run, sentence: str, z: Array) -> Path:
+def _gates(plt: Any, run: Run, seen: View) -> Path:
     """Each gate of the last layer over the characters: the same units, which vary most, in all."""
-    names = _GATES[run.settings.cell]
-    order = gate_order(_DESCRIPTORS[run.settings.cell])
-    by_gate = z.reshape(len(z), len(order), -1)  # [T,G,H]
+    names, sentence = _GATES[run.settings.cell], seen.subject.labels
+    maps = [each for each in seen.layers[-1].maps if each.kind == "gate"]
+    by_gate = np.stack([each.values for each in maps], axis=1)  # [T,G,H]
     units = np.argsort(-by_gate.std(axis=0).sum(axis=0), kind="stable")[:_UNITS]
     # Units that move together stand together, ordered along the main direction of movement.
     moved = (by_gate - by_gate.mean(axis=0))[:, :, units].reshape(-1, len(units))
     units = units[np.argsort(np.linalg.svd(moved, full_matrices=False)[2][0])]
     figure, rows = plt.subplots(
-        len(order), 1, figsize=(0.16 * len(sentence) + 2, 1.9 * len(order) + 0.6), sharex=True
+        len(maps), 1, figsize=(0.16 * len(sentence) + 2, 1.9 * len(maps) + 0.6), sharex=True
     )
-    for k, (gate, axes) in enumerate(zip(order, np.atleast_1d(rows), strict=True)):
-        values = by_gate[:, k]
-        low = 0 if "gate" in names[gate] else -1
+    for gate, axes in zip(maps, np.atleast_1d(rows), strict=True):
+        low = 0 if "gate" in names[gate.name] else -1
         image = axes.imshow(
-            values[:, units].T,
+            gate.values[:, units].T,
             aspect="auto",
             interpolation="nearest",
             cmap="viridis" if low == 0 else "RdBu_r",
             vmin=low,
             vmax=1,
         )
-        axes.set(ylabel=names[gate], yticks=[])
+        axes.set(ylabel=names[gate.name], yticks=[])
         figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
-    families, missing = fonts_for(sentence)
+    families, missing = fonts_for("".join(sentence))
     shown = [_shown(c, c in missing) for c in sentence]
     axes.set_xticks(range(len(sentence)), shown, family=families)
     figure.suptitle(_gates_title(run.settings))
@@ -149,11 +138,12 @@ def _gates_title(settings: Settings) -> str:
     return f"{layer}: the {_UNITS} of {settings.hidden} units that vary most, the same in each gate"
 
 
-def _flow(plt: Any, run: Run, norms: Array) -> Path:
+def _flow(plt: Any, run: Run, seen: View) -> Path:
     figure, axes = plt.subplots(figsize=(7, 3.6))
-    back = -np.arange(norms.shape[1])[::-1]
-    for k, line in enumerate(norms):
-        axes.semilogy(back, np.maximum(line, 1e-12), label=f"layer {k + 1} of {len(norms)}")
+    count, layers = len(seen.subject.labels), len(seen.layers)
+    for k, layer in enumerate(seen.layers, 1):
+        of_last_loss = np.maximum(layer.flow["h"][-1], 1e-12)  # [T]
+        axes.semilogy(range(1 - count, 1), of_last_loss, label=f"layer {k} of {layers}")
     axes.set(
         xlabel="steps before the loss",
         ylabel="‖dL/dh[t]‖",
