@@ -612,17 +612,7 @@ class TestTerminals:
         assert process.wait() == 141
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "title"),
-    [
-        (1, 8, "lstm, layer 1 of 1: all 8 units, in the same order in each gate"),
-        (2, 30, "lstm, layer 2 of 2: the 24 of 30 units that vary most, the same in each gate"),
-        (1, 1, "lstm, layer 1 of 1: its only unit"),
-    ],
-)
-def test_the_gates_title_counts_units_and_names_the_layer(
-    layers: int, hidden: int, title: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gates_title_counts_units_and_names_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
     titles: list[str] = []
@@ -630,7 +620,14 @@ def test_the_gates_title_counts_units_and_names_the_layer(
     monkeypatch.setattr(
         Figure, "suptitle", lambda self, text, **k: (titles.append(text), right(self, text, **k))
     )
-    run = Run.create(Path("r"), small(layers=layers, hidden=hidden, total=1), TEXT)
+    run = Run.create(Path("r"), small(layers=2, hidden=30, total=1), TEXT)
     list(run.train(1))
     plots.draw_all(run)
-    assert titles == [title]
+    few = "the 24 of 30 units that vary most, the same in each gate"
+    assert titles == [f"lstm, layer 2 of 2: {few}"]
+    for units, title in ((8, "all 8 units, in the same order in each gate"), (1, "its only unit")):
+        assert plots._gates_title(small(hidden=units)) == f"lstm, layer 1 of 1: {title}"
+    one = Run.create(Path("one"), small(hidden=1, total=1), TEXT)
+    list(one.train(1))
+    plots.draw_all(one)
+    assert titles[1] == "lstm, layer 1 of 1: its only unit"

@@ -304,8 +304,8 @@ def test_made_up_cells_and_labels_of_any_kind(tab: Any, tmp_path: Path) -> None:
 def test_a_served_page_follows_the_training(tab: Any, runs: Path) -> None:
     import threading
 
-    from zstate.inspection.asking import run_views
     from zstate.inspection.serving import Server
+    from zstate.inspection.views import run_views
     from zstate.inspection.writing import page
 
     now = ["1"]

@@ -170,7 +170,7 @@ def _prepared(case: Case, data: Data) -> Call:
 
 
 def _streamed(case: Case, data: Data) -> Call:
-    """The next step or chunk of the sequence, which begins again at its end."""
+    """The next step or chunk of the sequence, from the start again after its end."""
     stream = prepare(layer_of(case.row, data), case.type).stream()
     is_step = case.row.T == 1
     turn = itertools.cycle(list(data.x) if is_step else chunks_of(case, data))
@@ -208,7 +208,7 @@ def onnx_model(row: Row, data: Data) -> tuple[Any, dict[str, Array]]:
 
 
 def _onnxruntime(case: Case, data: Data) -> Call | None:
-    """A stream hands on its last states, and takes the next chunk every time."""
+    """A stream carries its states on and takes the next chunk at every call."""
     if case.training or (case.type == "int8" and case.row.cell != "LSTM"):
         return None  # for other cells it has no small weights
     import onnxruntime
@@ -236,7 +236,7 @@ def _onnxruntime(case: Case, data: Data) -> Call | None:
 
 
 def _quantised(model: Any) -> Any:
-    """With the int8 weights of ONNX Runtime's quantize_dynamic."""
+    """The model with int8 weights from ONNX Runtime's quantize_dynamic."""
     import onnx
     from onnxruntime.quantization import quantize_dynamic
 

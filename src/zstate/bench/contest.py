@@ -70,8 +70,8 @@ def within(error: float, control: float, bound: float) -> bool:
 
 
 def _whole(case: Case, name: str, data: Data, protocol: Protocol) -> dict[str, Timing]:
-    """All steps on a GPU, as those that were checked again and again: jitted, or plain and as a
-    CUDA graph."""
+    """All steps on a GPU, repeating those that were checked: jitted, or plain and as a CUDA
+    graph."""
     x, dy = (np.resize(each, (case.row.T, *each.shape[1:])) for each in (data.x, data.dy))
     call = CONTENDERS[name].make(case, replace(data, x=x, dy=dy))
     assert call is not None

@@ -12,7 +12,7 @@ from .timing import Call
 
 
 def on_device(call: Call, count: int) -> list[float]:
-    """Seconds on the device of each call, from before it until it is through: a sampler."""
+    """A sampler: seconds of device time per call."""
     pairs = []
     torch.cuda.synchronize()
     for _ in range(count):
@@ -40,19 +40,19 @@ def graphed(call: Call) -> torch.cuda.CUDAGraph:
 
 
 def free() -> None:
-    """Give back the memory of the contender before."""
+    """Free the memory of the previous contender."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 @contextmanager
 def tf32() -> Iterator[None]:
-    """float32 means TF32, for everybody."""
+    """Let float32 mean TF32 for all contenders."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before, matmul.allow_tf32 = matmul.allow_tf32, True
     kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
     try:
-        # Its own context manager: another library may have forbidden to set its flags.
+        # By its own context manager, because another library may have locked its flags.
         with cudnn.flags(**kept, allow_tf32=True):
             yield
     finally:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 Call = Callable[[], object]
-# Makes so many calls and gives samples of the seconds that one takes: one sample, or one per call.
+# Makes this many calls and returns samples of the seconds per call: one sample, or one per call.
 Sampler = Callable[[Call, int], list[float]]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the best median of the rounds, how far the worst was off (relative), and
-    the 99th percentile of all samples."""
+    """Seconds per call: the best median of the rounds, by how much the worst exceeds it
+    (relative), and the 99th percentile of all samples."""
 
     seconds: float
     spread: float
@@ -73,7 +73,7 @@ def _block(call: Call, protocol: Protocol, sample: Sampler) -> list[float]:
     if protocol.calls is not None:
         return sample(call, protocol.calls)
     call()
-    # A sample long enough that reading the clock does not count.
+    # A sample long enough that the cost of reading the clock is negligible.
     repeats = max(1, int(2e-5 / max(sample(call, 1)[0], 1e-7)))
     samples: list[float] = []
     end = time.perf_counter() + protocol.block

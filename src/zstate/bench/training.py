@@ -32,7 +32,7 @@ MODELS = {
 
 
 class Batch(NamedTuple):
-    """What a step is fed with, as tensors on the device."""
+    """The feeds of a step, as tensors on the device."""
 
     tokens: Any
     targets: Any
@@ -133,8 +133,8 @@ class CapturedSteps(TorchSteps):
         return self.out
 
     def capture(self, inputs: Batch) -> None:
-        """As torch's manual says: some steps on a stream of their own, then the capture. The steps
-        leave no trace: everything is put back."""
+        """As torch's manual says: some steps on a side stream, then the capture. All that the steps
+        changed is put back."""
         kept = [p.detach().clone() for p in self.trained]
         side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -180,7 +180,7 @@ def batch_of(run: Run, step: int, device: Any) -> Batch:
 
 
 def run_of(settings: Settings, device: str | None, folder: Path) -> Run:
-    """A run of the default text; one with this name replaces the one before."""
+    """A run of the default text."""
     return Run(folder, settings, default_text(), None, {}, device)
 
 
@@ -218,7 +218,7 @@ def _next_step(step: Step, fed: list[Batch], losses: list[Any]) -> Call:
 
 
 def _until_through(call: Call, count: int) -> list[float]:
-    """One sample: the mean of the calls, until the device is through."""
+    """One sample: the mean of the calls, until the device has finished."""
 
     def block() -> None:
         together(call, count)

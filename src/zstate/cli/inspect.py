@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     text = "read this file (default: the part of the run's text that it did not train on)"
     source.add_argument("--text", metavar="FILE", help=text)
-    source.add_argument("--prompt", help="read what the model writes after this text")
+    source.add_argument("--prompt", help="show what the model writes after this text")
     parser.add_argument("--encoding", default="utf-8", help="encoding of FILE (default: utf-8)")
     add_number(parser, "--steps", "characters to read", STEPS)
     parser.add_argument("--out", metavar="PAGE", help="page to write (default: RUN/inspect.html)")
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the page, or serve it until Ctrl-C."""
     from ..graph.storage import replacing
-    from ..inspection.asking import run_views
+    from ..inspection.views import run_views
     from ..inspection.writing import page
 
     if options.text is None:

@@ -60,13 +60,25 @@ def inspect(
         >>> zs.inspect(layer, rng.normal(size=(20, 3)), path=folder + "/page.html").name
         'page.html'
     """
+    from ..errors import OptionError, refusal
     from ..graph.storage import replacing
-    from .asking import views_of
+    from ..layout import describe
+    from .models import of_model
+    from .views import run_views, view
     from .writing import page
 
-    views = views_of(
-        model, source, labels, targets, readout, classes, name, text, prompt, compare, steps
-    )
+    is_run = isinstance(model, str | PathLike)
+    of_others = {"source": source, "labels": labels, "targets": targets, "readout": readout}
+    of_others |= {"classes": classes, "name": name}
+    of_runs = {"text": text, "prompt": prompt, "compare": compare}
+    for option, value in (of_others if is_run else of_runs).items():
+        if value is not None:
+            expected = "None with the folder of a run" if is_run else "None without a run's folder"
+            raise OptionError(refusal("inspect", option, expected, describe(value)))
+    if is_run:
+        views = run_views(Path(model), compare, text, prompt, steps)
+    else:
+        views = [view(of_model(model, source, labels, targets, readout, classes, name))]
     html = page(views, megabytes)
     with replacing(path) as file:
         file.write(html)

@@ -25,7 +25,7 @@ class Blob:
         self._length = 0
 
     def add(self, array: Array, kind: str) -> dict[str, Any]:
-        """An array as it is; ``kind`` is a type of NumPy's, little-endian."""
+        """An array as it is; ``kind`` is a NumPy type, little-endian."""
         data = np.ascontiguousarray(array, dtype=np.dtype(kind).newbyteorder("<")).tobytes()
         return self._added(data, int(np.size(array)), kind)
 
@@ -59,8 +59,8 @@ def linear(blob: Blob, values: Array, bits: int) -> dict[str, Any]:
 
 
 def logarithmic(blob: Blob, norms: Array) -> dict[str, Any]:
-    """Norms, by their logarithm: level 0 is 0, or what is too small beside the greatest. What
-    overflowed has the greatest finite one."""
+    """Norms, by their logarithm. Level 0 is 0 or far smaller than the greatest norm; overflowed
+    norms count as the greatest finite one."""
     most = 2**_FLOW_BITS - 1
     with np.errstate(divide="ignore"):
         places = np.log10(np.nan_to_num(norms.astype(np.float64), nan=np.inf, posinf=np.inf))

@@ -1,4 +1,4 @@
-"""How much the loss of a step depends on the states of other steps, by the gradient operations.
+"""How much the loss of a step depends on the states of other steps, from gradient operations.
 
 T steps, N rows (the steps whose losses are looked at), D directions, H units.
 """
@@ -15,7 +15,7 @@ from .scans import Scan
 _MOST = 2**18  # losses × steps: all losses of 512 steps, every 16th of 2,048
 _BYTES = 2**27  # of the gradients between two layers, for the rows of one pass
 _WINDOW = 32  # steps that one layer goes back before the layer below it follows
-_LEAST = 1e-12  # of the gradient that a loss began with: less is shown as 0
+_LEAST = 1e-12  # of the gradient at the loss itself: less is shown as 0
 
 Norms = list[list[dict[str, Array]]]  # by layer, direction and state: [losses,T]
 
@@ -48,8 +48,8 @@ def gradient_flow(layers: Sequence[Sequence[Scan]], seeds: Array, losses: Array)
 
 
 def _windows(layers: Sequence[Sequence[Scan]], steps: int) -> list[range]:
-    """The steps in the order of the way back, some at a time; all at once where layers go both
-    ways, since each needs all of what is above it."""
+    """The steps from last to first, some at a time; all at once if layers go both ways, because
+    each then needs everything above it."""
     ways = {scan.backwards for layer in layers for scan in layer}
     if len(ways) > 1:
         return [range(steps)]
@@ -59,7 +59,7 @@ def _windows(layers: Sequence[Sequence[Scan]], steps: int) -> list[range]:
 
 
 class _Pass:
-    """Some losses on their way back through all layers."""
+    """Some losses, propagated back through all layers."""
 
     def __init__(
         self, layers: Sequence[Sequence[Scan]], seeds: Array, losses: Array, norms: Norms

@@ -1,4 +1,4 @@
-"""From what a user has (a run, a module, a graph's node, arrays) to the calls that are looked at.
+"""Turns a run, a module, a graph's node or arrays into the calls that a page shows.
 
 T steps, I input features, D directions, H units, V classes.
 """
@@ -193,7 +193,7 @@ def _units(call: Call) -> int:
 
 
 def _array(name: str, value: Any) -> Array:
-    """NumPy's own, of whatever library, in float32 or float64 if it has floats."""
+    """A NumPy array from any library's; floats become float32 or stay float64."""
     if is_torch_tensor(value):
         value = value.detach().cpu()
         value = value.float() if value.is_floating_point() and value.itemsize < 4 else value

@@ -1,4 +1,4 @@
-"""`zstate inspect --serve`: the page on this machine, made again when the training goes on."""
+"""`zstate inspect --serve`: the page on this machine, made anew for each checkpoint."""
 
 from __future__ import annotations
 

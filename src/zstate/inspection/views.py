@@ -6,6 +6,8 @@ T steps, H units, V classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from ..errors import OptionError, ShapeError, refusal
 from ..layout import brackets
 from ..types import Array
 from .flow import chosen_steps, gradient_flow
-from .models import Subject, bits
+from .models import Subject, bits, of_run
 from .scans import Scan
 
 TOP = 5  # classes shown per step
@@ -74,6 +76,31 @@ def view(subject: Subject) -> View:
         for one, flow in zip(each, found, strict=True):
             one.flow = flow
     return View(subject, [one for each in shown for one in each], losses, loss, top)
+
+
+def run_views(
+    folder: Path,
+    second: str | PathLike[str] | None,
+    text: str | None,
+    prompt: str | None,
+    steps: int,
+) -> list[View]:
+    """A run, and perhaps a second one on the same text."""
+    if text is not None and prompt is not None:
+        raise OptionError(refusal("inspect", "text and prompt", "one of them", "both"))
+    if not isinstance(steps, int) or steps < 1:
+        raise OptionError(refusal("inspect", "steps", "at least 1", repr(steps)))
+    if second is not None:
+        from ..train.loop import checkpoint_of
+
+        checkpoint_of(Path(second))  # refused before the first one is computed
+    found = [of_run(folder, text, prompt, steps)]
+    if second is not None:
+        first = found[0]
+        assert first.classes is not None and first.targets is not None
+        same = "".join(first.labels) + first.classes[first.targets[-1]]
+        found.append(of_run(Path(second), same, None, steps))
+    return [view(subject) for subject in found]
 
 
 def _output(scan: Scan) -> Array:

@@ -1,4 +1,4 @@
-"""run.json: what a run says about itself, read and checked."""
+"""run.json, the description of a run: read and checked."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _is_count(value: object) -> bool:
 
 
 def _are_options(value: object) -> bool:
-    """Those that are there are of their kind; what is missing has its default."""
+    """Each option present has the right type; a missing one has its default."""
     kinds: dict[str, Callable[[Any], bool]] = {
         "checkpoint_every": lambda v: _is_count(v) and v > 0,
         "temperature": lambda v: _is_number(v) and v >= 0,

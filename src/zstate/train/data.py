@@ -12,7 +12,7 @@ from ..errors import OptionError, refusal
 from ..types import Array
 
 VALID_PART = 0.05  # of the text, at its end, is for validation
-_LEAST = 20  # characters: fewer teach nothing
+_LEAST = 20  # characters; a shorter text teaches nothing
 _PROMPT, _LONGEST_PROMPT = "The ", 12
 
 
@@ -85,7 +85,7 @@ def split(characters: int) -> int:
 
 
 def characters_for(steps: int, batch: int) -> int:
-    """The least length of a text that gives one window of these steps and streams."""
+    """The length of the shortest text with one window of this many steps and streams."""
     wanted = steps * batch + 1
     length = int(wanted / (1 - VALID_PART))
     while split(length) < wanted:

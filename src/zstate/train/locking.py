@@ -1,4 +1,4 @@
-"""A run folder has one process at a time that writes to it; any number may read."""
+"""One process at a time writes to a run folder; any number may read it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class FolderHeldError(OptionError):
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if it is missing; refused while another process holds it.
+    """Hold a folder, creating it if missing; refused while another process holds it.
 
-    The lock is the operating system's, on a file in the folder, so it ends with the process,
-    however that ends. At the end the file is removed, and so are folders made here that are empty.
+    The operating system locks a file in the folder, so the lock ends with the process, however
+    that ends. On leaving, the file and any empty folders created here are removed.
     """
     if folder.exists() and not folder.is_dir():
         raise OptionError(refusal("train", "folder", "a folder", f"the file {folder}"))

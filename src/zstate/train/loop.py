@@ -31,7 +31,7 @@ from .sampling import Sampler
 
 _VALID_STEPS, _VALID_BATCH = 128, 16
 _CHECKPOINT = "checkpoint.safetensors"
-_STEPS_TO_AGREE = 16  # with several processes, between two checks whether to stop
+_STEPS_TO_AGREE = 16  # several processes check this often whether to stop
 
 
 class Progress(NamedTuple):
@@ -46,8 +46,8 @@ class Progress(NamedTuple):
 
 class Run:
     """One training run in one folder: run.json holds the settings, the alphabet, the losses and
-    the options of the command line, checkpoint.safetensors every variable of the graph. What is
-    not in them follows from them."""
+    the command line options, checkpoint.safetensors every variable of the graph. All else follows
+    from them."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Run:
         batch = min(_VALID_BATCH, (len(corpus.valid) - 1) // rows)
         self.valid_windows = Windows(corpus.valid, rows, batch)
         self._valid = self.model.validation_program(rows, batch)
-        self._sampler = Sampler(self.model, corpus)
+        self.sample = Sampler(self.model, corpus).write
         self.history: list[tuple[int, float, float | None]] = []  # step, bits, validation bits
         self.gradient_norms: list[float | None] = []  # of these steps, before clipping
         self._losses = Losses()
@@ -159,7 +159,7 @@ class Run:
         return [f"train{k}.{each.name}" for k in range(s.layers) for each in s.definition.states]
 
     def for_others(self) -> dict[str, Any]:
-        """What the other processes of a run need to know, before it begins."""
+        """What the other processes need to know before the run begins."""
         corpus = self.corpus
         return {
             "settings": self.settings,
@@ -238,7 +238,7 @@ class Run:
         """Train to the end, one step per item; validate and save every so many steps.
 
         On a device, items come once their losses are read, some steps later. Several processes
-        ask ``stops`` now and then, and end behind the same step once it holds in one of them.
+        all stop after the same step, soon after ``stops`` holds in one of them.
         """
         s = self.settings
         done = self.step
@@ -269,14 +269,14 @@ class Run:
             began = time.perf_counter()
 
     def _agreed(self, done: int, stops: Callable[[], bool] | None) -> bool:
-        """Whether all processes stop behind this step."""
+        """Whether all processes stop after this step."""
         if self._processes is None or stops is None or done % _STEPS_TO_AGREE:
             return False
         return self._processes.any(stops())
 
     @property
     def stops_alone(self) -> bool:
-        """Whether no other process has to stop behind the same step."""
+        """Whether no other process has to stop after the same step."""
         return self._processes is None
 
     def feeds(self, step: int) -> list[Any]:
@@ -289,8 +289,7 @@ class Run:
         return self._fed(tokens, targets, np.asarray(keep), np.asarray(rate))
 
     def _fed(self, *arrays: Array) -> list[Any]:
-        """As arrays, or for a device as tensors, whose results are then tensors that nobody waits
-        for."""
+        """Arrays; on a device tensors, so that results are tensors too and nothing waits."""
         if not isinstance(self._train, DeviceExecutable):
             return list(arrays)
         torch = import_module("torch")
@@ -317,17 +316,6 @@ class Run:
         if not math.isfinite(bits):
             raise _diverged(self.step, "a finite loss of the validation text", str(bits))
         return bits
-
-    def sample(
-        self,
-        length: int,
-        prompt: str,
-        temperature: float,
-        seed: int,
-        show: Callable[[str], None] | None = None,
-    ) -> str:
-        """The prompt, continued by so many characters."""
-        return self._sampler.write(length, prompt, temperature, seed, show)
 
 
 def load_model(folder: Path, device: str | None = None) -> tuple[Model, Alphabet, str]:

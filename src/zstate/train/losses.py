@@ -1,4 +1,4 @@
-"""The losses of steps, read when they are shown: reading one waits for the device."""
+"""Losses of steps, read only when they are shown, because reading one waits for the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..layout import is_torch_tensor
 
 LN2 = math.log(2)
 _SECONDS = 0.1  # between two reads from the device; a progress line shows no more
-_AHEAD = 16  # steps that a look leaves to the device, so that it has work meanwhile
+_AHEAD = 16  # steps that stay unread, so that the device has work meanwhile
 
 
 class Step(NamedTuple):
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 class Losses:
-    """Results of steps, [loss, norm], that nobody has read yet."""
+    """Results of steps, [loss, norm], that have not been read yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Any, Any]] = deque()
@@ -39,8 +39,8 @@ class Losses:
             self._waiting.append((number, loss, norm))
 
     def read(self, every: bool) -> list[Step]:
-        """Those that can be shown: of a device now and then, and not the latest, unless ``every``
-        one is wanted; all of them otherwise."""
+        """Results that can be shown: all of them, or, on a device and without ``every``, older
+        ones at intervals."""
         if self._reader is not None and not every:
             if time.perf_counter() - self._looked < _SECONDS:
                 return []
@@ -59,7 +59,7 @@ class Losses:
 
 
 class _Reader:
-    """Reads results on a stream of its own, behind the step that gave them and no other."""
+    """Reads results on its own stream, which waits only for the step that produced them."""
 
     def __init__(self, device: Any) -> None:
         torch = import_module("torch")

@@ -27,7 +27,7 @@ def estimate(settings: Settings, characters: int) -> int:
 
 
 def check(settings: Settings, characters: int, device: str | None = None) -> None:
-    """Refuse a run that does not fit into free memory, that of the device it trains on."""
+    """Refuse a run that does not fit into the free memory of the device it trains on."""
     needed, free = estimate(settings, characters), available(device)
     if free is not None and needed > free:
         s = settings

@@ -54,7 +54,7 @@ class SettingError(OptionError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a training run; ``total`` is how many steps it has, whatever their outcome."""
+    """What determines a training run; ``total`` counts its steps, including those left out."""
 
     cell: str = "lstm"
     layers: int = 1
@@ -389,10 +389,7 @@ class Model:
         targets = [g.identity(logits, name="logits")]
         for start, end in zip(chain(*starts), chain(*ends), strict=True):
             targets.append(g.identity(end, name=f"new_{start.name}"))
-        return g.compile(
-            feeds={t: (t.shape, t.dtype) for t in (tokens, *chain(*starts))},  # type: ignore[misc]
-            targets=targets,
-        )
+        return self._compiled([tokens, *chain(*starts)], targets, [])
 
     def stepping_program(self) -> Executable:
         """[character [1,1]] -> [logits [1,V]] from states of zeros, for C, which carries them."""
@@ -400,12 +397,11 @@ class Model:
         character = g.placeholder(shape=(1, 1), dtype="int32", name="character")
         zeros = g.constant(0.0, shape=(1, self.settings.hidden))
         logits, _ = self.forward(character, self.per_state(lambda k, part: zeros))
-        targets = [g.identity(logits, name="logits")]
-        return g.compile(feeds={character: ((1, 1), "int32")}, targets=targets)
+        return self._compiled([character], [g.identity(logits, name="logits")], [])
 
 
 class _LossScale:
-    """What the loss is multiplied by, and for how many steps it has stayed."""
+    """The factor of the loss, and for how many steps it has not changed."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -413,7 +409,7 @@ class _LossScale:
         self._steps = graph.variable(0.0, name="loss_scale.steps")
 
     def assigns(self, is_finite: Tensor) -> list[Tensor]:
-        """Half of it after gradients that are not finite, twice as much after enough that are."""
+        """Halve it after gradients that are not finite; double it after enough finite ones."""
         g, after = self._graph, self._steps + 1.0
         doubles = g.greater_than_or_equal_to(after, float(_STEPS_TO_DOUBLE))
         larger = g.select(doubles, g.minimum(self.scale * 2.0, _LARGEST_SCALE), self.scale)

@@ -1,4 +1,4 @@
-"""Training by several processes, each with its share of the streams: what torchrun starts."""
+"""Training with several processes, started by torchrun, each with its share of the streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class EndedElsewhereError(ZStateError):
-    """The first process cannot begin, and has said why."""
+    """The first process could not begin; it printed why."""
 
 
 class Processes:
@@ -48,7 +48,7 @@ class Processes:
         return slice(self.rank * each, (self.rank + 1) * each)
 
     def from_first(self, make: Callable[[], Value]) -> Value:
-        """What ``make`` gives in the first process; its exception ends all of them."""
+        """What ``make`` returns in the first process; an exception there ends all processes."""
         box: list[Any] = [None]
         if self.is_first:
             try:
@@ -64,25 +64,25 @@ class Processes:
         return found
 
     def joined(self, parts: dict[str, Array]) -> dict[str, Array]:
-        """The shares of all processes, one behind the other along the first axis."""
+        """The shares of all processes, concatenated along the first axis."""
         found: list[Any] = [None] * self.count
         self._distributed.all_gather_object(found, parts)
         return {name: np.concatenate([each[name] for each in found]) for name in parts}
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in one of them."""
+        """Whether it is true in any process."""
         found: list[Any] = [None] * self.count
         self._distributed.all_gather_object(found, flag)
         return any(found)
 
     def leave(self) -> None:
-        """End the group: behind the last message."""
+        """End the group after the last message."""
         self._distributed.barrier()
         self._distributed.destroy_process_group()
 
 
 def joined(uses_gpus: bool) -> Processes | None:
-    """The processes that torchrun has started; None where this is the only one."""
+    """The processes that torchrun started; None if there is only this one."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ:
         return None
     if find_spec("torch") is None:

@@ -27,7 +27,7 @@ class Sampler:
         seed: int,
         show: Callable[[str], None] | None = None,
     ) -> str:
-        """The prompt and ``length`` characters more; without one, as after the end of a line."""
+        """The prompt and ``length`` more characters; no prompt means the start of a line."""
         characters = self.alphabet.alphabet
         start = "\n" if "\n" in characters else characters[0]
         ids = list(self.alphabet.encode(prompt or start))
@@ -52,7 +52,7 @@ def _draw(logits: Array, temperature: float, rng: np.random.Generator) -> int:
         )
     if temperature <= 0:
         return int(logits.argmax())
-    with np.errstate(over="ignore"):  # next to 0: the likeliest
+    with np.errstate(over="ignore"):  # near 0: the likeliest
         scaled = (logits.astype(np.float64) - logits.max()) / temperature
     weights = np.exp(scaled)
     return int(rng.choice(len(weights), p=weights / weights.sum()))
