@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from zstate.bench.rows import Row
 
 
 def write_chart(path: Path, content: dict[str, Any]) -> None:
@@ -15,7 +18,7 @@ def write_chart(path: Path, content: dict[str, Any]) -> None:
 
     rows = [row for row in content["rows"] if row["ratio"] is not None]
     kinds = list(dict.fromkeys(row["type"] for row in rows))
-    labels = list(dict.fromkeys(_label(row) for row in rows))
+    labels = list(dict.fromkeys(row_of(row).title for row in rows))
     figure, panels = plt.subplots(
         1,
         len(kinds),
@@ -42,7 +45,7 @@ def _title(machine: dict[str, Any]) -> list[str]:
 def _draw(axes: Any, labels: list[str], rows: list[dict[str, Any]]) -> None:
     """The bars of one float type."""
     for mode, offset, colour in (("inference", -0.2, "#4c78a8"), ("training", 0.2, "#f58518")):
-        found = {_label(row): row["ratio"] for row in rows if row["mode"] == mode}
+        found = {row_of(row).title: row["ratio"] for row in rows if row["mode"] == mode}
         at = [labels.index(label) + offset for label in found]
         bars = axes.barh(
             at, [v - 1 for v in found.values()], 0.38, left=1, color=colour, label=mode
@@ -58,6 +61,6 @@ def _draw(axes: Any, labels: list[str], rows: list[dict[str, Any]]) -> None:
     axes.legend(loc="best")
 
 
-def _label(row: dict[str, Any]) -> str:
-    both = " both ways" if row["bidirectional"] else ""
-    return f"{row['cell']} {row['T']}×{row['N']}×{row['H']}{both}"
+def row_of(stored: dict[str, Any]) -> Row:
+    """A row as it was measured."""
+    return Row(**{each.name: stored[each.name] for each in fields(Row) if each.name in stored})

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
-from charts import write_chart
+from charts import row_of, write_chart
 from on_gpu import is_compute_bound, is_tiny
 
 from zstate.bench.rows import Row
@@ -23,10 +22,6 @@ RESULTS = Path(__file__).parent / "results"
 BEST = "fastest of PyTorch, ONNX Runtime, JAX"
 GRAPH = "torch.nn as a CUDA graph"
 GPU = ("bfloat16", "float32 (TF32)", "float16")
-
-
-def row_of(stored: dict[str, Any]) -> Row:
-    return Row(**{each.name: stored[each.name] for each in fields(Row) if each.name in stored})
 
 
 def is_any(row: Row) -> bool:

@@ -4,9 +4,12 @@ a command is imported when it is asked for, and a refusal is one line on standar
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ import pytest
 from zstate import backends, cli, verify
 from zstate.backends import native, reference
 from zstate.layout import Layout
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -155,12 +160,29 @@ print(*sorted(set(sys.modules) - before))
     assert not [name for name in added if name.startswith(("zstate", "rich", "numpy"))]
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "graph", "check", "bench", "shapes"])
+@pytest.mark.parametrize("command", cli._COMMANDS)
 def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main([command, "--help"])
     assert stopped.value.code == 0
     assert f"usage: zstate {command}" in capsys.readouterr().out
+
+
+def test_every_command_in_the_documentation_can_be_typed() -> None:
+    """Those that stand in blocks of code, and mentions with options."""
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "benchmarks" / "README.md"]
+    names, tried = "|".join(cli._COMMANDS), 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        found = re.findall(rf"^(?:.*-- )?zstate ((?:{names})\b.*)$", text, re.MULTILINE)
+        found += re.findall(rf"`zstate ((?:{names}) [^`]*--[^`]*)`", text)
+        for line in found:
+            words = shlex.split(line.split("  #")[0])
+            if words[1:2] and words[1].startswith("--") and words[0] in ("sample", "convert"):
+                continue  # mentions an option, without the file
+            tried += 1
+            cli._parse(words)  # ends the process where it cannot be typed
+    assert tried > 40
 
 
 @pytest.mark.parametrize(

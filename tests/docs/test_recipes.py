@@ -78,6 +78,7 @@ def attempt(where: Path, code: str) -> None:
 CELL = """
 import torch
 import zstate.torch
+from zstate import cli
 from zstate.cells.mgu import MGU, MGUDescriptor
 from zstate.operations import OPERATIONS
 
@@ -133,6 +134,8 @@ for both in (False, True):
     loss = g.reduction_sum(h * g.constant(dy), axes=[0, 1, 2])
     (dR,) = g.gradients(of=loss, with_respect_to=[tensors["recurrent_weight"]]).values()
     assert np.allclose(g.run(feeds={}, targets=[dR])[dR], gradients.recurrent_weight, rtol=1e-10)
+
+assert cli.main(["shapes", "mgu"]) == 0
 """
 
 # A second cell by the same recipe, with three states and its own parameter.
