@@ -121,10 +121,11 @@ def test_the_layer_for_equinox_is_its_own(kind: str) -> None:
     def ours(cell: Any, x: Any) -> Any:
         return example["Recurrent"](cell)(x, jnp.int32(6))
 
-    results = [
-        jax.value_and_grad(lambda cell, x, run=run: (run(cell, x) * weights).sum(), (0, 1))(cell, x)
-        for run in (ours, scan)
-    ]
+    def result(run: Any) -> Any:
+        loss = jax.value_and_grad(lambda cell, x: (run(cell, x) * weights).sum(), (0, 1))
+        return jax.jit(loss)(cell, x)  # compiled whole, in a third of the time
+
+    results = [result(run) for run in (ours, scan)]
     for found, wanted in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
 
