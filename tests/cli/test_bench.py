@@ -452,6 +452,21 @@ def test_both_sides_of_the_training_contest_are_the_same_training(
     np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=2e-5)
 
 
+def test_training_takes_as_many_steps_as_asked() -> None:
+    from zstate.bench import training
+    from zstate.train import Settings
+
+    settings = Settings(hidden=4, embedding=2, window=4, batch=2, total=30)
+    for steps in (1, 30, 31):
+        taken: list[Any] = []
+
+        def way(run: Any, place: Any, taken: list[Any] = taken) -> Any:
+            return lambda batch: taken.append(batch) or 0.0
+
+        found = training.contest(replace(settings, total=steps), "cpu", steps, {"other": way})
+        assert len(taken) == steps and found.keys() == {"zstate", "other"}
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -195,7 +195,8 @@ def contest(
     settings: Settings, device: str, steps: int, ways: Mapping[str, Way] | None = None
 ) -> dict[str, Timed]:
     """{"zstate": …, and each way of torch.nn}: in turn, a block of steps each."""
-    on_gpu, block = device == "cuda", min(25, steps)
+    on_gpu = device == "cuda"
+    block = max(size for size in range(1, 26) if steps % size == 0)
     place = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     with tempfile.TemporaryDirectory() as folder:
         run = run_of(settings, str(place) if on_gpu else None, Path(folder))
