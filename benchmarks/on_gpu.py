@@ -1,4 +1,4 @@
-"""What the scripts for a GPU share: the sizes that only these publish, and a clock."""
+"""What the GPU scripts share: the sizes that only they publish, and a clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zstate.bench.rows import GATES, GPU_ROWS, Row
 from zstate.bench.timing import Protocol
 
 PROTOCOL = Protocol(block=0.01, pause=0.0)
-# Where the tensor cores should be busy, and where a step is over before much can be in flight.
+# Sizes that should keep the tensor cores busy, and sizes whose steps are too short for overlap.
 BUSY = [
     *((256, N, H) for N in (96, 128, 256, 512) for H in (512, 768, 1024, 1536)),
     *((256, 32, 2048), (256, 64, 2048)),
@@ -47,7 +47,7 @@ def require_gpu() -> None:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """What a call takes by the device's clock."""
+    """The duration of a call by the device's clock."""
     from zstate.bench.gpu import on_device
     from zstate.bench.timing import measure
 

@@ -1,4 +1,4 @@
-"""`zstate bench`, with files and with what only docs/performance.md shows.
+"""Runs `zstate bench`, and measures and writes what only docs/performance.md shows.
 
     python benchmarks/publish.py --json benchmarks/results/cpu.json --chart docs/images/cpu.png
 
@@ -77,7 +77,7 @@ def publish(options: argparse.Namespace) -> int:
 
 
 def add_peers() -> None:
-    """flax's cells and cuDNN, where JAX is the door."""
+    """Add flax's cells and cuDNN to the peers of --through jax."""
 
     def maker(name: str) -> Callable[[Case, Data], Call | None]:
         def make(case: Case, data: Data) -> Call | None:
@@ -171,9 +171,8 @@ def processor() -> str:
 def sgemm_rate(protocol: Protocol, threads: int) -> float:
     """The float32 rate in flop/s of NumPy's BLAS on a large product, on so many threads.
 
-    BLAS has a number of threads of its own, often 1 in a container or under OMP_NUM_THREADS, which
-    rows computed on more would exceed: so it is also timed on a part of the rows per thread, and
-    the faster way counts.
+    BLAS chooses its own number of threads, often 1 in a container or under OMP_NUM_THREADS. So the
+    product is also timed in parts, one per thread, and the faster way counts.
     """
     size = 2048
     rng = np.random.default_rng(0)
@@ -196,7 +195,7 @@ def sgemm_rate(protocol: Protocol, threads: int) -> float:
 
 
 def further(case: Case, options: argparse.Namespace) -> dict[str, Any]:
-    """What stands beside the rows."""
+    """The measurements beside the rows."""
     if case.device == "cpu":
         protocol = Protocol(block_of(options), rounds=options.rounds)
         return {"growth": growth(case.threads, protocol)}

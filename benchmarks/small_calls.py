@@ -2,8 +2,8 @@
 
     python benchmarks/small_calls.py --json benchmarks/results/cpu_small_calls.json
 
-A call of some microseconds shows what a mean over many hides: a thread that is woken for work that
-is over before it is there, and a machine that has gone to sleep. Checked before it is timed.
+A call of some microseconds shows what a mean over many calls hides: a thread that wakes up after
+its work is done, and a machine that went to sleep. Every call is checked before it is timed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PAUSE = 0.08  # seconds
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one way to run a row, in microseconds: the median of the blocks' medians, and the 99th
+    """One way to run a row, in microseconds: the median of the blocks' medians, and the 99th
     percentile of all calls."""
 
     median: float

@@ -16,8 +16,7 @@ import pytest
 import zstate as zs
 from zstate import cli
 from zstate.train import Run, Settings
-from zstate.train.loop import load_model
-from zstate.train.sampling import Sampler
+from zstate.train.loop import Sampler, load_model
 
 TEXT = "the cat sat on the mat. the dog ate the cat.\n" * 20
 KEPT = {"checkpoint_every": 5, "temperature": 0.7, "encoding": "utf-8"}

@@ -22,8 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write character by character, as the model draws them."""
-    from ..train.loop import load_model
-    from ..train.sampling import Sampler
+    from ..train.loop import Sampler, load_model
 
     device = device_of("sample", options.device or "cpu")
     model, alphabet, prompt = load_model(Path(options.run_folder), device)

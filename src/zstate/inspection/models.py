@@ -44,8 +44,7 @@ class Subject:
 def of_run(folder: Path, text: str | None, prompt: str | None, steps: int) -> Subject:
     """A run of `zstate train` on the start of a text, or on what it writes after a prompt."""
     from ..train.about import read_about
-    from ..train.loop import load_model
-    from ..train.sampling import Sampler
+    from ..train.loop import Sampler, load_model
 
     about = read_about(folder)
     model, alphabet, _ = load_model(folder)

@@ -27,7 +27,6 @@ from .losses import LN2 as LN2
 from .losses import Losses, Step
 from .model import Model, SettingError, Settings
 from .processes import Processes
-from .sampling import Sampler
 
 _VALID_STEPS, _VALID_BATCH = 128, 16
 _CHECKPOINT = "checkpoint.safetensors"
@@ -316,6 +315,52 @@ class Run:
         if not math.isfinite(bits):
             raise _diverged(self.step, "a finite loss of the validation text", str(bits))
         return bits
+
+
+class Sampler:
+    """Draws characters from a model; the state is carried from one to the next."""
+
+    def __init__(self, model: Model, alphabet: Alphabet) -> None:
+        self.model, self.alphabet = model, alphabet
+        self._program = model.sampling_program()
+
+    def write(
+        self,
+        length: int,
+        prompt: str,
+        temperature: float,
+        seed: int,
+        show: Callable[[str], None] | None = None,
+    ) -> str:
+        """The prompt and ``length`` more characters; no prompt means the start of a line."""
+        characters = self.alphabet.alphabet
+        start = "\n" if "\n" in characters else characters[0]
+        ids = list(self.alphabet.encode(prompt or start))
+        rng = np.random.default_rng(seed)
+        written: list[str] = []
+        for k in range(len(ids) + length - 1):
+            token = np.array([[ids[k]]], np.int32)
+            (logits,) = self._program.run([token, np.asarray(np.float32(k > 0))])
+            if k >= len(ids) - 1:
+                ids.append(_draw(logits[0], temperature, rng))
+                written.append(characters[ids[-1]])
+                if show is not None:
+                    show(written[-1])
+        return prompt + "".join(written)
+
+
+def _draw(logits: Array, temperature: float, rng: np.random.Generator) -> int:
+    if not np.isfinite(logits).all():
+        expected = "a model whose outputs are finite"
+        raise OptionError(
+            refusal("sample", "model", expected, str(logits[~np.isfinite(logits)][0]))
+        )
+    if temperature <= 0:
+        return int(logits.argmax())
+    with np.errstate(over="ignore"):  # near 0: the likeliest
+        scaled = (logits.astype(np.float64) - logits.max()) / temperature
+    weights = np.exp(scaled)
+    return int(rng.choice(len(weights), p=weights / weights.sum()))
 
 
 def load_model(folder: Path, device: str | None = None) -> tuple[Model, Alphabet, str]:
