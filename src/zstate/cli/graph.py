@@ -12,7 +12,7 @@ import contextlib
 import importlib.util
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -151,23 +151,20 @@ class _Source:
         what = f"{len(chosen.nodes)} nodes" + (f" of {chosen.name}" if chosen.name else "")
         note = ", folded (--unfold shows all)" if folded else ""
         layout = "" if has_dagre() else "; in rows, pip install 'zstate[draw]' for dagre's layout"
+        made: dict[str, tuple[Callable[[], str | bytes], str]] = {
+            "html": (lambda: pictures.to_html(programs, chosen.name, bool(options.unfold)), ""),
+            "svg": (lambda: pictures.to_svg(chosen, fold), layout),
+            "png": (lambda: _png(chosen, fold), layout),
+            "dot": (lambda: to_dot(chosen, fold), ""),
+        }
         files = []
-        if options.html is not None:
-            page = pictures.to_html(programs, chosen.name, bool(options.unfold))
-            files.append((options.html, page.encode(), f"{what} to {options.html}"))
-        what += note
-        if options.svg is not None:
-            picture = pictures.to_svg(chosen, fold).encode()
-            files.append((options.svg, picture, f"{what} to {options.svg}{layout}"))
-        if options.png is not None:
-            if importlib.util.find_spec("matplotlib") is None:
-                raise ImportError("[graph] --png needs matplotlib: pip install 'zstate[train]'")
-            buffer = io.BytesIO()
-            pictures.to_png(chosen, buffer, fold)
-            files.append((options.png, buffer.getvalue(), f"{what} to {options.png}{layout}"))
-        if options.dot is not None:
-            text = to_dot(chosen, fold)
-            files.append((options.dot, text.encode(), f"{what} to {options.dot}"))
+        for kind, (make, hint) in made.items():
+            path = getattr(options, kind)
+            if path is not None:
+                content = make()
+                data = content.encode() if isinstance(content, str) else content
+                said = what if kind == "html" else what + note
+                files.append((path, data, f"{said} to {path}{hint}"))
         return files
 
     def _drawn(self) -> list[Program]:
@@ -287,6 +284,14 @@ class _Source:
                 "[graph] --target and --shape are for graphs: a saved program has its own targets "
                 "and sizes"
             )
+
+
+def _png(program: Program, fold: bool | None) -> bytes:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("[graph] --png needs matplotlib: pip install 'zstate[train]'")
+    buffer = io.BytesIO()
+    pictures.to_png(program, buffer, fold)
+    return buffer.getvalue()
 
 
 @contextlib.contextmanager

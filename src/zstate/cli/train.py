@@ -44,32 +44,26 @@ _HELP = {
     "seed": "random seed for the weights, dropout and the sample",
     "type": "type of the recurrent layers; weights and loss stay float32",
 }
-# Options that a run keeps for --resume, which may also change them.
-_KEPT: dict[str, Any] = {
-    "checkpoint_every": 100,
-    "temperature": 0.7,
-    "encoding": "utf-8",
-    "device": "cpu",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text, the folder, and an option for every setting."""
+    from ..train.about import USUAL_OPTIONS
     from ..train.model import DESCRIPTORS, TYPES, Settings
 
     add, choices = parser.add_argument, {"cell": list(DESCRIPTORS), "type": list(TYPES)}
     text = "a text file to train on (default: Python's own language reference)"
     add("text", nargs="?", help=text)
-    add("--encoding", help=f"encoding of the text file (default: {_KEPT['encoding']})")
+    add("--encoding", help=f"encoding of the text file (default: {USUAL_OPTIONS['encoding']})")
     folder = "run folder (default: runs/CELL, then runs/CELL-2 and so on)"
     add("--run", metavar="FOLDER", help=folder)
     resume = "continue the run in the --run folder, or the last run in runs/"
     add("--resume", action="store_true", help=resume)
-    every = f"validate and save every N steps (default: {_KEPT['checkpoint_every']})"
+    every = f"validate and save every N steps (default: {USUAL_OPTIONS['checkpoint_every']})"
     add_number(parser, "--checkpoint-every", every)
     temperature = (
         "sampling temperature; 0 always picks the most likely character (default: "
-        f"{_KEPT['temperature']})"
+        f"{USUAL_OPTIONS['temperature']})"
     )
     add_number(parser, "--temperature", temperature, kind=float)
     add_device(parser, "train")
@@ -163,12 +157,13 @@ def _created(
     options: argparse.Namespace, console: Console, held: ExitStack, processes: Processes | None
 ) -> Run:
     """A new run; the text and the settings are checked before the folder is created."""
+    from ..train.about import USUAL_OPTIONS
     from ..train.data import default_text, read_text
     from ..train.loop import Run, fitted
 
     wanted = _settings(options)
-    device = device_of("train", options.device or _KEPT["device"])
-    kept = {n: v if (v := getattr(options, n)) is not None else d for n, d in _KEPT.items()}
+    kept = _kept(options, USUAL_OPTIONS)
+    device = device_of("train", kept["device"])
     if options.text is None and options.encoding is not None:
         raise OptionError(refusal("train", "--encoding", "a text file", "none"))
     text = default_text() if options.text is None else read_text(options.text, kept["encoding"])
@@ -221,8 +216,7 @@ def _resumed(
     read_about(folder)  # refused before anything is made
     held.enter_context(claimed(folder))
     about = read_about(folder)
-    kept = {**_KEPT, **about["options"]}
-    kept |= {name: v for name in _KEPT if (v := getattr(options, name)) is not None}
+    kept = _kept(options, about["options"])
     text = read_text(options.text or about["text"], kept["encoding"])
     with _named_as_typed(options):
         device = device_of("train", kept["device"])
@@ -233,6 +227,12 @@ def _resumed(
     state = "continues" if current.step < current.settings.total else "is finished"
     console.print(f"{folder} {state} at step {current.step}")
     return current
+
+
+def _kept(options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
+    """The options that the run keeps: those given now, else those before."""
+    given = {name: value for name in before if (value := getattr(options, name)) is not None}
+    return before | given
 
 
 def _settings(options: argparse.Namespace) -> Settings:

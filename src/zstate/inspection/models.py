@@ -96,7 +96,7 @@ def _text_of(about: Mapping[str, Any], steps: int) -> str:
     from ..train.data import read_text, split
 
     try:
-        text = read_text(about["text"], about["options"].get("encoding", "utf-8"))
+        text = read_text(about["text"], about["options"]["encoding"])
     except ZStateError as error:
         raise within("[inspect] the run's own text (pass another with --text)", error) from error
     unseen = text[split(len(text)) :]

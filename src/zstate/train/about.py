@@ -36,7 +36,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     for name, is_right in _FIELDS.items():
         if not is_right(found[name]):
             raise no_run(folder, f"{name}: {json.dumps(found[name]):.60}")
-    # Runs of earlier versions have none.
+    # Runs of earlier versions lack some options, and all norms.
+    found["options"] = {**USUAL_OPTIONS, **found["options"]}
     norms = found.setdefault("gradient_norms", [None] * len(found["history"]))
     if not _are_norms(norms, found["history"]):
         raise no_run(folder, f"gradient_norms: {json.dumps(norms):.60}")
@@ -63,16 +64,20 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**53
 
 
+# The options of the command line that a run keeps for --resume, which may also change them: their
+# defaults, and what they may be.
+OPTIONS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
+    "checkpoint_every": (100, lambda v: _is_count(v) and v > 0),
+    "temperature": (0.7, lambda v: _is_number(v) and v >= 0),
+    "encoding": ("utf-8", lambda v: isinstance(v, str)),
+    "device": ("cpu", lambda v: v in ("cpu", "cuda", "auto")),
+}
+USUAL_OPTIONS = {name: default for name, (default, _) in OPTIONS.items()}
+
+
 def _are_options(value: object) -> bool:
-    """Each option present has the right type; a missing one has its default."""
-    kinds: dict[str, Callable[[Any], bool]] = {
-        "checkpoint_every": lambda v: _is_count(v) and v > 0,
-        "temperature": lambda v: _is_number(v) and v >= 0,
-        "encoding": lambda v: isinstance(v, str),
-        "device": lambda v: v in ("cpu", "cuda", "auto"),
-    }
     return isinstance(value, dict) and all(
-        name in kinds and kinds[name](option) for name, option in value.items()
+        name in OPTIONS and OPTIONS[name][1](option) for name, option in value.items()
     )
 
 
