@@ -15,6 +15,7 @@ step's state; ("carried", k).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from .expressions import Expression, ordered
@@ -61,13 +62,14 @@ def forward_stages(trace: Trace, x_ahead: bool = False) -> ForwardStages:
             levels[each] = inner + (each.op in REDUCTIONS)
     means = Means(levels)
     count = 1 + max(levels.values())
-    ends = range(count) if x_ahead else {levels[each] for each in trace.products}
+    multiplying = {levels[each] for each in trace.products}
+    means_end: Container[int] = range(count) if x_ahead else multiplying
 
     def leaf(each: Expression, at: int) -> Expression | None:
         if each.op == "leaf":
             return each
         if each.op in REDUCTIONS:
-            return means.leaf(each, at, ends)
+            return means.leaf(each, at, means_end)
         number = str(operands.index(each.args[0]))
         return book.leaf("product", number, each.detail) if levels[each] == at else None
 
