@@ -189,6 +189,8 @@ def test_what_load_refuses(weights: Any, arguments: dict[str, Any], message: str
         zc.load(weights, **{"source": "torch", **arguments})
 
 
+_RESET_AFTER = {"Wh": np.ones((6, 2)), "b": np.ones(6)}
+_KERAS = {"kernel": np.ones((3, 8)), "recurrent_kernel": np.ones((2, 8))}
 _GATES = {
     **{f"i{gate}/kernel": np.ones((3, 2)) for gate in "ifgo"},
     **{f"h{gate}/kernel": np.ones((2, 2)) for gate in "ifgo"},
@@ -225,6 +227,46 @@ _GATES = {
             {"source": "tensorflow1", "cell": "lstm", "forget_bias": "x"},
             "forget_bias: expected a number",
         ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "layout": 2},
+            "layout: expected 0 or 1, got 2",
+        ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2)), "initial_h": np.ones(2)},
+            {"source": "onnx", "layout": 1},
+            "initial_h: expected 3 axes",
+        ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "clip": np.ones(2)},
+            "clip=.*zstate does not clip",
+        ),
+        # A second bias of the other kind: [H] inside the reset, or one for all gates.
+        (
+            _RESET_AFTER | {"Wx": np.ones((6, 3)), "bhn": np.ones(6)},
+            {"source": "mlx"},
+            r"second bias: expected \[H\] = \[2\], got \[6\]",
+        ),
+        (
+            {
+                "weight_ih": np.ones((6, 3)),
+                "weight_hh": np.ones((6, 2)),
+                "bias_ih": np.ones(6),
+                "bias_hh": np.ones(2),
+            },
+            {"source": "torch"},
+            "second bias: expected 3 blocks of H = 2",
+        ),
+        (
+            {
+                f"{mark}_layer/{name}": array
+                for mark in ("forward", "backward")
+                for name, array in _KERAS.items()
+            },
+            {"source": "keras", "go_backwards": True},
+            "go_backwards: expected False for a layer with two directions",
+        ),
     ],
 )
 def test_odd_arrays_and_facts(
@@ -254,8 +296,11 @@ def test_a_function_of_ones_own_is_not_taken_by_its_name() -> None:
 
 def test_two_types_in_one_layer_are_refused() -> None:
     mixed = _KERNELS | {"weight_hh_l0": np.ones((8, 2), np.float32)}
-    with pytest.raises(zs.DTypeError, match="Layer"):
+    with pytest.raises(zs.DTypeError, match="one float type in a layer, got float32, float64"):
         zc.load(mixed, source="torch")
+    biases = {"bias_ih_l0": np.ones(8), "bias_hh_l0": np.ones(8, np.float32)}
+    with pytest.raises(zs.DTypeError, match="one float type in a layer, got float32, float64"):
+        zc.load(_KERNELS | biases, source="torch")
 
 
 def test_a_name_twice_is_refused() -> None:
@@ -263,6 +308,17 @@ def test_a_name_twice_is_refused() -> None:
     twice = {**weights, "bias": np.ones(8), "bias:0": np.ones(8)}
     with pytest.raises(zs.OptionError, match="bias:0: expected one bias"):
         zc.load(twice, source="keras")
+    nested = {"a": _KERNELS, "a.weight_hh_l0": np.zeros((8, 2))}
+    with pytest.raises(zs.OptionError, match=r"a.weight_hh_l0: expected one array of this name"):
+        zc.load(nested, source="torch")
+
+
+def test_a_layer_missing_from_a_module_is_refused() -> None:
+    """Layer 2 would otherwise be fed by layer 0."""
+    third = {name.replace("l0", "l2"): np.ones((8, 2)) for name in _KERNELS}
+    with pytest.raises(zs.OptionError, match="expected layer 1 of the module before layer 2"):
+        zc.load(_KERNELS | third, source="torch")
+    assert isinstance(zc.load(third, source="torch"), zc.Layer)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,20 @@ from zstate.convert import files
 from zstate.convert.keras_config import topology
 from zstate.convert.onnx_graph import contents
 
-from .common import H, I, N, T, as_list, close, draw, ours, random_layer, same_layer
+from .common import (
+    ACT,
+    H,
+    I,
+    N,
+    T,
+    as_list,
+    close,
+    draw,
+    ours,
+    random_layer,
+    random_stack,
+    same_layer,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -631,3 +645,34 @@ def test_several_layers_are_no_model_of_keras(
     wrong = {"": [random_layer(rng, "lstm"), random_layer(rng, "lstm")]}
     with pytest.raises(zs.OptionError, match=f"layer 1: expected {H} inputs.*got {I}"):
         files.write("out.npz", wrong, "keras")
+
+
+def test_layers_whose_names_collide_are_not_written(rng: np.random.Generator) -> None:
+    """MLX numbers the layers of "a" a.0 and a.1, and the other layer has the first of these."""
+    stacks = {"a": random_stack(rng, "lstm", 2), "a.0": random_stack(rng, "lstm", 1)}
+    for order in (stacks, dict(reversed(stacks.items()))):
+        with pytest.raises(zs.OptionError, match="arrays have different names.*of both 'a"):
+            files.write("out.npz", order, "mlx")
+    nested = {"a": stacks["a.0"], "a.b": random_stack(rng, "gru", 1, reset_after=True)}
+    files.write("out.npz", nested, "mlx")
+    found = files.read("out.npz", "mlx", ["a"]).stacks  # and what is inside of it
+    assert found.keys() == nested.keys()
+    for name, (piece,) in found.items():
+        same_layer(as_list(zc.load(piece, source="mlx"))[0], nested[name][0])
+
+
+def test_facts_that_a_npz_has_no_room_for(rng: np.random.Generator) -> None:
+    """Without them relu would be read as tanh."""
+    relu = [random_layer(rng, "single_gate_rnn", activation=ACT.RELU)]
+    stacks = {f"{number}{'x' * 250}": relu for number in range(150)}
+    with pytest.raises(zs.OptionError, match=r"fewer layers for a \.npz file.*bytes of facts"):
+        files.write("out.npz", stacks, "keras")
+    assert not Path("out.npz").exists()
+
+
+def test_an_array_twice_in_a_npz() -> None:
+    np.savez("in.npz", weight_ih=np.ones((8, 3)), weight_hh=np.ones((8, 2)))
+    with zipfile.ZipFile("in.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("weight_hh.npy", archive.read("weight_hh.npy"))
+    with pytest.raises(zs.OptionError, match=r"'weight_hh.npy' is there twice"):
+        files.read("in.npz", "torch")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError, refusal
+from ..errors import DTypeError, OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..types import Array
 from . import blocks, names
@@ -123,8 +123,14 @@ def _layer(
     facts: Mapping[str, Any],
     known: Mapping[str, Any],
 ) -> Layer:
-    layout = int(as_number(facts.get("layout") or 0, "layout"))
-    directions = names.roles(source, cell, group, layout)
+    layout = as_number(facts.get("layout") or 0, "layout")
+    if layout not in (0, 1):
+        raise OptionError(refusal("load", "layout", "0 or 1", repr(facts["layout"])))
+    types = sorted({array.dtype.name for arrays in group.arrays for array in arrays.values()})
+    if len(types) > 1:
+        expected, got = "one float type in a layer", ", ".join(types)
+        raise DTypeError(refusal("load", group.path or "weights", expected, got))
+    directions = names.roles(source, cell, group, layout == 1)
     if len(directions) == 2 and cell not in row.bidirectional:
         raise OptionError(refusal("load", "weights", f"one direction of {cell}", "two"))
     has_bias = "bias" in directions[0]

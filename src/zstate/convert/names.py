@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +58,10 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
     if not found:
         raise OptionError(refusal("load", "weights", f"arrays of {row.name}", "none"))
     order = sorted(found, key=lambda key: (modules.index(key[0]), key[1]))
+    for (before, number), (module, after) in pairwise(order):
+        if before == module and after != number + 1:
+            expected = f"layer {number + 1} of {module or 'the module'} before layer {after}"
+            raise OptionError(refusal("load", "weights", expected, "none"))
     return [found[key] for key in order]
 
 
@@ -169,11 +174,13 @@ def _kernels(roles: Mapping[str, Names], row: Framework, cell: str) -> set[str]:
     return {name for role in wanted for name in roles[role]}
 
 
-def roles(framework: str, cell: str, group: Group, layout: int = 0) -> list[dict[str, Array]]:
-    """The arrays of each direction by role; ``layout`` is ONNX's, of its initial states."""
+def roles(
+    framework: str, cell: str, group: Group, batch_first: bool = False
+) -> list[dict[str, Array]]:
+    """The arrays of each direction by role; ``batch_first``: ONNX's initial states are [N,D,H]."""
     row = FRAMEWORKS[framework]
     if row.second == "axis":
-        return _unstacked(row, cell, group.arrays[0], layout)
+        return _unstacked(row, cell, group.arrays[0], batch_first)
     spelling = _spelling(row, cell, group)
     assert spelling is not None  # cell_of has found it
     found = []
@@ -247,7 +254,7 @@ def _along_gates(row: Framework, cell: str, role: str, parts: Mapping[str, Array
 
 
 def _unstacked(
-    row: Framework, cell: str, arrays: Mapping[str, Array], layout: int
+    row: Framework, cell: str, arrays: Mapping[str, Array], batch_first: bool
 ) -> list[dict[str, Array]]:
     """ONNX: W [D,G·H,I], R [D,G·H,H], B [D,2·G·H], P [D,3H], initial states [D,N,H]."""
     by_role = {
@@ -258,7 +265,7 @@ def _unstacked(
     found: list[dict[str, Array]] = [{} for _ in range(directions)]
     for role, array in by_role.items():
         name = row.names[cell][role][0]
-        if role.startswith("init") and layout == 1:
+        if role.startswith("init") and batch_first and array.ndim == 3:
             array = np.swapaxes(array, 0, 1)
         if array.ndim != ranks[role] or array.shape[0] != directions or directions not in (1, 2):
             expected = f"{ranks[role]} axes, the first with 1 or 2 directions as in W"

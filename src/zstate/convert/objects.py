@@ -7,7 +7,7 @@ Every reader gives the arrays of a layer by name, and the facts that the object 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from os import PathLike
@@ -60,19 +60,27 @@ def pieces(source: str, weights: Any) -> list[Piece]:
     return found
 
 
-def flat(weights: Mapping[str, Any], separator: str, path: str = "") -> dict[str, Array]:
+def flat(weights: Mapping[str, Any], separator: str) -> dict[str, Array]:
     """A nested mapping as one of paths to arrays."""
-    found: dict[str, Array] = {}
-    for key, value in weights.items():
-        name = f"{path}{key}"
-        if isinstance(value, Mapping):
-            found |= flat(value, separator, f"{name}{separator}")
-        elif isinstance(value, list | tuple):
-            numbered = {str(number): each for number, each in enumerate(value)}
-            found |= flat(numbered, separator, f"{name}{separator}")
-        else:
-            found[name] = as_array(name, value)
+    return {name: as_array(name, value) for name, value in by_path(weights, separator).items()}
+
+
+def by_path(weights: Any, separator: str) -> dict[str, Any]:
+    """What a nested mapping holds, by the path to it; lists count their entries."""
+    found: dict[str, Any] = {}
+    for name, value in _leaves(weights, separator, ""):
+        if name in found:
+            raise OptionError(refusal("load", name, "one array of this name", "a second one"))
+        found[name] = value
     return found
+
+
+def _leaves(nested: Any, separator: str, path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in nested.items() if isinstance(nested, Mapping) else enumerate(nested):
+        if isinstance(value, Mapping | list | tuple):
+            yield from _leaves(value, separator, f"{path}{key}{separator}")
+        else:
+            yield f"{path}{key}", value
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -91,7 +99,7 @@ def as_array(name: str, value: Any) -> Array:
     if array.dtype.name not in FLOAT_NAMES:
         one_of = "one of " + ", ".join(FLOAT_NAMES)
         raise DTypeError(refusal("load", name, one_of, array.dtype.name))
-    return array
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _class_of(layer: Any, *packages: str) -> str:

@@ -57,9 +57,10 @@ def options(
         if word in left:
             fields |= dict.fromkeys(names, _activation(row, word, left.pop(word)))
     if row.reverse:
-        fields["reverse"] = (
-            truth("load", row.reverse, left.pop(row.reverse, False)) and directions == 1
-        )
+        fields["reverse"] = truth("load", row.reverse, left.pop(row.reverse, False))
+        if fields["reverse"] and directions == 2:
+            expected = "False for a layer with two directions"
+            raise OptionError(refusal("load", row.reverse, expected, "True"))
     biased = truth("load", row.bias_fact, left.pop(row.bias_fact, has_bias))
     if row.bias_fact and biased != has_bias:
         expected = "arrays that agree with it"
@@ -67,7 +68,7 @@ def options(
         raise OptionError(refusal("load", row.bias_fact, expected, got))
     for word, (values, why) in row.neutral.items():
         value = left.pop(word, values[0])
-        if value not in values:
+        if isinstance(value, np.ndarray) or value not in values:
             raise OptionError(f"[load] {word}={value!r}: {why}")
     if cell == GRU:
         given = left.pop(row.reset_fact, _default_form(row, has_rows))
