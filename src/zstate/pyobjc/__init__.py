@@ -2,8 +2,8 @@
 
 To run a PyObjC script that builds, differentiates, compiles and runs a recurrent model, change only
 its import line to ``from zstate.pyobjc import *``. The selectors are those of
-:mod:`zstate.mpsgraph.published`; ``recurrent.py`` and ``operations.py`` say which method of
-:class:`zstate.Graph` each stands for. Everything is computed by that graph.
+:mod:`zstate.mpsgraph.published`; ``operations.py`` says which method of :class:`zstate.Graph` each
+stands for. Everything is computed by that graph.
 """
 
 import typing as _typing
@@ -104,8 +104,6 @@ from .objects import (
 )
 from .operations import (
     operation_selectors,
-)
-from .recurrent import (
     selectors,
 )
 
