@@ -75,37 +75,13 @@ from .descriptors import (
     MPSGraphRandomOpDescriptor,
     MPSGraphSingleGateRNNDescriptor,
 )
-from .executable import (
-    MPSGraphExecutable,
-)
-from .foundation import (
-    NSURL,
-    NSAutoreleasePool,
-    NSData,
-)
-from .graph import (
-    MPSGraph,
-)
-from .metal import (
-    MPSCommandBuffer,
-    MPSGraphDevice,
-    MTLCreateSystemDefaultDevice,
-)
-from .ndarrays import (
-    MPSGraphTensorData,
-    MPSNDArray,
-    MPSNDArrayDescriptor,
-)
-from .objects import (
-    MPSGraphOperation,
-    MPSGraphShapedType,
-    MPSGraphTensor,
-    MPSGraphVariableOp,
-)
-from .operations import (
-    operation_selectors,
-    selectors,
-)
+from .executable import MPSGraphExecutable
+from .foundation import NSURL, NSAutoreleasePool, NSData
+from .graph import MPSGraph
+from .metal import MPSCommandBuffer, MPSGraphDevice, MTLCreateSystemDefaultDevice
+from .ndarrays import MPSGraphTensorData, MPSNDArray, MPSNDArrayDescriptor
+from .objects import MPSGraphOperation, MPSGraphShapedType, MPSGraphTensor, MPSGraphVariableOp
+from .operations import operation_selectors, selectors
 
 __all__ = [
     "NSURL",

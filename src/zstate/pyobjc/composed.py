@@ -166,16 +166,16 @@ def adam_at_rate(g: Graph, learning_rate: Any, **others: Any) -> list[Tensor]:
 def random_with_state(
     g: Graph,
     shape: Sequence[int],
-    descriptor: MPSGraphRandomOpDescriptor,
+    descriptor: Any,
     state: Tensor,
     name: str | None,
 ) -> list[Tensor]:
     one_of("random_tensor", "descriptor", MPSGraphRandomOpDescriptor, descriptor)
-    dtype, values = type_name("random_tensor", descriptor._type), descriptor._values
-    if DISTRIBUTIONS[descriptor._distribution] == "uniform":
-        low, high = values["min"], values["max"]
+    dtype = type_name("random_tensor", descriptor.dataType())
+    if DISTRIBUTIONS[descriptor.distribution()] == "uniform":
+        low, high = descriptor.min(), descriptor.max()
         return g.random_uniform(shape, state, minimum=low, maximum=high, dtype=dtype, name=name)
-    mean, deviation = values["mean"], values["standardDeviation"]
+    mean, deviation = descriptor.mean(), descriptor.standardDeviation()
     return g.random_normal(
         shape, state, mean=mean, standard_deviation=deviation, dtype=dtype, name=name
     )
