@@ -183,22 +183,14 @@ def roles(
         return _unstacked(row, cell, group.arrays[0], batch_first)
     spelling = _spelling(row, cell, group)
     assert spelling is not None  # cell_of has found it
-    found = []
-    for arrays in group.arrays:
-        if not arrays:
-            continue
-        found.append(_joined(row, cell, spelling, arrays, group.path))
+    found = [_joined(row, cell, spelling, arrays, group.path) for arrays in group.arrays if arrays]
     if len(found) == 2 and set(found[0]) != set(found[1]):
         strange = ", ".join(sorted(set(found[0]) ^ set(found[1])))
         raise OptionError(refusal("load", "weights", "the same arrays in both directions", strange))
-    for role, array in found[-1].items() if found else ():
+    for role, array in found[-1].items():
         if array.shape != found[0][role].shape:
             expected = f"{brackets(found[0][role].shape)} in both directions"
             raise ShapeError(refusal("load", role, expected, brackets(array.shape)))
-    if not group.arrays[0]:
-        raise OptionError(
-            refusal("load", "weights", "a forward direction", "only the backward one")
-        )
     return found
 
 
@@ -234,14 +226,20 @@ def _joined(
     return found
 
 
+def _gates_of(row: Framework, cell: str, role: str) -> tuple[int, int]:
+    """The axis of the gates in an array of a role, and how many it has."""
+    is_kernel = role in ("input", "recurrent", "joint")
+    gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
+    return int(row.transposed and is_kernel), gates
+
+
 def _along_gates(row: Framework, cell: str, role: str, parts: Mapping[str, Array]) -> Array:
     """The arrays of a role as one: the last ones have one gate each, the first one the others."""
     first, *others = parts.values()
     if not others:
         return first
     kernel = role in ("input", "recurrent", "joint")
-    axis = 1 if row.transposed and kernel else 0
-    gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
+    axis, gates = _gates_of(row, cell, role)
     last = others[-1].shape
     for name, array in parts.items():
         shape = list(last)
@@ -317,21 +315,16 @@ def written(
 
 def _separate(row: Framework, cell: str, direction: Mapping[str, Array]) -> dict[str, Array]:
     """One direction's arrays by the row's names: the inverse of ``_joined``."""
-    found = {}
+    found: dict[str, Array] = {}
     for role, names in row.names[cell].items():
         if role not in direction:
             continue
         array = direction[role]
         if role == "bias" and row.bias[cell] == "rows" and "second" in direction:
             array = np.stack([array, direction["second"]])
-        axis = 1 if row.transposed and role in ("input", "recurrent", "joint") else 0
-        if len(names) == 1:
-            found[names[0]] = array
-            continue
-        gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
-        width = array.shape[axis] // gates
+        axis, gates = _gates_of(row, cell, role)
         first = gates - len(names) + 1  # the first name holds what the others leave
-        places = [width * (first + k) for k in range(len(names) - 1)]
+        places = [array.shape[axis] * (first + k) // gates for k in range(len(names) - 1)]
         found |= dict(zip(names, np.split(array, places, axis=axis), strict=True))
     return found
 
