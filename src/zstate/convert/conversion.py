@@ -15,7 +15,7 @@ from . import blocks, names
 from .layer import Layer, joined
 from .objects import pieces
 from .options import as_number, cannot, options, told
-from .table import CELLS, FRAMEWORKS, GRU, LSTM, Framework
+from .table import CELLS, FRAMEWORKS, GRU, LSTM, RNN, Framework
 from .weights import Told, Weights
 
 _INITIAL = ("init_state", "init_cell")
@@ -47,7 +47,7 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
         ('lstm', (8, 3))
     """
     row = _row("load", "source", source)
-    cell = names.full_name(cell)
+    cell = RNN if cell == "rnn" else cell
     if cell is not None and cell not in CELLS:
         raise OptionError(refusal("load", "cell", " or ".join(map(repr, CELLS)), repr(cell)))
     layers = []

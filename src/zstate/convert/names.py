@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import brackets
 from ..types import Array
-from .table import CELLS, FRAMEWORKS, LSTM, RNN, Framework, Names
+from .table import CELLS, FRAMEWORKS, LSTM, Framework, Names
 
 
 @dataclass
@@ -343,8 +343,3 @@ def natural(names: Iterable[str]) -> list[str]:
         ]
 
     return sorted(names, key=parts)
-
-
-def full_name(cell: str | None) -> str | None:
-    """The cell's full name: "rnn" is short for "single_gate_rnn"."""
-    return RNN if cell == "rnn" else cell

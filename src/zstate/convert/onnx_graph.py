@@ -184,7 +184,9 @@ class _Reader(Contents):
         if node.op_type == "Shape":
             return _Known("size")
         if node.op_type == "ConstantOfShape" and first == _Known("size"):
-            return _Known("zeros" if self._fills_zeros(node) else "size")
+            fills = [each.t for each in node.attribute if each.name == "value"]
+            is_zero = not any(np.any(self.array_of(node.name, tensor)) for tensor in fills)
+            return _Known("zeros" if is_zero else "size")
         sized = all(isinstance(v, _Known) and v.kind in ("size", "zeros") for v in others)
         if isinstance(first, _Known):
             if first.kind == "size" and node.op_type in _SIZES and sized:
@@ -222,10 +224,6 @@ class _Reader(Contents):
         if tensor is None or tensor.data_type not in (6, 7):  # int32 and int64
             return None
         return [int(each) for each in self.array_of(name, tensor).reshape(-1)]
-
-    def _fills_zeros(self, node: Any) -> bool:
-        values = [each.t for each in node.attribute if each.name == "value"]
-        return not any(np.any(self.array_of(node.name, tensor)) for tensor in values)
 
     def _axes(self, node: Any, steps: _Steps) -> tuple[Any, ...] | None:
         """The axes of steps behind a node that joins the directions or turns them around."""
