@@ -163,20 +163,20 @@ _KERNELS = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
             {"nonlinearity": "relu"},
             "facts: expected those of PyTorch for lstm: bias, proj_size, got nonlinearity",
         ),
-        (_KERNELS, {"bias": True}, "bias: expected arrays that agree"),
+        (_KERNELS, {"bias": True}, "bias=True: the arrays have no bias"),
         (_KERNELS, {"proj_size": 2}, "proj_size=2: zstate has no projection"),
         ({**_KERNELS, "weight_hr_l0": np.ones((1, 2))}, {}, "no projection of the state"),
         ({**_KERNELS, "linear.weight": np.ones(2)}, {}, "got 'linear.weight'"),
         ({**_KERNELS, "bias_ih_l0": np.ones(8)}, {}, "bias_hh: expected an array"),
         ({**_KERNELS, "bias_hh_l0": np.ones(8)}, {}, "bias_ih: expected an array"),
         ({**_KERNELS, "weight_hh_l0_reverse": np.ones((8, 2))}, {}, "same arrays in both"),
-        ({"weight_ih_l0": np.ones((8, 3))}, {}, "cell: expected the cell of the layer"),
+        ({"weight_ih_l0": np.ones((8, 3))}, {}, "cell: cannot tell the cell of the layer"),
         ({"weight_ih_l0": np.ones((7, 3)), "weight_hh_l0": np.ones((8, 2))}, {}, "4 blocks of H"),
         ({}, {}, "weights: expected arrays of PyTorch"),
         ({"weight_ih_l0": np.ones((8, 3), int), "weight_hh_l0": np.ones((8, 2))}, {}, "int64"),
         ({"weight_ih_l0": "x", "weight_hh_l0": np.ones((8, 2))}, {}, "weight_ih_l0: expected"),
         (3, {}, "weights: expected a mapping of names to arrays.*got int"),
-        ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: expected the cell of"),
+        ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: cannot tell the cell of"),
         (
             {**_KERNELS, "weight_ih_l0_reverse": np.ones((8, 4)), "weight_hh_l0_reverse": _KERNEL},
             {},
@@ -306,10 +306,10 @@ def test_two_types_in_one_layer_are_refused() -> None:
 def test_a_name_twice_is_refused() -> None:
     weights = {"kernel": np.ones((3, 8)), "recurrent_kernel": np.ones((2, 8))}
     twice = {**weights, "bias": np.ones(8), "bias:0": np.ones(8)}
-    with pytest.raises(zs.OptionError, match="bias:0: expected one bias"):
+    with pytest.raises(zs.OptionError, match="bias:0: duplicate bias of one layer"):
         zc.load(twice, source="keras")
     nested = {"a": _KERNELS, "a.weight_hh_l0": np.zeros((8, 2))}
-    with pytest.raises(zs.OptionError, match=r"a.weight_hh_l0: expected one array of this name"):
+    with pytest.raises(zs.OptionError, match=r"a.weight_hh_l0: duplicate array name"):
         zc.load(nested, source="torch")
 
 
@@ -324,8 +324,8 @@ def test_a_layer_missing_from_a_module_is_refused() -> None:
 @pytest.mark.parametrize(
     ("bias", "facts", "message"),
     [
-        (np.ones((2, 6)), {"reset_after": False}, "reset_after: expected a bias that fits False"),
-        (np.ones(6), {"reset_after": True}, "reset_after: expected a bias that fits True"),
+        (np.ones((2, 6)), {"reset_after": False}, "reset_after=False: the bias has two rows"),
+        (np.ones(6), {"reset_after": True}, "reset_after=True: the bias has one row"),
         (np.ones((3, 6)), {}, r"bias: expected \[3H\] or \[2,3H\]"),
         (np.ones((1, 2, 6)), {}, "bias: expected one axis"),
     ],

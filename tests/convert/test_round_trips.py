@@ -121,7 +121,7 @@ def test_a_gru_whose_form_cannot_be_seen(
     for after in (False, True):
         layer = random_layer(rng, _GRU, bias=bias, reset_after=after)
         plain = dict(zc.save(layer, target=source))
-        with pytest.raises(zs.OptionError, match=f"{fact}: expected .* you must say which"):
+        with pytest.raises(zs.OptionError, match=f"{fact}: .* you must say which"):
             zc.load(plain, source=source)
         back = zc.load(plain, source=source, **{fact: after})
         assert isinstance(back, zc.Layer)

@@ -651,7 +651,7 @@ def test_layers_whose_names_collide_are_not_written(rng: np.random.Generator) ->
     """MLX numbers the layers of "a" a.0 and a.1, and the other layer has the first of these."""
     stacks = {"a": random_stack(rng, "lstm", 2), "a.0": random_stack(rng, "lstm", 1)}
     for order in (stacks, dict(reversed(stacks.items()))):
-        with pytest.raises(zs.OptionError, match="arrays have different names.*of both 'a"):
+        with pytest.raises(zs.OptionError, match="layers 'a.* both have an array 'a.0"):
             files.write("out.npz", order, "mlx")
     nested = {"a": stacks["a.0"], "a.b": random_stack(rng, "gru", 1, reset_after=True)}
     files.write("out.npz", nested, "mlx")
@@ -665,7 +665,7 @@ def test_facts_that_a_npz_has_no_room_for(rng: np.random.Generator) -> None:
     """Without them relu would be read as tanh."""
     relu = [random_layer(rng, "single_gate_rnn", activation=ACT.RELU)]
     stacks = {f"{number}{'x' * 250}": relu for number in range(150)}
-    with pytest.raises(zs.OptionError, match=r"fewer layers for a \.npz file.*bytes of facts"):
+    with pytest.raises(zs.OptionError, match=r"at most 65535 bytes of facts in a \.npz file"):
         files.write("out.npz", stacks, "keras")
     assert not Path("out.npz").exists()
 
@@ -674,5 +674,5 @@ def test_an_array_twice_in_a_npz() -> None:
     np.savez("in.npz", weight_ih=np.ones((8, 3)), weight_hh=np.ones((8, 2)))
     with zipfile.ZipFile("in.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("weight_hh.npy", archive.read("weight_hh.npy"))
-    with pytest.raises(zs.OptionError, match=r"'weight_hh.npy' is there twice"):
+    with pytest.raises(zs.OptionError, match=r"duplicate array 'weight_hh.npy'"):
         files.read("in.npz", "torch")

@@ -1,7 +1,7 @@
-"""What a file holds, and what of it is converted: a stack of layers, or layers by their names.
+"""What a file holds, and which of it is converted: a stack of layers, or layers by their names.
 
 A file is converted whole only if it is a stack: recurrent layers, each fed by the one before it,
-and nothing else that computes. Anything else would come out as another model.
+and nothing else that computes. Anything else would become a different model.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _layer(
     fields = options(row, cell, facts, len(directions), has_bias, rows)
     if cell == GRU and len(row.reset_after) > 1 and rows is None and row.reset_fact not in facts:
         values = "0 or 1" if row.listed else "False or True"
-        expected = f"{values}: a GRU's arrays fit both, so you must say which"
+        expected = f"{values}: the arrays fit both forms of a GRU, so you must say which"
         raise OptionError(refusal("load", row.reset_fact, expected, "nothing"))
     if "peephole" in directions[0]:
         fields |= blocks.peephole_options(row)

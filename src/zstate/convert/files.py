@@ -136,7 +136,7 @@ def _npz(path: str, budget: Budget) -> tuple[dict[str, Array], str | None]:
             if not name.endswith(".npy"):
                 raise ValueError(f"{name!r} is not an array")
             if name.removesuffix(".npy") in arrays:
-                raise ValueError(f"{name!r} is there twice")
+                raise ValueError(f"duplicate array {name!r}")
             with budget.open(archive, name) as file:
                 arrays[name.removesuffix(".npy")] = _npy(file, archive.getinfo(name).file_size)
         comment = archive.comment.decode()
@@ -282,16 +282,15 @@ def _saved(stacks: Mapping[str, Sequence[Layer]], target: str) -> tuple[Weights,
 
 
 def _same_names(array: str, one: str, other: str) -> OptionError:
-    expected = "layers whose arrays have different names (take one of them with --only)"
-    got = f"{array!r} of both {one!r} and {other!r}"
-    return OptionError(refusal("convert", "the file to write", expected, got))
+    both = f"layers {one!r} and {other!r} both have an array {array!r}"
+    return OptionError(f"[convert] {both} (take them one at a time with --only)")
 
 
 def _npz_bytes(arrays: Mapping[str, Array], text: str) -> bytes:
     """A .npz with the facts as the archive's comment, which no array's name can collide with."""
     if len(text.encode()) > _LONGEST_COMMENT:
-        expected = "fewer layers for a .npz file, or shorter names (.safetensors takes any)"
-        got = f"{len(text.encode())} bytes of facts, more than {_LONGEST_COMMENT}"
+        expected = f"at most {_LONGEST_COMMENT} bytes of facts in a .npz file (or a .safetensors)"
+        got = str(len(text.encode()))
         raise OptionError(refusal("convert", "the file to write", expected, got))
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]

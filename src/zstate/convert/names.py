@@ -51,9 +51,7 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
             modules.append(module)
         group = found.setdefault((module, number), Group(module))
         if stem in group.arrays[direction]:
-            raise OptionError(
-                refusal("load", name, f"one {stem} for each layer and direction", "a second one")
-            )
+            raise OptionError(f"[load] {name}: duplicate {stem} of one layer and direction")
         group.arrays[direction][stem] = array
     if not found:
         raise OptionError(refusal("load", "weights", f"arrays of {row.name}", "none"))
@@ -141,7 +139,7 @@ def cell_of(framework: str, group: Group, cell: str | None) -> str:
         raise OptionError(refusal("load", "cell", f"{cell} in {where}", found))
     if len(fits) != 1:
         got = " or ".join(fits) or ", ".join(sorted(group.names))
-        raise OptionError(refusal("load", "cell", f"the cell of {where} (cell=…)", got))
+        raise OptionError(f"[load] cell: cannot tell the cell of {where} from {got} (pass cell=…)")
     return fits[0]
 
 

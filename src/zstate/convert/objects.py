@@ -70,7 +70,7 @@ def by_path(weights: Any, separator: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in _leaves(weights, separator, ""):
         if name in found:
-            raise OptionError(refusal("load", name, "one array of this name", "a second one"))
+            raise OptionError(f"[load] {name}: duplicate array name")
         found[name] = value
     return found
 
@@ -375,7 +375,7 @@ def _onnx_array(where: str, tensor: Any) -> Array:
     if tensor.data_location == 1:
         expected = f"data in the model for node {where!r} (onnx.load reads external data)"
         raise OptionError(refusal("load", tensor.name, expected, "external data"))
-    helper = sys.modules["onnx"].numpy_helper  # there, since somebody made the model
+    helper = sys.modules["onnx"].numpy_helper  # imported by whoever made the model
     return np.array(helper.to_array(tensor))
 
 

@@ -66,10 +66,10 @@ def options(
         if fields["reverse"] and directions == 2:
             expected = "False for a layer with two directions"
             raise OptionError(refusal("load", row.reverse, expected, "True"))
-    if truth("load", row.bias_fact, facts.get(row.bias_fact, has_bias)) != has_bias:
-        expected = "arrays that agree with it"
+    biased = truth("load", row.bias_fact, facts.get(row.bias_fact, has_bias))
+    if biased != has_bias:
         got = "a bias" if has_bias else "no bias"
-        raise OptionError(refusal("load", row.bias_fact, expected, got))
+        raise OptionError(f"[load] {row.bias_fact}={biased}: the arrays have {got}")
     for word, (values, why) in row.neutral.items():
         value = facts.get(word, values[0])
         if isinstance(value, np.ndarray) or value not in values:
@@ -78,8 +78,8 @@ def options(
         given = facts.get(row.reset_fact, row.reset_after[0] if has_rows is None else has_rows)
         after = truth("load", row.reset_fact, given)
         if has_rows is not None and after != has_rows:
-            got = "one of two rows" if has_rows else "one of one row"
-            raise OptionError(refusal("load", row.reset_fact, f"a bias that fits {after}", got))
+            got = "two rows" if has_rows else "one row"
+            raise OptionError(f"[load] {row.reset_fact}={after}: the bias has {got}")
         fields |= {"reset_after": after, "flip_z": row.flip_z}
     return fields
 

@@ -62,7 +62,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call: the results in the order in which they came, or why there are none."""
+    """The outcome of a call: its results in the order they came, or why there are none."""
 
     status: Status
     text: str = ""

@@ -1,8 +1,7 @@
 """The decisions: one probe for each that Apple's pages leave open, or state in two ways.
 
-The order matters: a probe may rely on what those before it found. Those that come first are made
-so that what is not settled yet makes no difference: equal weights for all gates and directions, one
-step, no mask.
+The order matters: a probe may rely on what those before it found. The first ones are made so that
+open questions make no difference: equal weights for all gates and directions, one step, no mask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Apple's pages can be taken to mean: the three cells in plain NumPy, with switches.
+"""Possible readings of Apple's pages: the three cells in plain NumPy, with switches.
 
 A reading is a dict from switch to value; :func:`zstate_reading` has zstate's decisions. Nothing of
 zstate's own computations is used: a probe compares a framework with these numbers. Gradients are

@@ -1,4 +1,4 @@
-"""What a selector stands for where that is no single method of the graph.
+"""What the selectors do that are not a single method of the graph.
 
 Each function takes the graph and the selector's arguments, as ``operations.py`` names them.
 """
@@ -184,7 +184,7 @@ def random_with_state(
 def _state(g: Graph, seed: int | None) -> Tensor:
     """The state to draw from: with a seed, the same in every run, as documented.
 
-    Without one, that of a generator of its own, one draw further in every run. It begins with the
+    Without one, a generator of its own, which advances with every run. It begins with the
     number of nodes before it: the same graph, built again, draws the same.
     """
     if seed is not None:

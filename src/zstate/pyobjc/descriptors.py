@@ -36,8 +36,7 @@ Check: TypeAlias = Callable[[str, str, Any], Any]
 
 
 class Properties(NSObject):
-    """An object with properties that are kept: what follows from them is said where they are
-    read."""
+    """An object that keeps its properties; whatever reads them says what they do."""
 
     _defaults: dict[str, Any] = {}  # noqa: RUF012 (mypy: of the class)
 

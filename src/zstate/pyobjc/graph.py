@@ -59,7 +59,7 @@ class MPSGraph(NSObject):
         return self._options
 
     def setOptions_(self, options: int) -> None:
-        """Nothing follows: results are always those of a run that is over."""
+        """No effect: a run has finished when it returns."""
         self._options = whole_number("MPSGraph", "options", options)
 
     def placeholderTensors(self) -> list[MPSGraphTensor]:

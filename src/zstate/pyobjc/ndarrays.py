@@ -236,7 +236,7 @@ def _in_buffer(
 
 
 class MPSGraphTensorData(Values):
-    """Values to feed, or results. Those of a run that is encoded come with the commit."""
+    """Values to feed, or results; an encoded run's results come with the commit."""
 
     _values: Array | None
     _ndarray: MPSNDArray | None = None
@@ -296,7 +296,7 @@ class MPSGraphTensorData(Values):
 
 
 def data_of(array: Array | None) -> MPSGraphTensorData:
-    """Data of its own memory; None: values that come with a commit."""
+    """Data in its own memory; None if its values come with a commit."""
     made = MPSGraphTensorData()
     made._values = array
     return made
