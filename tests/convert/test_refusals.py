@@ -11,6 +11,7 @@ import torch
 
 import zstate as zs
 import zstate.convert as zc
+import zstate.torch as zt
 from zstate.types import Array
 
 from .common import ACT, H, random_layer, random_stack
@@ -360,6 +361,12 @@ def test_modules_that_are_not_recurrent_are_refused() -> None:
         zc.load(LSTM(2, 3), source="torch")
     with pytest.raises(zs.OptionError, match="projection"):
         zc.load(torch.nn.LSTM(2, 3, proj_size=1), source="torch")
+    packed, _ = zt.prepare(torch.nn.Sequential(torch.nn.LSTM(2, 3).eval()))
+    packed.append(torch.nn.LSTM(3, 3))
+    with pytest.raises(zs.OptionError, match=r"zstate.torch, got 0 \(PreparedLayers\)"):
+        zc.load(packed, source="torch")
+    with pytest.raises(zs.OptionError, match="recurrent modules.*got none in Dropout"):
+        zc.load(torch.nn.Dropout(), source="torch")
 
 
 @pytest.mark.parametrize(

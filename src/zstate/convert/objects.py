@@ -129,10 +129,12 @@ def _torch(module: Any) -> list[Piece] | None:
         return None
     found = []
     for path, part in module.named_modules():
-        known = type(part).__module__.startswith(("torch.nn.modules.", "zstate.torch."))
+        ours = type(part).__module__.startswith("zstate.torch.")
+        known = ours or type(part).__module__.startswith("torch.nn.modules.")
         kind = _TORCH.get(type(part).__name__) if known else None
         where = f"{path or 'the model'} ({type(part).__name__})"
-        if kind is None and (part._parameters or type(part).__name__ in _TORCH):
+        # Of zstate's own, packed layers have no parameters.
+        if kind is None and (part._parameters or ours or type(part).__name__ in _TORCH):
             expected = "only recurrent modules of torch.nn or zstate.torch"
             raise OptionError(refusal("load", "weights", expected, where))
         if kind is None:
@@ -141,13 +143,16 @@ def _torch(module: Any) -> list[Piece] | None:
             expected = "layers without zoneout and clip, which no other format has"
             raise OptionError(refusal("load", "weights", expected, where))
         facts, options = {}, {}
-        ours = getattr(part, "descriptor", getattr(part, "_descriptor", None))
-        if isinstance(ours, Descriptor):  # zstate.torch's own options
-            names = {each.name for each in fields(ours)} - _NOT_THE_LAYERS  # type: ignore[arg-type]
-            options = {name: getattr(ours, name) for name in names}
+        told = getattr(part, "descriptor", getattr(part, "_descriptor", None))
+        if isinstance(told, Descriptor):  # zstate.torch's own options
+            names = {each.name for each in fields(told)} - _NOT_THE_LAYERS  # type: ignore[arg-type]
+            options = {name: getattr(told, name) for name in names}
         elif kind == RNN:
             facts["nonlinearity"] = part.nonlinearity
         found.append(Piece(flat(part.state_dict(), "."), facts, kind, options))
+    if not found:
+        expected = "recurrent modules of torch.nn or zstate.torch"
+        raise OptionError(refusal("load", "weights", expected, f"none in {type(module).__name__}"))
     return found
 
 

@@ -203,7 +203,7 @@ class Prepared:
         if x.ndim != rank or x.shape[-1] != self.inputs:
             expected = brackets((*axes, self.inputs))
             raise ShapeError(refusal("prepare", label, expected, brackets(x.shape)))
-        return np.ascontiguousarray(x)
+        return np.require(x, requirements=["C", "A"])  # of aligned numbers
 
     def _lengths(self, lengths: Any, steps: int, batch: int) -> list[int] | None:
         if lengths is None:
@@ -263,7 +263,7 @@ class Prepared:
         if array.shape != (batch, part.width):
             expected = f"[N,{part.width}] = [{batch},{part.width}]"
             raise ShapeError(refusal("prepare", name, expected, brackets(array.shape)))
-        return np.ascontiguousarray(array)
+        return np.require(array, requirements=["C", "A"])
 
     def _named(self, last: list[list[Array]], like: Library) -> Any:
         pairs = zip(self._parts, last, strict=True)
