@@ -159,7 +159,8 @@ class MPSGraph(NSObject):
         once, or by the commit of a command buffer. Feeds are MPSGraphTensorData, or NumPy arrays
         for convenience; a queue is ignored. The handlers are called at the end."""
         label = "encode" if "commandBuffer" in given else "run"
-        descriptor = _run_descriptor(given.get("executionDescriptor"))
+        kind, how = MPSGraphExecutionDescriptor, given.get("executionDescriptor")
+        descriptor = one_of("run", "executionDescriptor", kind, how, nil=True)
         is_stored = "resultsDictionary" in given
         feeds = dict(_items(label, "feeds", given["feeds"]))
         if is_stored:
@@ -206,10 +207,6 @@ class MPSGraph(NSObject):
 
     def __repr__(self) -> str:
         return f"<MPSGraph {self._graph!r}>"
-
-
-def _run_descriptor(value: object) -> Any:
-    return one_of("run", "executionDescriptor", MPSGraphExecutionDescriptor, value, nil=True)
 
 
 def _items(label: str, name: str, values: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
