@@ -10,6 +10,7 @@ import numpy as np
 
 import zstate as zs
 import zstate.convert as zc
+from zstate import cli
 from zstate.convert import files
 from zstate.layout import DESCRIPTORS
 from zstate.types import Array
@@ -85,6 +86,11 @@ def halves(layer: zc.Layer, array: Array) -> list[Array]:
 def as_list(layers: zc.Layer | list[zc.Layer]) -> list[zc.Layer]:
     """Always a list."""
     return layers if isinstance(layers, list) else [layers]
+
+
+def convert(*arguments: str) -> int:
+    """`zstate convert`: its exit status."""
+    return cli.main(["convert", *arguments])
 
 
 def read_stack(path: str, source: str) -> list[zc.Layer]:

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 
 import zstate as zs
 import zstate.convert as zc
-from zstate import cli
 from zstate.convert import files
 
 from .common import (
@@ -26,6 +25,7 @@ from .common import (
     T,
     as_list,
     close,
+    convert,
     draw,
     ours,
     random_layer,
@@ -33,15 +33,7 @@ from .common import (
     same_layer,
 )
 
-
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.chdir(tmp_path)
-
-
-def _convert(*arguments: str) -> int:
-    return cli.main(["convert", *arguments])
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 def _saved_torch(module: torch.nn.Module, name: str = "in.safetensors") -> dict[str, Any]:
@@ -56,7 +48,7 @@ def test_torch_to_keras(end: str, capsys: pytest.CaptureFixture[str]) -> None:
     arrays = _saved_torch(module)
     if end == "npz":
         np.savez("in.npz", **arrays)
-    assert _convert(f"in.{end}", f"out.{end}", "--from", "torch", "--to", "keras") == 0
+    assert convert(f"in.{end}", f"out.{end}", "--from", "torch", "--to", "keras") == 0
     printed = capsys.readouterr().out
     assert f"layer 0: lstm, {I} inputs, {H} units, both directions" in printed
     assert 'keras: activation="tanh" recurrent_activation="sigmoid" use_bias=true' in printed
@@ -66,7 +58,7 @@ def test_torch_to_keras(end: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(np.array_equal(found[name], array) for name, array in expected.items())
     assert len(found) == 12 * 2 * 3
     # The layers come back in their order: 10 behind 9.
-    assert _convert(f"out.{end}", "back.safetensors", "--from", "keras", "--to", "torch") == 0
+    assert convert(f"out.{end}", "back.safetensors", "--from", "keras", "--to", "torch") == 0
     back = zc.load(load_file("back.safetensors"), source="torch")
     for one, other in zip(as_list(back), as_list(zc.load(module, source="torch")), strict=True):
         same_layer(one, other)
@@ -78,7 +70,7 @@ def test_facts_travel_in_the_file(rng: np.random.Generator) -> None:
         random_layer(rng, "single_gate_rnn", inputs=H, activation=ACT.RELU),
     ]
     files.write("a.safetensors", {"": stack}, "keras")
-    assert _convert("a.safetensors", "b.safetensors", "--from", "keras", "--to", "tensorflow") == 0
+    assert convert("a.safetensors", "b.safetensors", "--from", "keras", "--to", "tensorflow") == 0
     back = read_stack("b.safetensors", "tensorflow")
     for one, other in zip(back, stack, strict=True):
         same_layer(one, other)
@@ -90,12 +82,12 @@ def test_facts_and_prefixes_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     )
     _saved_torch(model)
     frameworks = ("--from", "torch", "--to", "mlx")
-    assert _convert("in.safetensors", "out.npz", *frameworks) == 2
+    assert convert("in.safetensors", "out.npz", *frameworks) == 2
     refused = capsys.readouterr().err
     assert "got head.bias, head.weight." in refused
     assert "--only (encoder). To load a whole model, use zstate.onnx" in refused
     only = ("--only", "encoder", "--fact", "nonlinearity=relu", "--cell", "rnn")
-    assert _convert("in.safetensors", "out.npz", *frameworks, *only) == 0
+    assert convert("in.safetensors", "out.npz", *frameworks, *only) == 0
     printed = capsys.readouterr().out
     assert 'mlx: nonlinearity="relu" bias=true' in printed
     assert "left out: head.bias, head.weight" in printed
@@ -124,8 +116,8 @@ def test_onnx_out_and_in(dtype: str, rng: np.random.Generator) -> None:
     back = read_stack("model.onnx", "onnx")
     for one, other in zip(back, stack, strict=True):
         same_layer(one, other)
-    assert _convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "tensorflow") == 0
-    assert _convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "keras") == 2
+    assert convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "tensorflow") == 0
+    assert convert("model.onnx", "out.safetensors", "--from", "onnx", "--to", "keras") == 2
 
 
 @pytest.mark.parametrize(
@@ -172,7 +164,7 @@ def test_refusals_write_nothing(
     np.savez("good.npz", **zc.save(gru, target="torch"))
     files.write("keras.safetensors", {"": [gru]}, "keras")
     before = sorted(os.listdir())
-    assert _convert(*arguments) == 2
+    assert convert(*arguments) == 2
     assert message in capsys.readouterr().err
     assert sorted(os.listdir()) == before
 
@@ -208,7 +200,7 @@ def test_a_missing_reader_is_named(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     Path("in.h5").touch()
-    assert _convert("in.h5", "out.npz", "--from", "keras", "--to", "torch") == 2
+    assert convert("in.h5", "out.npz", "--from", "keras", "--to", "torch") == 2
     assert "this file needs the package h5py: pip install 'h5py'" in capsys.readouterr().err
 
 

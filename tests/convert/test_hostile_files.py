@@ -22,11 +22,7 @@ from zstate.convert.limits import MIB, Budget
 
 from .common import H, I, random_layer
 
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 # HDF5 that reaches into other files.

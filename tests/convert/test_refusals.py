@@ -11,6 +11,7 @@ import torch
 
 import zstate as zs
 import zstate.convert as zc
+import zstate.torch as zt
 from zstate.types import Array
 
 from .common import ACT, H, random_layer, random_stack
@@ -163,20 +164,20 @@ _KERNELS = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
             {"nonlinearity": "relu"},
             "facts: expected those of PyTorch for lstm: bias, proj_size, got nonlinearity",
         ),
-        (_KERNELS, {"bias": True}, "bias: expected arrays that agree"),
+        (_KERNELS, {"bias": True}, "bias=True: the arrays have no bias"),
         (_KERNELS, {"proj_size": 2}, "proj_size=2: zstate has no projection"),
         ({**_KERNELS, "weight_hr_l0": np.ones((1, 2))}, {}, "no projection of the state"),
         ({**_KERNELS, "linear.weight": np.ones(2)}, {}, "got 'linear.weight'"),
         ({**_KERNELS, "bias_ih_l0": np.ones(8)}, {}, "bias_hh: expected an array"),
         ({**_KERNELS, "bias_hh_l0": np.ones(8)}, {}, "bias_ih: expected an array"),
         ({**_KERNELS, "weight_hh_l0_reverse": np.ones((8, 2))}, {}, "same arrays in both"),
-        ({"weight_ih_l0": np.ones((8, 3))}, {}, "cell: expected the cell of the layer"),
+        ({"weight_ih_l0": np.ones((8, 3))}, {}, "cell: cannot tell the cell of the layer"),
         ({"weight_ih_l0": np.ones((7, 3)), "weight_hh_l0": np.ones((8, 2))}, {}, "4 blocks of H"),
         ({}, {}, "weights: expected arrays of PyTorch"),
         ({"weight_ih_l0": np.ones((8, 3), int), "weight_hh_l0": np.ones((8, 2))}, {}, "int64"),
         ({"weight_ih_l0": "x", "weight_hh_l0": np.ones((8, 2))}, {}, "weight_ih_l0: expected"),
         (3, {}, "weights: expected a mapping of names to arrays.*got int"),
-        ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: expected the cell of"),
+        ({"weight_ih_l0_reverse": np.ones((8, 3))}, {}, "cell: cannot tell the cell of"),
         (
             {**_KERNELS, "weight_ih_l0_reverse": np.ones((8, 4)), "weight_hh_l0_reverse": _KERNEL},
             {},
@@ -189,6 +190,8 @@ def test_what_load_refuses(weights: Any, arguments: dict[str, Any], message: str
         zc.load(weights, **{"source": "torch", **arguments})
 
 
+_RESET_AFTER = {"Wh": np.ones((6, 2)), "b": np.ones(6)}
+_KERAS = {"kernel": np.ones((3, 8)), "recurrent_kernel": np.ones((2, 8))}
 _GATES = {
     **{f"i{gate}/kernel": np.ones((3, 2)) for gate in "ifgo"},
     **{f"h{gate}/kernel": np.ones((2, 2)) for gate in "ifgo"},
@@ -225,6 +228,46 @@ _GATES = {
             {"source": "tensorflow1", "cell": "lstm", "forget_bias": "x"},
             "forget_bias: expected a number",
         ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "layout": 2},
+            "layout: expected 0 or 1, got 2",
+        ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2)), "initial_h": np.ones(2)},
+            {"source": "onnx", "layout": 1},
+            "initial_h: expected 3 axes",
+        ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "clip": np.ones(2)},
+            "clip=.*zstate does not clip",
+        ),
+        # A second bias of the other kind: [H] inside the reset, or one for all gates.
+        (
+            _RESET_AFTER | {"Wx": np.ones((6, 3)), "bhn": np.ones(6)},
+            {"source": "mlx"},
+            r"second bias: expected \[H\] = \[2\], got \[6\]",
+        ),
+        (
+            {
+                "weight_ih": np.ones((6, 3)),
+                "weight_hh": np.ones((6, 2)),
+                "bias_ih": np.ones(6),
+                "bias_hh": np.ones(2),
+            },
+            {"source": "torch"},
+            "second bias: expected 3 blocks of H = 2",
+        ),
+        (
+            {
+                f"{mark}_layer/{name}": array
+                for mark in ("forward", "backward")
+                for name, array in _KERAS.items()
+            },
+            {"source": "keras", "go_backwards": True},
+            "go_backwards: expected False for a layer with two directions",
+        ),
     ],
 )
 def test_odd_arrays_and_facts(
@@ -254,22 +297,36 @@ def test_a_function_of_ones_own_is_not_taken_by_its_name() -> None:
 
 def test_two_types_in_one_layer_are_refused() -> None:
     mixed = _KERNELS | {"weight_hh_l0": np.ones((8, 2), np.float32)}
-    with pytest.raises(zs.DTypeError, match="Layer"):
+    with pytest.raises(zs.DTypeError, match="one float type in a layer, got float32, float64"):
         zc.load(mixed, source="torch")
+    biases = {"bias_ih_l0": np.ones(8), "bias_hh_l0": np.ones(8, np.float32)}
+    with pytest.raises(zs.DTypeError, match="one float type in a layer, got float32, float64"):
+        zc.load(_KERNELS | biases, source="torch")
 
 
 def test_a_name_twice_is_refused() -> None:
     weights = {"kernel": np.ones((3, 8)), "recurrent_kernel": np.ones((2, 8))}
     twice = {**weights, "bias": np.ones(8), "bias:0": np.ones(8)}
-    with pytest.raises(zs.OptionError, match="bias:0: expected one bias"):
+    with pytest.raises(zs.OptionError, match="bias:0: duplicate bias of one layer"):
         zc.load(twice, source="keras")
+    nested = {"a": _KERNELS, "a.weight_hh_l0": np.zeros((8, 2))}
+    with pytest.raises(zs.OptionError, match=r"a.weight_hh_l0: duplicate array name"):
+        zc.load(nested, source="torch")
+
+
+def test_a_layer_missing_from_a_module_is_refused() -> None:
+    """Layer 2 would otherwise be fed by layer 0."""
+    third = {name.replace("l0", "l2"): np.ones((8, 2)) for name in _KERNELS}
+    with pytest.raises(zs.OptionError, match="expected layer 1 of the module before layer 2"):
+        zc.load(_KERNELS | third, source="torch")
+    assert isinstance(zc.load(third, source="torch"), zc.Layer)
 
 
 @pytest.mark.parametrize(
     ("bias", "facts", "message"),
     [
-        (np.ones((2, 6)), {"reset_after": False}, "reset_after: expected a bias that fits False"),
-        (np.ones(6), {"reset_after": True}, "reset_after: expected a bias that fits True"),
+        (np.ones((2, 6)), {"reset_after": False}, "reset_after=False: the bias has two rows"),
+        (np.ones(6), {"reset_after": True}, "reset_after=True: the bias has one row"),
         (np.ones((3, 6)), {}, r"bias: expected \[3H\] or \[2,3H\]"),
         (np.ones((1, 2, 6)), {}, "bias: expected one axis"),
     ],
@@ -304,6 +361,12 @@ def test_modules_that_are_not_recurrent_are_refused() -> None:
         zc.load(LSTM(2, 3), source="torch")
     with pytest.raises(zs.OptionError, match="projection"):
         zc.load(torch.nn.LSTM(2, 3, proj_size=1), source="torch")
+    packed, _ = zt.prepare(torch.nn.Sequential(torch.nn.LSTM(2, 3).eval()))
+    packed.append(torch.nn.LSTM(3, 3))
+    with pytest.raises(zs.OptionError, match=r"zstate.torch, got 0 \(PreparedLayers\)"):
+        zc.load(packed, source="torch")
+    with pytest.raises(zs.OptionError, match="recurrent modules.*got none in Dropout"):
+        zc.load(torch.nn.Dropout(), source="torch")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,27 @@ from safetensors.numpy import load_file
 
 import zstate as zs
 import zstate.convert as zc
-from zstate import cli
 from zstate.convert import files
 from zstate.convert.keras_config import topology
 from zstate.convert.onnx_graph import contents
 
-from .common import H, I, N, T, as_list, close, draw, ours, random_layer, same_layer
+from .common import (
+    ACT,
+    H,
+    I,
+    N,
+    T,
+    as_list,
+    close,
+    convert,
+    draw,
+    ours,
+    random_layer,
+    random_stack,
+    same_layer,
+)
 
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-
-
-def _convert(*arguments: str) -> int:
-    return cli.main(["convert", *arguments])
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 # Keras, from configurations written by hand: the shape of what Keras saves, and no more of it.
@@ -288,13 +294,13 @@ def test_layers_side_by_side_in_keras(
     model.set_weights([draw(rng, weight.shape) for weight in model.get_weights()])
     model.save(f"model.{end}")
     to = ("--from", "keras", "--to", "keras")
-    assert _convert(f"model.{end}", "out.safetensors", *to) == 2
+    assert convert(f"model.{end}", "out.safetensors", *to) == 2
     refused = capsys.readouterr().err
     assert "got join (Concatenate), dense (Dense); b takes in" in refused
     assert "with --only (backward_a, b). To load a whole model, use zstate.onnx" in refused
     assert not Path("out.safetensors").exists()
     only = ("--only", "b", "--only", "backward_a")
-    assert _convert(f"model.{end}", "out.safetensors", *to, *only) == 0
+    assert convert(f"model.{end}", "out.safetensors", *to, *only) == 0
     printed = capsys.readouterr().out
     assert "layer b: gru" in printed
     assert "left out: join (Concatenate), dense (Dense)" in printed
@@ -502,7 +508,7 @@ class _Two(torch.nn.Module):
 
 def test_a_graph_without_layers_names_the_other_way_in(capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(helper.make_model(_nodes(_node("Tanh", ["X"], "Y"))), "t.onnx")
-    assert _convert("t.onnx", "out.npz", "--from=onnx", "--to=torch") == 2
+    assert convert("t.onnx", "out.npz", "--from=onnx", "--to=torch") == 2
     message = capsys.readouterr().err
     assert "expected recurrent layers, got" in message
     assert "zstate.onnx.load reads this file" in message
@@ -512,15 +518,15 @@ def test_layers_side_by_side_in_onnx(capsys: pytest.CaptureFixture[str]) -> None
     module = _Two()
     torch.onnx.export(module, (torch.zeros(T, N, I),), "in.onnx", dynamo=False)
     to = ("--from", "onnx", "--to", "onnx")
-    assert _convert("in.onnx", "out.onnx", *to) == 2
+    assert convert("in.onnx", "out.onnx", *to) == 2
     assert "/b/GRU takes" in capsys.readouterr().err
-    assert _convert("in.onnx", "out.onnx", *to, "--only", "/b", "--only", "/a/GRU") == 0
+    assert convert("in.onnx", "out.onnx", *to, "--only", "/b", "--only", "/a/GRU") == 0
     assert [node.name for node in onnx.load("out.onnx").graph.node if node.name] == [
         "/b/GRU",
         "/a/GRU",
     ]
     onnx.checker.check_model(onnx.load("out.onnx"), full_check=True)
-    assert _convert("out.onnx", "again.npz", *to) == 2  # still side by side
+    assert convert("out.onnx", "again.npz", *to) == 2  # still side by side
     for name, theirs in (("/a/GRU", module.a), ("/b/GRU", module.b)):
         (pieces,) = files.read("out.onnx", "onnx", [name]).stacks.values()
         same_layer(
@@ -537,15 +543,15 @@ def test_state_dicts(capsys: pytest.CaptureFixture[str]) -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.LSTM(I, H, 2), "b": torch.nn.LSTM(H, H)})
     to = ("--from", "torch", "--to", "torch")
     torch.save(model["a"].state_dict(), "one.pt")
-    assert _convert("one.pt", "one.npz", *to) == 0
+    assert convert("one.pt", "one.npz", *to) == 0
     assert zc.load(dict(np.load("one.npz")), source="torch")[1].hidden == H  # type: ignore[index]
     torch.save(model.state_dict(), "two.pth")
-    assert _convert("two.pth", "two.npz", *to) == 2
+    assert convert("two.pth", "two.npz", *to) == 2
     assert "got arrays alone do not say how these are connected" in capsys.readouterr().err
-    assert _convert("two.pth", "two.npz", *to, "--only", "a", "--only", "b") == 0
+    assert convert("two.pth", "two.npz", *to, "--only", "a", "--only", "b") == 0
     assert set(np.load("two.npz")) == set(model.state_dict())
     assert "layer a 1: lstm" in capsys.readouterr().out
-    assert _convert("two.npz", "o.keras", "--from", "torch", "--to", "keras", "--only", "x") == 2
+    assert convert("two.npz", "o.keras", "--from", "torch", "--to", "keras", "--only", "x") == 2
     assert "--only: expected one of a, b, got 'x'" in capsys.readouterr().err
 
 
@@ -557,12 +563,12 @@ def test_a_layer_without_a_path_is_called_by_a_dot(capsys: pytest.CaptureFixture
 
     torch.save(Model().state_dict(), "in.pt")
     to = ("--from", "torch", "--to", "keras")
-    assert _convert("in.pt", "out.npz", *to) == 2
+    assert convert("in.pt", "out.npz", *to) == 2
     assert "with --only (.). To load a whole" in capsys.readouterr().err
-    assert _convert("in.pt", "out.npz", *to, "--only", "head") == 2
+    assert convert("in.pt", "out.npz", *to, "--only", "head") == 2
     wanted = "--only: expected one of . (. is the layer without a name), got 'head'"
     assert wanted in capsys.readouterr().err
-    assert _convert("in.pt", "out.npz", *to, "--only", ".") == 0
+    assert convert("in.pt", "out.npz", *to, "--only", ".") == 0
     assert set(np.load("out.npz")) == {"kernel", "recurrent_kernel", "bias"}
 
 
@@ -575,7 +581,7 @@ def test_names_of_any_characters(name: str, capsys: pytest.CaptureFixture[str]) 
     module = torch.nn.GRU(I, H)
     torch.save({f"{_ODD}.{key}": value for key, value in module.state_dict().items()}, "in.pt")
     target = {"out.onnx": "onnx"}.get(name, "keras")
-    assert _convert("in.pt", name, "--from=torch", f"--to={target}", "--only", _ODD) == 0
+    assert convert("in.pt", name, "--from=torch", f"--to={target}", "--only", _ODD) == 0
     assert "b <i>\\n\\x1b[2J«" in capsys.readouterr().out
     stacks = files.read(name, target, [_ODD]).stacks
     (layer,) = as_list(zc.load(stacks[_ODD], source=target))
@@ -588,7 +594,7 @@ def test_names_that_are_no_text(name: str, odd: str, capsys: pytest.CaptureFixtu
     weights = torch.nn.GRU(I, H).state_dict()
     torch.save({f"{odd}.{key}": value for key, value in weights.items()}, "in.pt")
     target = {"out.onnx": "onnx"}.get(name, "keras")
-    assert _convert("in.pt", name, "--from=torch", f"--to={target}", "--only", odd) == 2
+    assert convert("in.pt", name, "--from=torch", f"--to={target}", "--only", odd) == 2
     assert "layer's name: expected Unicode text without NUL, got 'a\\" in capsys.readouterr().err
     assert not Path(name).exists()
 
@@ -597,7 +603,7 @@ def test_a_layer_called_dot_in_keras() -> None:
     pytest.importorskip("h5py")
     weights = torch.nn.GRU(I, H).state_dict()
     torch.save({f"..{key}": value for key, value in weights.items()}, "in.pt")
-    assert _convert("in.pt", "out.h5", "--from=torch", "--to=keras", "--only", ".") == 0
+    assert convert("in.pt", "out.h5", "--from=torch", "--to=keras", "--only", ".") == 0
     assert list(files.read("out.h5", "keras", ["_"]).stacks) == ["_"]
 
 
@@ -605,9 +611,9 @@ def test_checkpoints_and_modules(capsys: pytest.CaptureFixture[str]) -> None:
     module = torch.nn.GRU(I, H)
     torch.save({"epoch": 3, "state_dict": {"rnn": module.state_dict()}}, "in.pt")
     to = ("--from", "torch", "--to", "onnx")
-    assert _convert("in.pt", "out.npz", *to) == 2
+    assert convert("in.pt", "out.npz", *to) == 2
     assert "got epoch" in capsys.readouterr().err
-    assert _convert("in.pt", "out.npz", *to, "--only", "state_dict") == 0
+    assert convert("in.pt", "out.npz", *to, "--only", "state_dict") == 0
     # The archive's comment holds the facts: an ONNX GRU needs them.
     (pieces,) = files.read("out.npz", "onnx", ["state_dict.rnn"]).stacks.values()
     same_layer(
@@ -615,10 +621,10 @@ def test_checkpoints_and_modules(capsys: pytest.CaptureFixture[str]) -> None:
     )
     capsys.readouterr()
     torch.save(module, "module.pt")
-    assert _convert("module.pt", "out.npz", *to) == 2
+    assert convert("module.pt", "out.npz", *to) == 2
     assert "does not load pickled modules, because they can run any code" in capsys.readouterr().err
     torch.save([1, 2], "list.pt")
-    assert _convert("list.pt", "out.npz", *to) == 2
+    assert convert("list.pt", "out.npz", *to) == 2
     assert "expected a state dict, got list" in capsys.readouterr().err
 
 
@@ -631,3 +637,34 @@ def test_several_layers_are_no_model_of_keras(
     wrong = {"": [random_layer(rng, "lstm"), random_layer(rng, "lstm")]}
     with pytest.raises(zs.OptionError, match=f"layer 1: expected {H} inputs.*got {I}"):
         files.write("out.npz", wrong, "keras")
+
+
+def test_layers_whose_names_collide_are_not_written(rng: np.random.Generator) -> None:
+    """MLX numbers the layers of "a" a.0 and a.1, and the other layer has the first of these."""
+    stacks = {"a": random_stack(rng, "lstm", 2), "a.0": random_stack(rng, "lstm", 1)}
+    for order in (stacks, dict(reversed(stacks.items()))):
+        with pytest.raises(zs.OptionError, match="layers 'a.* both have an array 'a.0"):
+            files.write("out.npz", order, "mlx")
+    nested = {"a": stacks["a.0"], "a.b": random_stack(rng, "gru", 1, reset_after=True)}
+    files.write("out.npz", nested, "mlx")
+    found = files.read("out.npz", "mlx", ["a"]).stacks  # and what is inside of it
+    assert found.keys() == nested.keys()
+    for name, (piece,) in found.items():
+        same_layer(as_list(zc.load(piece, source="mlx"))[0], nested[name][0])
+
+
+def test_facts_that_a_npz_has_no_room_for(rng: np.random.Generator) -> None:
+    """Without them relu would be read as tanh."""
+    relu = [random_layer(rng, "single_gate_rnn", activation=ACT.RELU)]
+    stacks = {f"{number}{'x' * 250}": relu for number in range(150)}
+    with pytest.raises(zs.OptionError, match=r"at most 65535 bytes of facts in a \.npz file"):
+        files.write("out.npz", stacks, "keras")
+    assert not Path("out.npz").exists()
+
+
+def test_an_array_twice_in_a_npz() -> None:
+    np.savez("in.npz", weight_ih=np.ones((8, 3)), weight_hh=np.ones((8, 2)))
+    with zipfile.ZipFile("in.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("weight_hh.npy", archive.read("weight_hh.npy"))
+    with pytest.raises(zs.OptionError, match=r"duplicate array 'weight_hh.npy'"):
+        files.read("in.npz", "torch")

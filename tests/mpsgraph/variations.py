@@ -29,6 +29,7 @@ from zstate.mpsgraph.decisions import PROBES
 
 Expected = dict[str, str]
 NOTHING = "unavailable"
+STEP = "processing step t"
 VARIATIONS: dict[str, tuple[Variation, Expected]] = {}
 
 
@@ -41,6 +42,18 @@ def every(decision: str, label: str, cells: str = "RNN LSTM GRU") -> Expected:
 
 def add(name: str, variation: Variation, *expected: Expected) -> None:
     VARIATIONS[name] = variation, {k: v for each in expected for k, v in each.items()}
+
+
+def case(
+    name: str, part: str, *expected: Expected
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The function is what a variation of this name has for one of its parts."""
+
+    def made(function: Callable[..., Any]) -> Callable[..., Any]:
+        add(name, Variation(**{part: function}), *expected)
+        return function
+
+    return made
 
 
 def blocks(tensor: Tensor, count: int, axis: int) -> list[Tensor]:
@@ -99,6 +112,17 @@ for text, share in {"1": 1.0, "1/2": 0.5}.items():
 # --- zState
 
 
+@case(
+    "zState before the activations",
+    "forward",
+    {
+        "LSTM: zState": "pre-activations, order i f z o",
+        "LSTM: zState, forgetGateLast": "pre-activations, order i z f o",
+        "GRU: zState": "pre-activations, order z r o",
+        "GRU: zState, resetGateFirst": "pre-activations, order r z o",
+        "GRU: zState, resetAfter": NOTHING,
+    },
+)
 def pre_activations(cell: str, options: Options, found: oracle.Forward) -> oracle.Forward:
     """The activated gates turned back into what they were made from."""
     if cell == "rnn":
@@ -118,6 +142,7 @@ def pre_activations(cell: str, options: Options, found: oracle.Forward) -> oracl
     return found._replace(training_state=each_half(options, found.training_state, -1, turn))
 
 
+@case("zState is the state", "forward", {"RNN: zState": "the activated gate"})
 def state_as_zstate(cell: str, options: Options, found: oracle.Forward) -> oracle.Forward:
     return found._replace(training_state=found.state) if cell == "rnn" else found
 
@@ -141,22 +166,6 @@ def saved_in(orders: dict[str, str], flagged: bool) -> Callable[..., oracle.Forw
     return change
 
 
-add(
-    "zState is the state",
-    Variation(forward=state_as_zstate),
-    {"RNN: zState": "the activated gate"},
-)
-add(
-    "zState before the activations",
-    Variation(forward=pre_activations),
-    {
-        "LSTM: zState": "pre-activations, order i f z o",
-        "LSTM: zState, forgetGateLast": "pre-activations, order i z f o",
-        "GRU: zState": "pre-activations, order z r o",
-        "GRU: zState, resetGateFirst": "pre-activations, order r z o",
-        "GRU: zState, resetAfter": NOTHING,
-    },
-)
 add(
     "zState in another order",
     Variation(forward=saved_in({"lstm": "ozfi", "gru": "orz"}, flagged=False)),
@@ -262,15 +271,11 @@ add(
 KEEPS, RENEWS = "z·h[t-1] + (1-z)·o", "(1-z)·h[t-1] + z·o"
 
 
+@case("the other flipZ", "options", {"GRU: flipZ = NO": RENEWS, "GRU: flipZ = YES": KEEPS})
 def flipped(cell: str, options: Options, _: Any) -> Options:
     return {**options, "flip_z": 1 - options["flip_z"]} if cell == "gru" else options
 
 
-add(
-    "the other flipZ",
-    Variation(options=flipped),
-    {"GRU: flipZ = NO": RENEWS, "GRU: flipZ = YES": KEEPS},
-)
 add(
     "flipZ does nothing",
     Variation(options=without_flag("flip_z")),
@@ -292,12 +297,18 @@ def bias_of_o(options: Options, tensors: Tensors) -> Tensors:
     return {**rest, "bias": torch.cat(made)}
 
 
+@case(
+    "b2 outside the reset",
+    "tensors",
+    {"GRU: secondaryBias": "outside of it: ((h[t-1]·m)Ro^T)·r + b2"},
+)
 def b2_outside(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if "secondary_bias" not in tensors or not options["reset_after"]:
         return tensors
     return bias_of_o(options, tensors)
 
 
+@case("b2 nowhere", "tensors", {"GRU: secondaryBias": "nowhere"})
 def b2_nowhere(cell: str, options: Options, tensors: Tensors) -> Tensors:
     return {n: v for n, v in tensors.items() if n != "secondary_bias"}
 
@@ -319,12 +330,6 @@ def reset_before(
 
 
 add(
-    "b2 outside the reset",
-    Variation(tensors=b2_outside),
-    {"GRU: secondaryBias": "outside of it: ((h[t-1]·m)Ro^T)·r + b2"},
-)
-add("b2 nowhere", Variation(tensors=b2_nowhere), {"GRU: secondaryBias": "nowhere"})
-add(
     "resetAfter resets before",
     Variation(steps={"gru": reset_before}),
     {"GRU: resetAfter": "(h[t-1]·r·m)Ro^T", "GRU: secondaryBias": NOTHING},
@@ -343,14 +348,12 @@ add(
 # --- LSTM
 
 
+@case("initCell is h[-1]", "tensors", {"LSTM: initCell": "the other way round"})
 def exchanged(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if cell != "lstm":
         return tensors
     other = {"init_state": "init_cell", "init_cell": "init_state"}
     return {other.get(name, name): value for name, value in tensors.items()}
-
-
-add("initCell is h[-1]", Variation(tensors=exchanged), {"LSTM: initCell": "the other way round"})
 
 
 def on_the_new_cell(cell: str, options: Options, _: Any) -> Options:
@@ -376,17 +379,28 @@ for label, variation in {
     add(f"peephole: {label}", variation, {"LSTM: peephole": label})
 
 
+@case("peephole always i f z o", "tensors", {"LSTM: peephole, forgetGateLast": "i f z o"})
 def fixed_peephole(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if "peephole" not in tensors or not options["forget_gate_last"]:
         return tensors
     return changed(tensors, {"peephole"}, lambda p: reordered(p, "ifzo", "izfo", 0))
 
 
+@case(
+    "peephole of the reverse direction first",
+    "tensors",
+    {"LSTM: peephole of shape [2,4H]": "the reverse direction, then the forward one"},
+)
 def flipped_peephole(cell: str, options: Options, tensors: Tensors) -> Tensors:
     stacked = "peephole" in tensors and tensors["peephole"].ndim == 2
     return changed(tensors, {"peephole"}, lambda p: p.flip(0)) if stacked else tensors
 
 
+@case(
+    "peephole of eight gates side by side",
+    "tensors",
+    {"LSTM: peephole of shape [8H]": "the directions of each gate side by side"},
+)
 def flat_peephole(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if not options["bidirectional"] or "peephole" not in tensors or tensors["peephole"].ndim == 2:
         return tensors
@@ -396,22 +410,6 @@ def flat_peephole(cell: str, options: Options, tensors: Tensors) -> Tensors:
 
     return changed(tensors, {"peephole"}, turn)
 
-
-add(
-    "peephole always i f z o",
-    Variation(tensors=fixed_peephole),
-    {"LSTM: peephole, forgetGateLast": "i f z o"},
-)
-add(
-    "peephole of the reverse direction first",
-    Variation(tensors=flipped_peephole),
-    {"LSTM: peephole of shape [2,4H]": "the reverse direction, then the forward one"},
-)
-add(
-    "peephole of eight gates side by side",
-    Variation(tensors=flat_peephole),
-    {"LSTM: peephole of shape [8H]": "the directions of each gate side by side"},
-)
 
 # --- what is returned
 
@@ -432,22 +430,17 @@ for letters, label in {"hz": "h, zState", "hc": "h, c", "h": "h"}.items():
     )
 
 
+@case("produceCell returns h", "outputs", {"LSTM: produceCell": "h"})
 def no_cell(cell: str, options: Options) -> str:
     found = outputs(cell, options)
     return "h" if found == "hc" else found
 
 
+@case("zState without training", "outputs", every("outputs without training", "h, zState"))
 def always_zstate(cell: str, options: Options) -> str:
     found = outputs(cell, options)
     return "hz" if found == "h" else found
 
-
-add("produceCell returns h", Variation(outputs=no_cell), {"LSTM: produceCell": "h"})
-add(
-    "zState without training",
-    Variation(outputs=always_zstate),
-    every("outputs without training", "h, zState"),
-)
 
 # --- masks
 
@@ -525,12 +518,14 @@ add(
 )
 
 
+@case("mask in processing order, reverse", "mask", every("mask, reverse", STEP))
 def mask_in_processing_order(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if "mask" not in tensors or not options["reverse"] or options["bidirectional"]:
         return tensors
     return changed(tensors, {"mask"}, lambda m: m.flip(0))
 
 
+@case("mask in processing order, bidirectional", "mask", every("mask, bidirectional", STEP))
 def mask_in_processing_order_both(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if "mask" not in tensors or not options["bidirectional"]:
         return tensors
@@ -542,19 +537,11 @@ def mask_in_processing_order_both(cell: str, options: Options, tensors: Tensors)
     return changed(tensors, {"mask"}, turn)
 
 
-STEP = "processing step t"
-add(
-    "mask in processing order, reverse",
-    Variation(mask=mask_in_processing_order),
-    every("mask, reverse", STEP),
+@case(
+    "small masks are ignored",
+    "mask",
+    *(every(f"mask of shape {shape}", "it is ignored") for shape in ("[1,N,H]", "[T,1,1]", "[H]")),
 )
-add(
-    "mask in processing order, bidirectional",
-    Variation(mask=mask_in_processing_order_both),
-    every("mask, bidirectional", STEP),
-)
-
-
 def only_whole_masks(cell: str, options: Options, tensors: Tensors) -> Tensors:
     steps, mask = len(tensors["source"]), tensors.get("mask")
     if mask is None or mask.ndim == 2:
@@ -564,22 +551,14 @@ def only_whole_masks(cell: str, options: Options, tensors: Tensors) -> Tensors:
     return {n: v for n, v in tensors.items() if n != "mask"}
 
 
-add(
-    "small masks are ignored",
-    Variation(mask=only_whole_masks),
-    *(every(f"mask of shape {shape}", "it is ignored") for shape in ("[1,N,H]", "[T,1,1]", "[H]")),
+@case(
+    "mask of two axes is for steps",
+    "mask",
+    every("mask of shape [N,H]", "[T,H], for the whole batch"),
 )
-
-
 def mask_of_steps(cell: str, options: Options, tensors: Tensors) -> Tensors:
     return changed(tensors, {"mask"}, lambda m: m[:, None] if m.ndim == 2 else m)
 
-
-add(
-    "mask of two axes is for steps",
-    Variation(mask=mask_of_steps),
-    every("mask of shape [N,H]", "[T,H], for the whole batch"),
-)
 
 # --- directions
 
@@ -640,6 +619,13 @@ def swapped(names: set[str]) -> Callable[..., Tensors]:
     return change
 
 
+@case(
+    "weights of two directions side by side",
+    "tensors",
+    every(
+        "weights, bidirectional", "the directions of each gate side by side (W and b)", "LSTM GRU"
+    ),
+)
 def gates_side_by_side(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if not options["bidirectional"] or cell == "rnn":
         return tensors
@@ -651,6 +637,11 @@ def gates_side_by_side(cell: str, options: Options, tensors: Tensors) -> Tensors
     return changed(tensors, {"input_weight", "bias"}, turn)
 
 
+@case(
+    "zState of two directions side by side",
+    "forward",
+    every("zState, bidirectional", "the directions of each gate side by side"),
+)
 def zstate_side_by_side(cell: str, options: Options, found: oracle.Forward) -> oracle.Forward:
     if not options["bidirectional"] or cell == "rnn":
         return found
@@ -669,18 +660,6 @@ add(
     "weights of the reverse direction first",
     Variation(tensors=swapped({"input_weight", "recurrent_weight", "bias"})),
     every("weights, bidirectional", "the reverse direction, then the forward one"),
-)
-add(
-    "weights of two directions side by side",
-    Variation(tensors=gates_side_by_side),
-    every(
-        "weights, bidirectional", "the directions of each gate side by side (W and b)", "LSTM GRU"
-    ),
-)
-add(
-    "zState of two directions side by side",
-    Variation(forward=zstate_side_by_side),
-    every("zState, bidirectional", "the directions of each gate side by side"),
 )
 
 # --- gradients
@@ -725,11 +704,9 @@ for orders, findings in (
     add(name, Variation(gradients=gradient_order(orders)), findings)
 
 
+@case("a gradient for nil", "gradients", every("gradients of nil", "yes"))
 def a_slot_for_all(cell: str, options: Options, found: dict[str, Any]) -> dict[str, Any]:
     return {name: name if name in found else "zeros" for name in ORDER[cell].split()}
-
-
-add("a gradient for nil", Variation(gradients=a_slot_for_all), every("gradients of nil", "yes"))
 
 
 def source_in_processing_order(cell: str, options: Options, found: dict[str, Any]) -> Any:
@@ -777,6 +754,11 @@ def cell_gradient_first(cell: str, options: Options, incoming: Tensors) -> Tenso
     return {**incoming, "cell_gradient": whole}
 
 
+@case(
+    "cellGradient's last row",
+    "incoming",
+    {"LSTM: cellGradient of shape [T,N,H]": "only its last row counts"},
+)
 def last_row_of_cells(cell: str, options: Options, incoming: Tensors) -> Tensors:
     gradient = incoming.get("cell_gradient")
     if gradient is None or gradient.shape != incoming["source_gradient"].shape:
@@ -784,6 +766,9 @@ def last_row_of_cells(cell: str, options: Options, incoming: Tensors) -> Tensors
     return {**incoming, "cell_gradient": gradient[-1]}
 
 
+@case(
+    "stateGradient at T-1", "incoming", every("stateGradient, bidirectional", "both halves at T-1")
+)
 def at_the_end_of_both(cell: str, options: Options, incoming: Tensors) -> Tensors:
     if not options["bidirectional"] or "state_gradient" not in incoming:
         return incoming
@@ -814,16 +799,6 @@ for title, variation, label, finding in (
     if label == "stateGradient":
         found.append(every("stateGradient, bidirectional", NOTHING))
     add(f"{label} {title}", variation, *found)
-add(
-    "cellGradient's last row",
-    Variation(incoming=last_row_of_cells),
-    {"LSTM: cellGradient of shape [T,N,H]": "only its last row counts"},
-)
-add(
-    "stateGradient at T-1",
-    Variation(incoming=at_the_end_of_both),
-    every("stateGradient, bidirectional", "both halves at T-1"),
-)
 
 # --- limits
 

@@ -14,6 +14,7 @@ from tests.prepared import drawn
 from tests.prepared.test_streams import flat, model_of, x_of
 from zstate import cells
 from zstate.backends import native
+from zstate.types import Array
 
 
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
@@ -186,3 +187,25 @@ def test_what_it_says_about_itself() -> None:
         assert model.weight_bytes == size
         assert repr(model) == f"<Prepared lstm 4→8; {weights}, {size:,} bytes, {model.backend}>"
         assert "2 rows over <Prepared" in repr(model.stream(2))
+
+
+def test_memory_that_is_not_aligned() -> None:
+    """As np.frombuffer gives it behind a header of an odd size."""
+
+    def shifted(array: Array) -> Array:
+        memory = np.frombuffer(b"." + array.tobytes(), np.uint8)[1:]
+        return memory.view(array.dtype).reshape(array.shape)
+
+    rng = np.random.default_rng(0)
+    tensors = {"recurrent_weight": rng.normal(size=(8, 2)), "input_weight": rng.normal(size=(8, 3))}
+    model = zs.prepare(zc.Layer("lstm", zs.LSTMDescriptor(), tensors))
+    x = rng.normal(size=(5, 2, 3)).astype(np.float32)
+    _, states = model(x)
+    assert not shifted(x).flags.aligned
+    wanted, _ = model(x, states)
+    found, _ = model(shifted(x), tuple(map(shifted, states)))
+    assert found.tobytes() == wanted.tobytes()
+    stream = model.stream(2)
+    stream.states = tuple(map(shifted, states))
+    steps = [stream.step(shifted(step)) for step in x]
+    np.testing.assert_allclose(np.stack(steps), wanted, rtol=1e-5, atol=1e-6)

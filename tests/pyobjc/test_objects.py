@@ -169,7 +169,7 @@ def test_the_repr_of_a_descriptor_shows_what_was_set() -> None:
     d = pyobjc.MPSGraphLSTMDescriptor.descriptor()
     d.setTraining_(True)
     d.setCellGateActivation_(pyobjc.MPSGraphRNNActivationRelu)
-    assert repr(d) == "<MPSGraphLSTMDescriptor training=1 cellGateActivation=1>"
+    assert repr(d) == "<MPSGraphLSTMDescriptor training=True cellGateActivation=1>"
 
 
 GRAPH_REFUSALS: list[tuple[Callable[[Any, Any], Any], str]] = [

@@ -31,6 +31,8 @@ def decode(
     def turned(name: str, array: Array, gates: str, target: tuple[str, ...]) -> Array:
         if array.shape[0] != len(gates) * hidden:
             expected = f"{len(gates)} blocks of H = {hidden} along the gates"
+            if len(gates) == 1:
+                expected = f"[H] = [{hidden}]"
             raise ShapeError(refusal(label, name, expected, brackets(array.shape)))
         return _reordered(array, gates, target)
 
@@ -42,8 +44,8 @@ def decode(
     bias, second = arrays.get("bias"), arrays.get("second")
     if bias is not None:
         bias = turned("bias", bias, order, ours)
-    if second is not None and reset_after and second.shape[0] == hidden:
-        tensors["secondary_bias"], second = second, None
+    if second is not None and row.bias[cell] == "candidate":
+        tensors["secondary_bias"], second = turned("second bias", second, "o", ("o",)), None
     if second is not None:
         second = turned("second bias", second, order, ours)
         if reset_after:

@@ -1,7 +1,7 @@
-"""What a file holds, and what of it is converted: a stack of layers, or layers by their names.
+"""What a file holds, and which of it is converted: a stack of layers, or layers by their names.
 
 A file is converted whole only if it is a stack: recurrent layers, each fed by the one before it,
-and nothing else that computes. Anything else would come out as another model.
+and nothing else that computes. Anything else would become a different model.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ class Contents:
         if only:
             return self._by_name(only)
         if self.others or self.wiring:
+            obstacles = "; ".join(filter(None, [shown(self.others), *self.wiring]))
             raise OptionError(
-                refusal("convert", path, "a stack of recurrent layers", self._obstacles())
+                refusal("convert", path, "a stack of recurrent layers", obstacles)
                 + f". Take layers one by one with --only ({shown(self._names())}). {whole}"
             )
         return Chosen(
             {"": [piece for make in self.layers.values() for piece in make()]}, self.passive
         )
-
-    def _obstacles(self) -> str:
-        return "; ".join(filter(None, [shown(self.others), *self.wiring]))
 
     def _names(self) -> list[str]:
         return [name or ROOT for name in self.layers]

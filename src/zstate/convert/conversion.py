@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError, refusal
+from ..errors import DTypeError, OptionError, refusal
 from ..layout import DESCRIPTORS
 from ..types import Array
 from . import blocks, names
 from .layer import Layer, joined
 from .objects import pieces
 from .options import as_number, cannot, options, told
-from .table import CELLS, FRAMEWORKS, GRU, LSTM, Framework
+from .table import CELLS, FRAMEWORKS, GRU, LSTM, RNN, Framework
 from .weights import Told, Weights
 
 _INITIAL = ("init_state", "init_cell")
@@ -47,7 +47,7 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
         ('lstm', (8, 3))
     """
     row = _row("load", "source", source)
-    cell = names.full_name(cell)
+    cell = RNN if cell == "rnn" else cell
     if cell is not None and cell not in CELLS:
         raise OptionError(refusal("load", "cell", " or ".join(map(repr, CELLS)), repr(cell)))
     layers = []
@@ -123,8 +123,14 @@ def _layer(
     facts: Mapping[str, Any],
     known: Mapping[str, Any],
 ) -> Layer:
-    layout = int(as_number(facts.get("layout") or 0, "layout"))
-    directions = names.roles(source, cell, group, layout)
+    layout = as_number(facts.get("layout") or 0, "layout")
+    if layout not in (0, 1):
+        raise OptionError(refusal("load", "layout", "0 or 1", repr(facts["layout"])))
+    types = sorted({array.dtype.name for arrays in group.arrays for array in arrays.values()})
+    if len(types) > 1:
+        expected, got = "one float type in a layer", ", ".join(types)
+        raise DTypeError(refusal("load", group.path or "weights", expected, got))
+    directions = names.roles(source, cell, group, layout == 1)
     if len(directions) == 2 and cell not in row.bidirectional:
         raise OptionError(refusal("load", "weights", f"one direction of {cell}", "two"))
     has_bias = "bias" in directions[0]
@@ -134,7 +140,7 @@ def _layer(
     fields = options(row, cell, facts, len(directions), has_bias, rows)
     if cell == GRU and len(row.reset_after) > 1 and rows is None and row.reset_fact not in facts:
         values = "0 or 1" if row.listed else "False or True"
-        expected = f"{values}: a GRU's arrays fit both, so you must say which"
+        expected = f"{values}: the arrays fit both forms of a GRU, so you must say which"
         raise OptionError(refusal("load", row.reset_fact, expected, "nothing"))
     if "peephole" in directions[0]:
         fields |= blocks.peephole_options(row)

@@ -29,7 +29,7 @@ from .conversion import facts, save
 from .layer import Layer
 from .limits import Budget
 from .names import by_layer, natural
-from .objects import Piece, as_array, flat
+from .objects import Piece, as_array, by_path, flat
 from .table import FRAMEWORKS, RNN
 from .weights import Told, Weights, from_text, to_text
 
@@ -135,6 +135,8 @@ def _npz(path: str, budget: Budget) -> tuple[dict[str, Array], str | None]:
         for name in archive.namelist():
             if not name.endswith(".npy"):
                 raise ValueError(f"{name!r} is not an array")
+            if name.removesuffix(".npy") in arrays:
+                raise ValueError(f"duplicate array {name!r}")
             with budget.open(archive, name) as file:
                 arrays[name.removesuffix(".npy")] = _npy(file, archive.getinfo(name).file_size)
         comment = archive.comment.decode()
@@ -183,19 +185,11 @@ def _torch_file(path: str, budget: Budget) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         expected = "a state dict"
         raise OptionError(refusal("convert", path, expected, type(found).__name__))
-    arrays = dict(_leaves(found, ""))
+    arrays = by_path(found, ".")
     for name, value in arrays.items():
         if isinstance(value, torch.Tensor):  # a small storage may stand for a large tensor
             budget.take(value.numel() * value.element_size(), name)
     return arrays
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for key, each in value.items():
-        if isinstance(each, Mapping):
-            yield from _leaves(each, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", each
 
 
 def check_target(path: str, target: str) -> str:
@@ -242,8 +236,9 @@ def write(
         strange = [name for name, array in arrays.items() if array.dtype.name == "bfloat16"]
         if strange:
             raise OptionError(refusal("convert", strange[0], "a type that .npz has", "bfloat16"))
+        data = _npz_bytes(arrays, to_text(arrays, names))
         with storage.replacing(path) as file:
-            file.write(_npz_bytes(arrays, to_text(arrays, names)))
+            file.write(data)
     else:
         text = to_text(arrays, names)
         storage.write(path, small.in_int8(arrays) if int8 else arrays, {_KEY: text})
@@ -260,24 +255,47 @@ def _check_sizes(layers: Sequence[Layer]) -> None:
 def _saved(stacks: Mapping[str, Sequence[Layer]], target: str) -> tuple[Weights, dict[str, str]]:
     """The arrays of all stacks, and the stack of each prefix of their names."""
     arrays: dict[str, Array] = {}
+    makers: dict[str, str] = {}  # the stack of each array
     layers: list[Told] = []
     names: dict[str, str] = {}
     for name, stack in stacks.items():
         saved = save(stack, target=target)
         front = f"{name}{FRAMEWORKS[target].separator}" if name else ""
-        arrays |= {front + each: array for each, array in saved.items()}
-        layers += [told._replace(prefix=front + told.prefix) for told in saved.layers]
-        names |= dict.fromkeys((front + told.prefix for told in saved.layers), name)
-    return Weights(arrays, target, layers), names
+        own = {front + each: array for each, array in saved.items()}
+        told = [each._replace(prefix=front + each.prefix) for each in saved.layers]
+        prefixes = [each.prefix for each in told]
+        for taken, new in ((makers, own), (names, prefixes)):
+            for each in new:
+                if each in taken:
+                    raise _same_names(each, taken[each], name)
+        arrays |= own
+        makers |= dict.fromkeys(own, name)
+        layers += told
+        names |= dict.fromkeys(prefixes, name)
+    whole = Weights(arrays, target, layers)
+    for told_of, found in whole.parts(target):
+        for each in found:
+            maker, reader = makers[told_of.prefix + each], names[told_of.prefix]
+            if maker != reader:
+                raise _same_names(told_of.prefix + each, maker, reader)
+    return whole, names
+
+
+def _same_names(array: str, one: str, other: str) -> OptionError:
+    both = f"layers {one!r} and {other!r} both have an array {array!r}"
+    return OptionError(f"[convert] {both} (take them one at a time with --only)")
 
 
 def _npz_bytes(arrays: Mapping[str, Array], text: str) -> bytes:
     """A .npz with the facts as the archive's comment, which no array's name can collide with."""
+    if len(text.encode()) > _LONGEST_COMMENT:
+        expected = f"at most {_LONGEST_COMMENT} bytes of facts in a .npz file (or a .safetensors)"
+        got = str(len(text.encode()))
+        raise OptionError(refusal("convert", "the file to write", expected, got))
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    if len(text.encode()) <= _LONGEST_COMMENT:
-        with zipfile.ZipFile(buffer, "a") as archive:
-            archive.comment = text.encode()
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.comment = text.encode()
     return buffer.getvalue()
 
 

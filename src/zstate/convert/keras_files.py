@@ -176,8 +176,7 @@ def _by_position(own: _Arrays, entry: Entry) -> _Arrays:
         mark = _MARKS[number >= len(own) // 2] if both else ""
         key = mark + name.split("/")[-1].split(":")[0]
         if key in found:
-            expected = f"one {key} of layer {entry.name!r}"
-            raise OptionError(refusal("convert", "weights", expected, "a second one"))
+            raise OptionError(f"[convert] weights: duplicate {key} of layer {entry.name!r}")
         found[key] = path
     return found
 

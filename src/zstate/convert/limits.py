@@ -1,4 +1,4 @@
-"""How much memory the arrays of a file may take: a small file may not unfold into gigabytes."""
+"""How much memory the arrays of a file may take: a small file must not unfold into gigabytes."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from ..errors import OptionError, ShapeError, refusal
 from ..layout import brackets
 from ..types import Array
-from .table import CELLS, FRAMEWORKS, LSTM, RNN, Framework, Names
+from .table import CELLS, FRAMEWORKS, LSTM, Framework, Names
 
 
 @dataclass
@@ -50,13 +51,15 @@ def groups(framework: str, weights: Mapping[str, Array]) -> list[Group]:
             modules.append(module)
         group = found.setdefault((module, number), Group(module))
         if stem in group.arrays[direction]:
-            raise OptionError(
-                refusal("load", name, f"one {stem} for each layer and direction", "a second one")
-            )
+            raise OptionError(f"[load] {name}: duplicate {stem} of one layer and direction")
         group.arrays[direction][stem] = array
     if not found:
         raise OptionError(refusal("load", "weights", f"arrays of {row.name}", "none"))
     order = sorted(found, key=lambda key: (modules.index(key[0]), key[1]))
+    for (before, number), (module, after) in pairwise(order):
+        if before == module and after != number + 1:
+            expected = f"layer {number + 1} of {module or 'the module'} before layer {after}"
+            raise OptionError(refusal("load", "weights", expected, "none"))
     return [found[key] for key in order]
 
 
@@ -136,7 +139,7 @@ def cell_of(framework: str, group: Group, cell: str | None) -> str:
         raise OptionError(refusal("load", "cell", f"{cell} in {where}", found))
     if len(fits) != 1:
         got = " or ".join(fits) or ", ".join(sorted(group.names))
-        raise OptionError(refusal("load", "cell", f"the cell of {where} (cell=…)", got))
+        raise OptionError(f"[load] cell: cannot tell the cell of {where} from {got} (pass cell=…)")
     return fits[0]
 
 
@@ -169,29 +172,23 @@ def _kernels(roles: Mapping[str, Names], row: Framework, cell: str) -> set[str]:
     return {name for role in wanted for name in roles[role]}
 
 
-def roles(framework: str, cell: str, group: Group, layout: int = 0) -> list[dict[str, Array]]:
-    """The arrays of each direction by role; ``layout`` is ONNX's, of its initial states."""
+def roles(
+    framework: str, cell: str, group: Group, batch_first: bool = False
+) -> list[dict[str, Array]]:
+    """The arrays of each direction by role; ``batch_first``: ONNX's initial states are [N,D,H]."""
     row = FRAMEWORKS[framework]
     if row.second == "axis":
-        return _unstacked(row, cell, group.arrays[0], layout)
+        return _unstacked(row, cell, group.arrays[0], batch_first)
     spelling = _spelling(row, cell, group)
     assert spelling is not None  # cell_of has found it
-    found = []
-    for arrays in group.arrays:
-        if not arrays:
-            continue
-        found.append(_joined(row, cell, spelling, arrays, group.path))
+    found = [_joined(row, cell, spelling, arrays, group.path) for arrays in group.arrays if arrays]
     if len(found) == 2 and set(found[0]) != set(found[1]):
         strange = ", ".join(sorted(set(found[0]) ^ set(found[1])))
         raise OptionError(refusal("load", "weights", "the same arrays in both directions", strange))
-    for role, array in found[-1].items() if found else ():
+    for role, array in found[-1].items():
         if array.shape != found[0][role].shape:
             expected = f"{brackets(found[0][role].shape)} in both directions"
             raise ShapeError(refusal("load", role, expected, brackets(array.shape)))
-    if not group.arrays[0]:
-        raise OptionError(
-            refusal("load", "weights", "a forward direction", "only the backward one")
-        )
     return found
 
 
@@ -227,14 +224,20 @@ def _joined(
     return found
 
 
+def _gates_of(row: Framework, cell: str, role: str) -> tuple[int, int]:
+    """The axis of the gates in an array of a role, and how many it has."""
+    is_kernel = role in ("input", "recurrent", "joint")
+    gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
+    return int(row.transposed and is_kernel), gates
+
+
 def _along_gates(row: Framework, cell: str, role: str, parts: Mapping[str, Array]) -> Array:
     """The arrays of a role as one: the last ones have one gate each, the first one the others."""
     first, *others = parts.values()
     if not others:
         return first
     kernel = role in ("input", "recurrent", "joint")
-    axis = 1 if row.transposed and kernel else 0
-    gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
+    axis, gates = _gates_of(row, cell, role)
     last = others[-1].shape
     for name, array in parts.items():
         shape = list(last)
@@ -247,7 +250,7 @@ def _along_gates(row: Framework, cell: str, role: str, parts: Mapping[str, Array
 
 
 def _unstacked(
-    row: Framework, cell: str, arrays: Mapping[str, Array], layout: int
+    row: Framework, cell: str, arrays: Mapping[str, Array], batch_first: bool
 ) -> list[dict[str, Array]]:
     """ONNX: W [D,G·H,I], R [D,G·H,H], B [D,2·G·H], P [D,3H], initial states [D,N,H]."""
     by_role = {
@@ -258,7 +261,7 @@ def _unstacked(
     found: list[dict[str, Array]] = [{} for _ in range(directions)]
     for role, array in by_role.items():
         name = row.names[cell][role][0]
-        if role.startswith("init") and layout == 1:
+        if role.startswith("init") and batch_first and array.ndim == 3:
             array = np.swapaxes(array, 0, 1)
         if array.ndim != ranks[role] or array.shape[0] != directions or directions not in (1, 2):
             expected = f"{ranks[role]} axes, the first with 1 or 2 directions as in W"
@@ -310,21 +313,16 @@ def written(
 
 def _separate(row: Framework, cell: str, direction: Mapping[str, Array]) -> dict[str, Array]:
     """One direction's arrays by the row's names: the inverse of ``_joined``."""
-    found = {}
+    found: dict[str, Array] = {}
     for role, names in row.names[cell].items():
         if role not in direction:
             continue
         array = direction[role]
         if role == "bias" and row.bias[cell] == "rows" and "second" in direction:
             array = np.stack([array, direction["second"]])
-        axis = 1 if row.transposed and role in ("input", "recurrent", "joint") else 0
-        if len(names) == 1:
-            found[names[0]] = array
-            continue
-        gates = len(row.peephole) if role == "peephole" else len(row.gates[cell])
-        width = array.shape[axis] // gates
+        axis, gates = _gates_of(row, cell, role)
         first = gates - len(names) + 1  # the first name holds what the others leave
-        places = [width * (first + k) for k in range(len(names) - 1)]
+        places = [array.shape[axis] * (first + k) // gates for k in range(len(names) - 1)]
         found |= dict(zip(names, np.split(array, places, axis=axis), strict=True))
     return found
 
@@ -343,8 +341,3 @@ def natural(names: Iterable[str]) -> list[str]:
         ]
 
     return sorted(names, key=parts)
-
-
-def full_name(cell: str | None) -> str | None:
-    """The cell's full name: "rnn" is short for "single_gate_rnn"."""
-    return RNN if cell == "rnn" else cell

@@ -7,7 +7,7 @@ Every reader gives the arrays of a layer by name, and the facts that the object 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from os import PathLike
@@ -60,19 +60,27 @@ def pieces(source: str, weights: Any) -> list[Piece]:
     return found
 
 
-def flat(weights: Mapping[str, Any], separator: str, path: str = "") -> dict[str, Array]:
+def flat(weights: Mapping[str, Any], separator: str) -> dict[str, Array]:
     """A nested mapping as one of paths to arrays."""
-    found: dict[str, Array] = {}
-    for key, value in weights.items():
-        name = f"{path}{key}"
-        if isinstance(value, Mapping):
-            found |= flat(value, separator, f"{name}{separator}")
-        elif isinstance(value, list | tuple):
-            numbered = {str(number): each for number, each in enumerate(value)}
-            found |= flat(numbered, separator, f"{name}{separator}")
-        else:
-            found[name] = as_array(name, value)
+    return {name: as_array(name, value) for name, value in by_path(weights, separator).items()}
+
+
+def by_path(weights: Any, separator: str) -> dict[str, Any]:
+    """What a nested mapping holds, by the path to it; lists count their entries."""
+    found: dict[str, Any] = {}
+    for name, value in _leaves(weights, separator, ""):
+        if name in found:
+            raise OptionError(f"[load] {name}: duplicate array name")
+        found[name] = value
     return found
+
+
+def _leaves(nested: Any, separator: str, path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in nested.items() if isinstance(nested, Mapping) else enumerate(nested):
+        if isinstance(value, Mapping | list | tuple):
+            yield from _leaves(value, separator, f"{path}{key}{separator}")
+        else:
+            yield f"{path}{key}", value
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -91,7 +99,7 @@ def as_array(name: str, value: Any) -> Array:
     if array.dtype.name not in FLOAT_NAMES:
         one_of = "one of " + ", ".join(FLOAT_NAMES)
         raise DTypeError(refusal("load", name, one_of, array.dtype.name))
-    return array
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _class_of(layer: Any, *packages: str) -> str:
@@ -121,10 +129,12 @@ def _torch(module: Any) -> list[Piece] | None:
         return None
     found = []
     for path, part in module.named_modules():
-        known = type(part).__module__.startswith(("torch.nn.modules.", "zstate.torch."))
+        ours = type(part).__module__.startswith("zstate.torch.")
+        known = ours or type(part).__module__.startswith("torch.nn.modules.")
         kind = _TORCH.get(type(part).__name__) if known else None
         where = f"{path or 'the model'} ({type(part).__name__})"
-        if kind is None and (part._parameters or type(part).__name__ in _TORCH):
+        # Of zstate's own, packed layers have no parameters.
+        if kind is None and (part._parameters or ours or type(part).__name__ in _TORCH):
             expected = "only recurrent modules of torch.nn or zstate.torch"
             raise OptionError(refusal("load", "weights", expected, where))
         if kind is None:
@@ -133,13 +143,16 @@ def _torch(module: Any) -> list[Piece] | None:
             expected = "layers without zoneout and clip, which no other format has"
             raise OptionError(refusal("load", "weights", expected, where))
         facts, options = {}, {}
-        ours = getattr(part, "descriptor", getattr(part, "_descriptor", None))
-        if isinstance(ours, Descriptor):  # zstate.torch's own options
-            names = {each.name for each in fields(ours)} - _NOT_THE_LAYERS  # type: ignore[arg-type]
-            options = {name: getattr(ours, name) for name in names}
+        told = getattr(part, "descriptor", getattr(part, "_descriptor", None))
+        if isinstance(told, Descriptor):  # zstate.torch's own options
+            names = {each.name for each in fields(told)} - _NOT_THE_LAYERS  # type: ignore[arg-type]
+            options = {name: getattr(told, name) for name in names}
         elif kind == RNN:
             facts["nonlinearity"] = part.nonlinearity
         found.append(Piece(flat(part.state_dict(), "."), facts, kind, options))
+    if not found:
+        expected = "recurrent modules of torch.nn or zstate.torch"
+        raise OptionError(refusal("load", "weights", expected, f"none in {type(module).__name__}"))
     return found
 
 
@@ -367,7 +380,7 @@ def _onnx_array(where: str, tensor: Any) -> Array:
     if tensor.data_location == 1:
         expected = f"data in the model for node {where!r} (onnx.load reads external data)"
         raise OptionError(refusal("load", tensor.name, expected, "external data"))
-    helper = sys.modules["onnx"].numpy_helper  # there, since somebody made the model
+    helper = sys.modules["onnx"].numpy_helper  # imported by whoever made the model
     return np.array(helper.to_array(tensor))
 
 

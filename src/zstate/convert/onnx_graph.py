@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,7 @@ _MOVES = (
     "Flatten"
 ).split()
 # Nodes that compute sizes from sizes.
-_SIZES = (
-    *_MOVES,
-    "Shape",
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "ConstantOfShape",
-    "Range",
-    "Equal",
-    "Where",
-)
+_SIZES = [*_MOVES, *"Shape Add Sub Mul Div ConstantOfShape Range Equal Where".split()]
 
 
 @dataclass(frozen=True)
@@ -84,29 +73,24 @@ def contents(graph: Any, array_of: Callable[[str, Any], Array]) -> Contents:
     for node in graph.node:
         reader.read(node)
     reader.check_outputs()
-    return Contents(reader.layers, reader.others, reader.wiring, reader.passive)
+    return reader
 
 
-@dataclass
-class _Reader:
-    graph: Any
-    array_of: Callable[[str, Any], Array]
-    layers: dict[str, Callable[[], list[Piece]]] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)
-    wiring: list[str] = field(default_factory=list)
-    passive: list[str] = field(default_factory=list)
-    values: dict[str, _Value] = field(default_factory=dict)
-    sizes: dict[Any, int] = field(default_factory=dict)  # of the axes T and N, where known
-    inputs: dict[str, list[int]] = field(default_factory=dict)  # of the model, no layer's source
-    last: str = ""  # the layer before
-
-    def __post_init__(self) -> None:
-        self.tensors: Mapping[str, Any] = onnx_constants(self.graph)
-        for given in self.graph.input:
-            if given.name not in self.tensors:
-                self.values[given.name] = _source(given)
-                sizes = [each.dim_value for each in given.type.tensor_type.shape.dim]
-                self.inputs[given.name] = sizes
+class _Reader(Contents):
+    def __init__(self, graph: Any, array_of: Callable[[str, Any], Array]) -> None:
+        self.layers: dict[str, Callable[[], list[Piece]]] = {}
+        super().__init__(self.layers)
+        self.graph, self.array_of = graph, array_of
+        self.tensors: Mapping[str, Any] = onnx_constants(graph)
+        inputs = {each.name: each for each in graph.input if each.name not in self.tensors}
+        self.values: dict[str, _Value] = {name: _source(each) for name, each in inputs.items()}
+        # The sizes of the model's inputs that are no layer's source, and of T and N, where known.
+        self.inputs = {
+            name: [size.dim_value for size in each.type.tensor_type.shape.dim]
+            for name, each in inputs.items()
+        }
+        self.sizes: dict[Any, int] = {}
+        self.last = ""  # the layer before
 
     def read(self, node: Any) -> None:
         """Give each result of a node its meaning."""
@@ -200,7 +184,9 @@ class _Reader:
         if node.op_type == "Shape":
             return _Known("size")
         if node.op_type == "ConstantOfShape" and first == _Known("size"):
-            return _Known("zeros" if self._fills_zeros(node) else "size")
+            fills = [each.t for each in node.attribute if each.name == "value"]
+            is_zero = not any(np.any(self.array_of(node.name, tensor)) for tensor in fills)
+            return _Known("zeros" if is_zero else "size")
         sized = all(isinstance(v, _Known) and v.kind in ("size", "zeros") for v in others)
         if isinstance(first, _Known):
             if first.kind == "size" and node.op_type in _SIZES and sized:
@@ -238,10 +224,6 @@ class _Reader:
         if tensor is None or tensor.data_type not in (6, 7):  # int32 and int64
             return None
         return [int(each) for each in self.array_of(name, tensor).reshape(-1)]
-
-    def _fills_zeros(self, node: Any) -> bool:
-        values = [each.t for each in node.attribute if each.name == "value"]
-        return not any(np.any(self.array_of(node.name, tensor)) for tensor in values)
 
     def _axes(self, node: Any, steps: _Steps) -> tuple[Any, ...] | None:
         """The axes of steps behind a node that joins the directions or turns them around."""

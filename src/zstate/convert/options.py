@@ -44,50 +44,44 @@ def options(
 
     ``has_rows`` says whether a bias of the kind "rows" came as two rows, None if there was none.
     """
-    left = dict(facts)
+    unknown = sorted(facts.keys() - known_facts(row, cell) - row.activations[cell].keys())
+    if unknown:
+        known = ", ".join(sorted(known_facts(row, cell))) or "none"
+        expected = f"those of {row.name} for {cell}: {known}"
+        raise OptionError(refusal("load", "facts", expected, ", ".join(unknown)))
     if row.directed:
-        _check_direction(row, left, directions)
+        _check_direction(row, facts, directions)
+    told = facts
     if row.listed:
-        left, *others = by_direction(row, cell, left, directions)
-        if any(other != left for other in others):
+        told, *others = by_direction(row, cell, facts, directions)
+        if any(other != told for other in others):
             expected, got = "the same in both directions", repr(facts["activations"])
             raise OptionError(refusal("load", "activations", expected, got))
-    fields: dict[str, Any] = dict(usual(cell))
+    fields: dict[str, Any] = {"bidirectional": directions == 2, **usual(cell)}
     for word, names in row.activations[cell].items():
-        if word in left:
-            fields |= dict.fromkeys(names, _activation(row, word, left.pop(word)))
+        if word in told:
+            fields |= dict.fromkeys(names, _activation(row, word, told[word]))
     if row.reverse:
-        fields["reverse"] = (
-            truth("load", row.reverse, left.pop(row.reverse, False)) and directions == 1
-        )
-    biased = truth("load", row.bias_fact, left.pop(row.bias_fact, has_bias))
-    if row.bias_fact and biased != has_bias:
-        expected = "arrays that agree with it"
+        fields["reverse"] = truth("load", row.reverse, facts.get(row.reverse, False))
+        if fields["reverse"] and directions == 2:
+            expected = "False for a layer with two directions"
+            raise OptionError(refusal("load", row.reverse, expected, "True"))
+    biased = truth("load", row.bias_fact, facts.get(row.bias_fact, has_bias))
+    if biased != has_bias:
         got = "a bias" if has_bias else "no bias"
-        raise OptionError(refusal("load", row.bias_fact, expected, got))
+        raise OptionError(f"[load] {row.bias_fact}={biased}: the arrays have {got}")
     for word, (values, why) in row.neutral.items():
-        value = left.pop(word, values[0])
-        if value not in values:
+        value = facts.get(word, values[0])
+        if isinstance(value, np.ndarray) or value not in values:
             raise OptionError(f"[load] {word}={value!r}: {why}")
     if cell == GRU:
-        given = left.pop(row.reset_fact, _default_form(row, has_rows))
+        given = facts.get(row.reset_fact, row.reset_after[0] if has_rows is None else has_rows)
         after = truth("load", row.reset_fact, given)
         if has_rows is not None and after != has_rows:
-            got = "one of two rows" if has_rows else "one of one row"
-            raise OptionError(refusal("load", row.reset_fact, f"a bias that fits {after}", got))
+            got = "two rows" if has_rows else "one row"
+            raise OptionError(f"[load] {row.reset_fact}={after}: the bias has {got}")
         fields |= {"reset_after": after, "flip_z": row.flip_z}
-    if row.forget_bias is not None and cell == LSTM:
-        left.pop("forget_bias", None)  # an addition to the bias: see conversion.py
-    if not row.tells_cell:
-        left.pop("cell", None)  # load has read it
-    for word in row.ignored:
-        left.pop(word, None)
-    if left:
-        known = ", ".join(sorted(known_facts(row, cell))) or "none"
-        got = ", ".join(sorted(left))
-        expected = f"those of {row.name} for {cell}: {known}"
-        raise OptionError(refusal("load", "facts", expected, got))
-    return {"bidirectional": directions == 2, **fields}
+    return fields
 
 
 def known_facts(row: Framework, cell: str) -> set[str]:
@@ -106,13 +100,9 @@ def known_facts(row: Framework, cell: str) -> set[str]:
     return words - {""}
 
 
-def _default_form(row: Framework, has_rows: bool | None) -> bool:
-    return row.reset_after[0] if has_rows is None else has_rows
-
-
-def _check_direction(row: Framework, left: dict[str, Any], directions: int) -> None:
+def _check_direction(row: Framework, facts: Mapping[str, Any], directions: int) -> None:
     usual_word = "bidirectional" if directions == 2 else "forward"
-    word = _text(left.pop(row.directed, usual_word))
+    word = _text(facts.get(row.directed, usual_word))
     if word == "reverse":
         raise OptionError(
             f"[load] {row.directed}='reverse': this format returns outputs in the order of the "

@@ -57,5 +57,6 @@ def restored(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _is_matrix(row: Framework, cell: str, name: str) -> bool:
-    own = [base for role in ("input", "recurrent") for base in row.names[cell][role]]
+    roles = row.names[cell]
+    own = [base for role in ("input", "recurrent", "joint") for base in roles.get(role, ())]
     return any(name.startswith(base) or name.endswith(f"/{base}") for base in own)

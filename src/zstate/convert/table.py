@@ -8,7 +8,7 @@ gate), z, r, o of the GRU (z is the update gate, o the candidate), z of the sing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..descriptors import Activation
@@ -39,18 +39,18 @@ class Framework:
 
     title: str
     gates: Mapping[str, str]  # by cell: the gates in the framework's order
-    transposed: bool  # the kernels are [I,G·H] and [H,G·H]
     bias: Mapping[str, Bias]  # by cell
     reset_after: tuple[bool, ...]  # the forms of the GRU that it has, its default first
-    flip_z: bool  # False: z is the share of h[t-1], as in zstate without flip_z
     names: Mapping[str, Mapping[str, Names]]  # by cell and role
-    separator: str  # between the parts of a name
-    second: Second
-    directions: tuple[str, str]  # what a name begins or ends with, in a layer with two directions
     # By cell: the framework's word for an activation, and the fields of the descriptor it sets.
     # A field that no word sets keeps the descriptor's default, which is the framework's as well.
     activations: Mapping[str, Mapping[str, tuple[str, ...]]]
     words: Mapping[str, Activation]  # the framework's names of activations
+    transposed: bool = False  # the kernels are [I,G·H] and [H,G·H]
+    flip_z: bool = False  # False: z is the share of h[t-1], as in zstate without flip_z
+    separator: str = "/"  # between the parts of a name
+    second: Second = ""
+    directions: tuple[str, str] = ("", "")  # around a name in a layer with two directions
     hard_words: Mapping[str, str] = field(default_factory=dict)  # by cell: its other name for one
     hard_sigmoid: str = ""  # why the framework's hard sigmoid is not zstate's, if it has one
     listed: bool = False  # the activations are one list, with their constants beside it
@@ -98,11 +98,9 @@ def _all(value: Any) -> dict[str, Any]:
     return dict.fromkeys(CELLS, value)
 
 
-def _names(
-    input: str, recurrent: str, bias: str, second: str = "", **more: str
-) -> dict[str, Names]:
-    roles = {"input": input, "recurrent": recurrent, "bias": bias, "second": second, **more}
-    return {role: (name,) for role, name in roles.items() if name}
+def _names(**roles: str) -> dict[str, Names]:
+    """The names of each role's arrays, with spaces between them."""
+    return {role: tuple(names.split()) for role, names in roles.items()}
 
 
 _LSTM_GATES = ("input_gate_activation", "forget_gate_activation", "output_gate_activation")
@@ -118,29 +116,37 @@ def _two_words(gates: str, other: str) -> dict[str, dict[str, tuple[str, ...]]]:
     }
 
 
-_WORDS = {
-    "linear": Activation.NONE,
+_NO_LINEAR = {
     "relu": Activation.RELU,
     "tanh": Activation.TANH,
     "sigmoid": Activation.SIGMOID,
 }
+_WORDS = {"linear": Activation.NONE, **_NO_LINEAR}
+_ALL_WORDS = {**_WORDS, "hard_sigmoid": Activation.HARD_SIGMOID}
+_NO_CLIP = "zstate does not clip"
 _SLOPE = "its slope is 1/6 and zstate's is 0.2"
 
 _UNSETTLED = (
     "what Core ML computes with reset_after is not settled: its page and its own test disagree"
 )
 
-_DENSE = _names("dense_i/kernel", "dense_h/kernel", "dense_i/bias")
+_IH_HH = _names(input="weight_ih", recurrent="weight_hh", bias="bias")
+_IH_HH_TWICE = _names(input="weight_ih", recurrent="weight_hh", bias="bias_ih", second="bias_hh")
+_KERNELS = _names(input="kernel", recurrent="recurrent_kernel", bias="bias")
+_WRB = _names(input="W", recurrent="R", bias="B", init_state="initial_h")
+
+_DENSE = _names(input="dense_i/kernel", recurrent="dense_h/kernel", bias="dense_i/bias")
+_BY_GATE = _names(
+    input="ii/kernel if/kernel ig/kernel io/kernel",
+    recurrent="hi/kernel hf/kernel hg/kernel ho/kernel",
+    bias="hi/bias hf/bias hg/bias ho/bias",
+)
 # flax.nnx: LSTMCell has a layer for each gate as linen's, the others one for all gates.
 _NNX = {
     RNN: (_DENSE,),
     LSTM: (
-        {
-            "input": ("ii/kernel", "if_/kernel", "ig/kernel", "io/kernel"),
-            "recurrent": ("hi/kernel", "hf/kernel", "hg/kernel", "ho/kernel"),
-            "bias": ("hi/bias", "hf/bias", "hg/bias", "ho/bias"),
-        },
-        _names("dense_i/kernel", "dense_h/kernel", "dense_h/bias"),
+        _BY_GATE | _names(input="ii/kernel if_/kernel ig/kernel io/kernel"),
+        _DENSE | _names(bias="dense_h/bias"),
     ),
     GRU: (_DENSE,),
 }
@@ -151,9 +157,7 @@ _KERAS = Framework(
     transposed=True,
     bias={RNN: "one", LSTM: "one", GRU: "rows"},
     reset_after=(True, False),
-    flip_z=False,
-    names=_all(_names("kernel", "recurrent_kernel", "bias")),
-    separator="/",
+    names=_all(_KERNELS),
     second="part",
     directions=("forward_layer/", "backward_layer/"),
     activations=_two_words("recurrent_activation", "activation"),
@@ -169,12 +173,9 @@ FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework(
         title="PyTorch: torch.nn.RNN, LSTM, GRU and their cells",
         gates={RNN: "z", LSTM: "ifzo", GRU: "rzo"},
-        transposed=False,
         bias=_all("two"),
         reset_after=(True,),
-        flip_z=False,
-        names=_all(_names("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        | {LSTM: _names("weight_ih", "weight_hh", "bias_ih", "bias_hh", peephole="peephole")},
+        names=_all(_IH_HH_TWICE) | {LSTM: _IH_HH_TWICE | _names(peephole="peephole")},
         separator=".",
         number="_l",
         second="suffix",
@@ -191,17 +192,10 @@ FRAMEWORKS: dict[str, Framework] = {
     "onnx": Framework(
         title="ONNX: RNN, LSTM, GRU",
         gates={RNN: "z", LSTM: "iofz", GRU: "zro"},
-        transposed=False,
         bias=_all("joined"),
         reset_after=(False, True),
-        flip_z=False,
-        names=_all(_names("W", "R", "B", init_state="initial_h"))
-        | {
-            LSTM: _names("W", "R", "B", init_state="initial_h", init_cell="initial_c", peephole="P")
-        },
-        separator="/",
+        names=_all(_WRB) | {LSTM: _WRB | _names(init_cell="initial_c", peephole="P")},
         second="axis",
-        directions=("", ""),
         activations={
             RNN: {"f": ("activation",)},
             LSTM: {"f": _LSTM_GATES, "g": ("cell_gate_activation",), "h": ("activation",)},
@@ -218,7 +212,7 @@ FRAMEWORKS: dict[str, Framework] = {
         peephole="iof",
         reset_fact="linear_before_reset",
         neutral={
-            "clip": ((None,), "zstate does not clip"),
+            "clip": ((None,), _NO_CLIP),
             "input_forget": ((0,), "zstate does not couple the input and the forget gate"),
         },
         refused={"sequence_lens": "the lengths belong to a call, not to a layer"},
@@ -231,26 +225,20 @@ FRAMEWORKS: dict[str, Framework] = {
         transposed=True,
         bias={RNN: "one", LSTM: "one", GRU: "candidate"},
         reset_after=(True,),
-        flip_z=False,
         names={
-            RNN: _names("i/kernel", "h/kernel", "i/bias"),
-            LSTM: {
-                "input": ("ii/kernel", "if/kernel", "ig/kernel", "io/kernel"),
-                "recurrent": ("hi/kernel", "hf/kernel", "hg/kernel", "ho/kernel"),
-                "bias": ("hi/bias", "hf/bias", "hg/bias", "ho/bias"),
-            },
-            GRU: {
-                "input": ("ir/kernel", "iz/kernel", "in/kernel"),
-                "recurrent": ("hr/kernel", "hz/kernel", "hn/kernel"),
-                "bias": ("ir/bias", "iz/bias", "in/bias"),
-                "second": ("hn/bias",),
-            },
+            RNN: _names(input="i/kernel", recurrent="h/kernel", bias="i/bias"),
+            LSTM: _BY_GATE,
+            GRU: _names(
+                input="ir/kernel iz/kernel in/kernel",
+                recurrent="hr/kernel hz/kernel hn/kernel",
+                bias="ir/bias iz/bias in/bias",
+                second="hn/bias",
+            ),
         },
-        separator="/",
         second="part",
         directions=("forward_rnn/cell/", "backward_rnn/cell/"),
         activations=_two_words("gate_fn", "activation_fn"),
-        words={name: kind for name, kind in _WORDS.items() if name != "linear"},
+        words=_NO_LINEAR,
         hard_sigmoid=_SLOPE,
         always_bias=True,
         reverse="reverse",
@@ -266,34 +254,26 @@ FRAMEWORKS: dict[str, Framework] = {
     "mlx": Framework(
         title="MLX: nn.RNN, nn.LSTM, nn.GRU",
         gates={RNN: "z", LSTM: "ifzo", GRU: "rzo"},
-        transposed=False,
         bias={RNN: "one", LSTM: "one", GRU: "candidate"},
         reset_after=(True,),
-        flip_z=False,
         names={
-            RNN: _names("Wxh", "Whh", "bias"),
-            LSTM: _names("Wx", "Wh", "bias"),
-            GRU: _names("Wx", "Wh", "b", "bhn"),
+            RNN: _names(input="Wxh", recurrent="Whh", bias="bias"),
+            LSTM: _names(input="Wx", recurrent="Wh", bias="bias"),
+            GRU: _names(input="Wx", recurrent="Wh", bias="b", second="bhn"),
         },
         separator=".",
-        second="",
         bidirectional=(),
-        directions=("", ""),
         activations={RNN: {"nonlinearity": ("activation",)}, LSTM: {}, GRU: {}},
-        words={name: kind for name, kind in _WORDS.items() if name != "linear"},
+        words=_NO_LINEAR,
         hard_sigmoid="MLX has none",
         bias_fact="bias",
     ),
     "coreml": Framework(
         title="Core ML: MIL's rnn, lstm, gru",
         gates={RNN: "z", LSTM: "ifoz", GRU: "roz"},
-        transposed=False,
         bias=_all("one"),
         reset_after=(False,),
-        flip_z=False,
-        names=_all(_names("weight_ih", "weight_hh", "bias"))
-        | {LSTM: _names("weight_ih", "weight_hh", "bias", peephole="peephole")},
-        separator="/",
+        names=_all(_IH_HH) | {LSTM: _IH_HH | _names(peephole="peephole")},
         second="suffix",
         directions=("", "_back"),
         activations=_two_words("recurrent_activation", "activation")
@@ -304,36 +284,30 @@ FRAMEWORKS: dict[str, Framework] = {
                 "activation": ("activation",),
             }
         },
-        words=_WORDS | {"hard_sigmoid": Activation.HARD_SIGMOID},
+        words=_ALL_WORDS,
         hard_words=dict.fromkeys((RNN, GRU), "sigmoid_hard"),
         peephole="ifo",
-        neutral={
-            "clip": ((None,), "zstate does not clip"),
-            "reset_after": ((None, False), _UNSETTLED),
-        },
+        neutral={"clip": ((None,), _NO_CLIP), "reset_after": ((None, False), _UNSETTLED)},
         refused={"input_bias": _UNSETTLED},
         bidirectional=(LSTM,),
         directed="direction",
         ignored=("output_sequence",),
     ),
-    "tensorflow": Framework(
-        **vars(_KERAS)
+    "tensorflow": replace(
+        _KERAS,
+        title="TensorFlow: tf.keras (Keras 2), tf-keras",
+        # tf.keras.experimental.PeepholeLSTMCell has the peepholes.
+        names=_all(_KERNELS)
         | {
-            "title": "TensorFlow: tf.keras (Keras 2), tf-keras",
-            "words": _WORDS | {"hard_sigmoid": Activation.HARD_SIGMOID},
-            "hard_sigmoid": "",
-            # tf.keras.experimental.PeepholeLSTMCell
-            "names": {
-                **_KERAS.names,
-                LSTM: {
-                    **_KERAS.names[LSTM],
-                    "peephole": tuple(
-                        f"{gate}_gate_peephole_weights" for gate in ("input", "forget", "output")
-                    ),
-                },
-            },
-            "peephole": "ifo",
+            LSTM: _KERNELS
+            | _names(
+                peephole="input_gate_peephole_weights forget_gate_peephole_weights "
+                "output_gate_peephole_weights"
+            )
         },
+        words=_ALL_WORDS,
+        hard_sigmoid="",
+        peephole="ifo",
     ),
     "tensorflow1": Framework(
         title="TensorFlow 1: tf.compat.v1.nn.rnn_cell's BasicRNNCell, LSTMCell, GRUCell",
@@ -341,20 +315,11 @@ FRAMEWORKS: dict[str, Framework] = {
         transposed=True,
         bias=_all("one"),
         reset_after=(False,),
-        flip_z=False,
         names={
-            RNN: {"joint": ("kernel",), "bias": ("bias",)},
-            LSTM: {
-                "joint": ("kernel",),
-                "bias": ("bias",),
-                "peephole": ("w_i_diag", "w_f_diag", "w_o_diag"),
-            },
-            GRU: {
-                "joint": ("gates/kernel", "candidate/kernel"),
-                "bias": ("gates/bias", "candidate/bias"),
-            },
+            RNN: _names(joint="kernel", bias="bias"),
+            LSTM: _names(joint="kernel", bias="bias", peephole="w_i_diag w_f_diag w_o_diag"),
+            GRU: _names(joint="gates/kernel candidate/kernel", bias="gates/bias candidate/bias"),
         },
-        separator="/",
         second="part",
         directions=("fw/", "bw/"),
         activations={
@@ -362,7 +327,7 @@ FRAMEWORKS: dict[str, Framework] = {
             LSTM: {"activation": ("cell_gate_activation", "activation")},
             GRU: {"activation": ("output_gate_activation",)},
         },
-        words=_WORDS | {"hard_sigmoid": Activation.HARD_SIGMOID},
+        words=_ALL_WORDS,
         always_bias=True,
         peephole="ifo",
         forget_bias=1.0,

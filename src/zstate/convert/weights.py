@@ -79,7 +79,7 @@ def to_text(weights: Weights, names: Mapping[str, str]) -> str:
 
 
 def from_text(arrays: Mapping[str, Array], text: str) -> tuple[Weights, dict[str, str]]:
-    """The inverse of ``to_text``; raises ValueError if the text is none of its."""
+    """The inverse of ``to_text``; raises ValueError for any other text."""
     told = json.loads(text)
     try:
         layers = [

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..layout import DESCRIPTORS
 from ..operations import OPERATIONS
 from ..pyobjc import selectors
 from ..types import Array, float_dtype
@@ -24,11 +25,6 @@ from ..types import Array, float_dtype
 # Where PyObjC has the classes, the constants and MTLCreateSystemDefaultDevice.
 APPLE = ("MetalPerformanceShadersGraph", "MetalPerformanceShaders", "Metal", "Foundation")
 
-_DESCRIPTORS = {
-    "single_gate_rnn": "MPSGraphSingleGateRNNDescriptor",
-    "lstm": "MPSGraphLSTMDescriptor",
-    "gru": "MPSGraphGRUDescriptor",
-}
 _DATA_TYPES = {
     "float32": "MPSDataTypeFloat32",
     "float16": "MPSDataTypeFloat16",
@@ -62,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call: the results in the order in which they came, or why there are none."""
+    """The outcome of a call: its results in the order they came, or why there are none."""
 
     status: Status
     text: str = ""
@@ -161,10 +157,11 @@ class Framework:
         )
 
     def _descriptor(self, call: Call) -> Any:
-        made = self.find(_DESCRIPTORS[call.cell]).descriptor()
+        kind = f"MPSGraph{DESCRIPTORS[call.cell].__name__}"
+        made = self.find(kind).descriptor()
         for name, value in call.options.items():
             camel = "".join(part.capitalize() for part in name.split("_"))
-            setter = _attribute(made, f"set{camel}_", _DESCRIPTORS[call.cell])
+            setter = _attribute(made, f"set{camel}_", kind)
             setter(value if isinstance(value, bool) else int(value))
         return made
 

@@ -1,15 +1,14 @@
 """The decisions: one probe for each that Apple's pages leave open, or state in two ways.
 
-The order matters: a probe may rely on what those before it found. Those that come first are made
-so that what is not settled yet makes no difference: equal weights for all gates and directions, one
-step, no mask.
+The order matters: a probe may rely on what those before it found. The first ones are made so that
+open questions make no difference: equal weights for all gates and directions, one step, no mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,15 +28,11 @@ from .gate_decisions import HARD, OWN, Add
 from .probes import CELLS, GRU, LSTM, REFUSED, RNN, Probe
 
 
-@dataclass(frozen=True)
-class _Family:
-    """Makes the probes of one cell."""
-
-    cell: str
-    made: list[Probe] = field(default_factory=list)
+def _probes_of(cell: str, *groups: Callable[[str, Add], None]) -> Iterator[Probe]:
+    """The probes of one cell that these functions add."""
+    made: list[Probe] = []
 
     def add(
-        self,
         asked: str,  # "decision: question"
         switch: str,
         readings: Mapping[str, Any],
@@ -47,20 +42,13 @@ class _Family:
         **call: Any,
     ) -> None:
         decision, question = asked.split(": ", 1)
-        make = partial(call_of, cell=self.cell, **call)
-        self.made.append(
-            Probe(
-                decision,
-                self.cell,
-                question,
-                switch,
-                readings,
-                make,
-                looks_at,
-                alternatives,
-                carried,
-            )
-        )
+        make = partial(call_of, cell=cell, **call)
+        what = (decision, cell, question, switch, readings, make, looks_at, alternatives, carried)
+        made.append(Probe(*what))
+
+    for group in groups:
+        group(cell, add)
+    return iter(made)
 
 
 def _outputs(cell: str, add: Add) -> None:
@@ -197,7 +185,9 @@ def _directions(cell: str, add: Add) -> None:
     )
 
 
-def _peepholes_both_ways(add: Add) -> None:
+def _peepholes_both_ways(cell: str, add: Add) -> None:
+    if cell != LSTM:
+        return
     by_gate = {"the directions of each gate side by side": "by gate"}
     add = partial(add, inputs=PEEPHOLE, options={"bidirectional": True})
     add(
@@ -302,7 +292,9 @@ def _gradients(cell: str, add: Add) -> None:
     )
 
 
-def _kinks(add: Add) -> None:
+def _kinks(cell: str, add: Add) -> None:
+    if cell != RNN:
+        return
     add = partial(add, looks_at="gradients", inputs="", incoming=BACK)
     add(
         "relu at 0: What is the derivative of relu at 0?",
@@ -324,7 +316,7 @@ def _kinks(add: Add) -> None:
     )
 
 
-def _limits(add: Add) -> None:
+def _limits(cell: str, add: Add) -> None:
     """What may end the process; nothing follows from it for other probes, so it comes last."""
     add = partial(add, carried=False)
     refused = {"refused with an exception": REFUSED}
@@ -363,21 +355,12 @@ def _limits(add: Add) -> None:
         )
 
 
-def _probes() -> Iterator[Probe]:
-    for cell in CELLS:
-        family = _Family(cell)
-        OWN[cell](partial(family.add, sizes=ONE_STEP))
-        for group in (_outputs, _directions, _masks):
-            group(cell, family.add)
-        if cell == LSTM:
-            _peepholes_both_ways(family.add)
-        _gradients(cell, family.add)
-        if cell == RNN:
-            _kinks(family.add)
-        yield from family.made
-    family = _Family(LSTM)
-    _limits(family.add)
-    yield from family.made
+def _own(cell: str, add: Add) -> None:
+    OWN[cell](partial(add, sizes=ONE_STEP))
 
 
-PROBES = tuple(_probes())
+_EVERY = (_own, _outputs, _directions, _masks, _peepholes_both_ways, _gradients, _kinks)
+PROBES = (
+    *chain.from_iterable(_probes_of(cell, *_EVERY) for cell in CELLS),
+    *_probes_of(LSTM, _limits),
+)

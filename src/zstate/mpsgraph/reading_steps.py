@@ -105,8 +105,6 @@ def _rnn_step(view: View, x: Array, h: Array, c: Array, m: Array) -> Step:
     _, options, reading = of = view.of
     inner = x + _recurrent(view, h, m)
     new = _activate(options["activation"], inner, reading)
-    if reading["mask_place"] == "output":
-        new = new * m
     return new, c, _saved(of, {"z": new}, {"z": inner})
 
 
@@ -139,8 +137,6 @@ def _lstm_step(view: View, x: Array, h: Array, c: Array, m: Array) -> Step:
         inner["o"] = inner["o"] + p["o"] * new_c
     gates["o"] = gate_of("o")
     new = gates["o"] * _activate(options["activation"], new_c, reading)
-    if reading["mask_place"] == "output":
-        new = new * m
     return new, new_c, _saved(of, gates, inner)
 
 
@@ -165,8 +161,6 @@ def _gru_step(view: View, x: Array, h: Array, c: Array, m: Array) -> Step:
     o = _activate(options["output_gate_activation"], inner["o"], reading)
     keeps = reading["flipped_blend" if of.option("flip_z") else "blend"] == "z keeps"
     new = z * h + (1 - z) * o if keeps else (1 - z) * h + z * o
-    if reading["mask_place"] == "output":
-        new = new * m
     last = {"unreset": unreset, "s": s}.get(reading["reset_after_zstate"], o)
     gates = {"z": z, "r": r, "o": last if of.option("reset_after") else o}
     return new, c, _saved(of, gates, inner)

@@ -1,4 +1,4 @@
-"""What Apple's pages can be taken to mean: the three cells in plain NumPy, with switches.
+"""Possible readings of Apple's pages: the three cells in plain NumPy, with switches.
 
 A reading is a dict from switch to value; :func:`zstate_reading` has zstate's decisions. Nothing of
 zstate's own computations is used: a probe compares a framework with these numbers. Gradients are
@@ -201,13 +201,8 @@ def _forward(of: Meaning, tensors: Mapping[str, Array]) -> _Forward:
         found = _scan(of, tensors, 0, backwards)
         if not backwards or reading["reverse_outputs"] == "processing":
             return found
-        if reading["reverse_outputs"] == "h in input order":
-            return found._replace(state=_flipped(found.state))
-        return found._replace(
-            state=_flipped(found.state),
-            cell=_flipped(found.cell),
-            training_state=_flipped(found.training_state),
-        )
+        turned_ones = _Forward._fields[: 1 if reading["reverse_outputs"].startswith("h") else 3]
+        return found._replace(**{name: _flipped(getattr(found, name)) for name in turned_ones})
     forth, back = _scan(of, tensors, 0, False), _scan(of, tensors, 1, True)
     reverse_first, in_processing_order = reading["both_outputs"]
     steps = [
@@ -240,6 +235,8 @@ def _scan(of: Meaning, tensors: Mapping[str, Array], d: int, backwards: bool) ->
     for number, t in enumerate(reversed(times) if backwards else times):
         m = view.mask[t if mask_time == "input" else number]
         h, c, z = STEPS[of.cell](view, view.projected[..., t, :, :], h, c, m)
+        if of.reading["mask_place"] == "output":
+            h = h * m
         states.append(h)
         cells.append(c)
         saved.append(z)

@@ -196,14 +196,9 @@ class Prepared:
         return output, last
 
     def _input(self, x: Array, rank: int) -> Array:
-        label = "x" if rank == 3 else "x_t"
-        if dtype_name(x.dtype) != "float32":
-            raise DTypeError(refusal("prepare", label, "float32", dtype_name(x.dtype)))
         axes = ("T", "N")[3 - rank :]
-        if x.ndim != rank or x.shape[-1] != self.inputs:
-            expected = brackets((*axes, self.inputs))
-            raise ShapeError(refusal("prepare", label, expected, brackets(x.shape)))
-        return np.ascontiguousarray(x)
+        fits = x.ndim == rank and x.shape[-1] == self.inputs
+        return _float32(x, "x" if rank == 3 else "x_t", fits, brackets((*axes, self.inputs)))
 
     def _lengths(self, lengths: Any, steps: int, batch: int) -> list[int] | None:
         if lengths is None:
@@ -257,15 +252,20 @@ class Prepared:
         return found
 
     def _state(self, part: Part, name: str, value: Any, batch: int, like: Library) -> Array:
+        expected = f"[N,{part.width}] = [{batch},{part.width}]"
         array = like.array(value, name)
-        if dtype_name(array.dtype) != "float32":
-            raise DTypeError(refusal("prepare", name, "float32", dtype_name(array.dtype)))
-        if array.shape != (batch, part.width):
-            expected = f"[N,{part.width}] = [{batch},{part.width}]"
-            raise ShapeError(refusal("prepare", name, expected, brackets(array.shape)))
-        return np.ascontiguousarray(array)
+        return _float32(array, name, array.shape == (batch, part.width), expected)
 
     def _named(self, last: list[list[Array]], like: Library) -> Any:
         pairs = zip(self._parts, last, strict=True)
         found = [part.states(*map(like.back, states)) for part, states in pairs]
         return found[0] if isinstance(self.layers, Layer) else found
+
+
+def _float32(array: Array, name: str, fits: bool, shape: str) -> Array:
+    """Contiguous and aligned numbers, as the engine reads them."""
+    if dtype_name(array.dtype) != "float32":
+        raise DTypeError(refusal("prepare", name, "float32", dtype_name(array.dtype)))
+    if not fits:
+        raise ShapeError(refusal("prepare", name, shape, brackets(array.shape)))
+    return np.require(array, requirements=["C", "A"])

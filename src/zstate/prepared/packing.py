@@ -20,7 +20,7 @@ def refusal_of(parts: list[Part]) -> str | None:
     """Why the engine cannot compute one of these layers, or None."""
     try:
         for part in parts:
-            _encoded(part)
+            encode(_form(part), False, native.tables())
     except UnsupportedError as reason:
         return str(reason)
     return None
@@ -36,10 +36,6 @@ def _form(part: Part) -> Form:
     first, *others = cell.states
     wanted = {each.name for each in others if ("before", each.name) not in read}
     return form._replace(wanted=frozenset({first.name, *wanted}))
-
-
-def _encoded(part: Part) -> Any:
-    return encode(_form(part), False, native.tables())
 
 
 def _layer(part: Part, weights: str) -> tuple[Any, ...]:
@@ -101,7 +97,9 @@ class NativeStack:
         )
         begin = [[np.ascontiguousarray(each[kept]) for each in states] for states in initial]
         longest = len(sizes)
-        own = [None if mask is None else _rows_of(mask, longest, kept) for mask in masks]
+        own = [
+            None if mask is None else np.ascontiguousarray(mask[:longest, kept]) for mask in masks
+        ]
         output, ends = self._native.run(native.pack_rows(x, rows), begin, own, sizes)
         for states, found_states in zip(last, ends, strict=True):
             for state, end in zip(states, found_states, strict=True):
@@ -111,8 +109,3 @@ class NativeStack:
     def stream(self, batch: int, initial: list[list[Array]], masks: list[Array | None]) -> Any:
         """Steps of so many rows."""
         return native.stream(self._native, batch, initial, masks)
-
-
-def _rows_of(mask: Array, steps: int, rows: list[int]) -> Array:
-    """Some rows of a mask, in this order."""
-    return np.ascontiguousarray(mask[:steps, rows])

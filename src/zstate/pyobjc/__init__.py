@@ -2,8 +2,8 @@
 
 To run a PyObjC script that builds, differentiates, compiles and runs a recurrent model, change only
 its import line to ``from zstate.pyobjc import *``. The selectors are those of
-:mod:`zstate.mpsgraph.published`; ``recurrent.py`` and ``operations.py`` say which method of
-:class:`zstate.Graph` each stands for. Everything is computed by that graph.
+:mod:`zstate.mpsgraph.published`; ``operations.py`` says which method of :class:`zstate.Graph` each
+stands for. Everything is computed by that graph.
 """
 
 import typing as _typing
@@ -75,39 +75,13 @@ from .descriptors import (
     MPSGraphRandomOpDescriptor,
     MPSGraphSingleGateRNNDescriptor,
 )
-from .executable import (
-    MPSGraphExecutable,
-)
-from .foundation import (
-    NSURL,
-    NSAutoreleasePool,
-    NSData,
-)
-from .graph import (
-    MPSGraph,
-)
-from .metal import (
-    MPSCommandBuffer,
-    MPSGraphDevice,
-    MTLCreateSystemDefaultDevice,
-)
-from .ndarrays import (
-    MPSGraphTensorData,
-    MPSNDArray,
-    MPSNDArrayDescriptor,
-)
-from .objects import (
-    MPSGraphOperation,
-    MPSGraphShapedType,
-    MPSGraphTensor,
-    MPSGraphVariableOp,
-)
-from .operations import (
-    operation_selectors,
-)
-from .recurrent import (
-    selectors,
-)
+from .executable import MPSGraphExecutable
+from .foundation import NSURL, NSAutoreleasePool, NSData
+from .graph import MPSGraph
+from .metal import MPSCommandBuffer, MPSGraphDevice, MTLCreateSystemDefaultDevice
+from .ndarrays import MPSGraphTensorData, MPSNDArray, MPSNDArrayDescriptor
+from .objects import MPSGraphOperation, MPSGraphShapedType, MPSGraphTensor, MPSGraphVariableOp
+from .operations import operation_selectors, selectors
 
 __all__ = [
     "NSURL",

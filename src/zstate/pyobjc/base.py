@@ -103,7 +103,7 @@ class NSObject(metaclass=Class):
 
 
 def shown(value: object) -> str:
-    """A constant that is none, for a message: a value that has a short text, or its type."""
+    """A wrong constant in a message: the value if its text is short, or its type."""
     return repr(value) if isinstance(value, bool | int | float | str) else describe(value)
 
 

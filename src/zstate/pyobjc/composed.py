@@ -1,6 +1,6 @@
-"""What a selector stands for where that is no single method of the graph.
+"""What the selectors do that are not a single method of the graph.
 
-Each function takes the graph and the selector's arguments by the words of ``operations.py``.
+Each function takes the graph and the selector's arguments, as ``operations.py`` names them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from .constants import DISTRIBUTIONS, type_name
 from .descriptors import MPSGraphRandomOpDescriptor
 
 Build = Callable[..., Any]
+
+TENSORS = ("tensor", "gradient", "source", "mean", "variance", "labels")  # looked at here
 
 
 def concat_two(g: Graph, first: Tensor, second: Tensor, axis: int, name: str | None) -> Tensor:
@@ -116,15 +118,27 @@ def gather(
     return g.gather(updates, indices, axis=axis, name=name)
 
 
-def scatter_along(
-    g: Graph, axis: int, updates: Tensor, indices: Tensor, shape: Sequence[int], name: str | None
+def scatter_along_axis(
+    g: Graph,
+    updates: Tensor,
+    indices: Tensor,
+    shape: Sequence[int],
+    axis: int,
+    mode: str,  # "add"
+    name: str | None,
 ) -> Tensor:
     found = g.scatter_along_axis(updates, indices, _size(shape, axis), axis, name=name)
     return _of_shape("scatter_along_axis", found, shape)
 
 
 def scatter(
-    g: Graph, updates: Tensor, indices: Tensor, shape: Sequence[int], axis: int, name: str | None
+    g: Graph,
+    updates: Tensor,
+    indices: Tensor,
+    shape: Sequence[int],
+    axis: int,
+    mode: str,  # "add"
+    name: str | None,
 ) -> Tensor:
     found = g.scatter(updates, indices, _size(shape, axis), axis, name=name)
     return _of_shape("scatter", found, shape)
@@ -141,27 +155,27 @@ def _of_shape(label: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return tensor
 
 
-def adam_at_rate(g: Graph, **arguments: Any) -> list[Tensor]:
+def adam_at_rate(g: Graph, learning_rate: Any, **others: Any) -> list[Tensor]:
     """The rate has its correction for the first steps already."""
-    return g.adam(**arguments, beta1_power=0.0, beta2_power=0.0)
+    return g.adam(learning_rate=learning_rate, beta1_power=0.0, beta2_power=0.0, **others)
 
 
 # random numbers
 
 
-def random(
+def random_with_state(
     g: Graph,
     shape: Sequence[int],
-    descriptor: MPSGraphRandomOpDescriptor,
+    descriptor: Any,
     state: Tensor,
     name: str | None,
 ) -> list[Tensor]:
     one_of("random_tensor", "descriptor", MPSGraphRandomOpDescriptor, descriptor)
-    dtype, values = type_name("random_tensor", descriptor._type), descriptor._values
-    if DISTRIBUTIONS[descriptor._distribution] == "uniform":
-        low, high = values["min"], values["max"]
+    dtype = type_name("random_tensor", descriptor.dataType())
+    if DISTRIBUTIONS[descriptor.distribution()] == "uniform":
+        low, high = descriptor.min(), descriptor.max()
         return g.random_uniform(shape, state, minimum=low, maximum=high, dtype=dtype, name=name)
-    mean, deviation = values["mean"], values["standardDeviation"]
+    mean, deviation = descriptor.mean(), descriptor.standardDeviation()
     return g.random_normal(
         shape, state, mean=mean, standard_deviation=deviation, dtype=dtype, name=name
     )
@@ -170,7 +184,7 @@ def random(
 def _state(g: Graph, seed: int | None) -> Tensor:
     """The state to draw from: with a seed, the same in every run, as documented.
 
-    Without one, that of a generator of its own, one draw further in every run. It begins with the
+    Without one, a generator of its own, which advances with every run. It begins with the
     number of nodes before it: the same graph, built again, draws the same.
     """
     if seed is not None:
@@ -183,16 +197,16 @@ def _state(g: Graph, seed: int | None) -> Tensor:
     return g.assign(state, g.addition(state, g.constant(np.array([0, 0, 0, 0, 0, 1], np.int64))))
 
 
-def uniform_anew(
+def random_uniform_tensor(
     g: Graph, shape: Sequence[int], name: str | None, seed: int | None = None
 ) -> Tensor:
     return g.random_uniform(shape, _state(g, seed), name=name)[0]
 
 
-def random_anew(
+def random_tensor(
     g: Graph, shape: Sequence[int], descriptor: Any, name: str | None, seed: int | None = None
 ) -> Tensor:
-    return random(g, shape, descriptor, _state(g, seed), name)[0]
+    return random_with_state(g, shape, descriptor, _state(g, seed), name)[0]
 
 
 def dropout(g: Graph, tensor: Tensor, rate: Tensor | float, name: str | None) -> Tensor:
@@ -239,7 +253,7 @@ soft_max_cross_entropy_gradient = gradient_of(
 top_k_gradient = gradient_of("topKGradient", lambda g, x, **options: g.top_k(x, **options)[0])
 
 
-def gamma_gradient(
+def normalization_gamma_gradient(
     g: Graph,
     gradient: Tensor,
     source: Tensor,
@@ -254,7 +268,7 @@ def gamma_gradient(
     return g.reduction_sum(gradient * normal, axes=axes, name=name)
 
 
-def beta_gradient(
+def normalization_beta_gradient(
     g: Graph, gradient: Tensor, source: Tensor, axes: Sequence[int], name: str | None
 ) -> Tensor:
     g.check_fit("normalizationBetaGradient", {"source": source, "gradient": gradient})

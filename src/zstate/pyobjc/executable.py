@@ -68,11 +68,11 @@ class MPSGraphExecutable(NSObject):
         return self._options
 
     def setOptions_(self, options: int) -> None:
-        """No effect: results are always those of a run that is over."""
+        """No effect: a run has finished when it returns."""
         self._options = whole_number("MPSGraphExecutable", "options", options)
 
     def feedTensors(self) -> list[MPSGraphTensor] | None:
-        """None where it comes from a package, without its graph."""
+        """None for an executable from a package, which has no graph."""
         return self._feeds
 
     def targetTensors(self) -> list[MPSGraphTensor] | None:
@@ -81,7 +81,7 @@ class MPSGraphExecutable(NSObject):
     def specializeWithDevice_inputTypes_compilationDescriptor_(
         self, device: object, inputTypes: Sequence[Any], compilationDescriptor: object
     ) -> None:
-        """Nothing to do but to check: a program is compiled for its types already."""
+        """Only checks: the program is compiled for its types already."""
         self._check_types("specialize", inputTypes)
 
     def getOutputTypesWithDevice_inputTypes_compilationDescriptor_(

@@ -1,6 +1,6 @@
-"""Foundation's values that scripts name: bytes, where a file is, a pool.
+"""Foundation's values that scripts name: bytes, paths of files, a pool.
 
-Numbers, lists and dictionaries are Python's own, which PyObjC takes for Foundation's.
+Numbers, lists and dictionaries are Python's own, which PyObjC accepts as Foundation's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .base import NSObject
 
 
 def bytes_of(label: str, name: str, buffer: Any) -> memoryview:
-    """The bytes of a contiguous buffer: writable where it is."""
+    """The bytes of a contiguous buffer, writable if the buffer is."""
     if isinstance(buffer, NSData):
         return buffer.bytes()
     dtype = getattr(buffer, "dtype", None)
@@ -65,7 +65,7 @@ class NSData(NSObject):
 
 
 class NSURL(NSObject):
-    """Where a file is."""
+    """The path of a file."""
 
     _path: str
 

@@ -1,4 +1,4 @@
-"""MPSGraph. Its operations are made from the two tables of selectors."""
+"""MPSGraph. Its operations are made from the table of published methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ..graph.methods.core import listed, whole_number
 from ..graph.ops import PLACEHOLDER, VARIABLE
 from ..graph.tensor import Node
 from ..layout import describe
+from ..mpsgraph.published import methods_of
 from ..operations import OPERATIONS, check_saved
+from . import composed
 from .base import NSObject, one_of
 from .composed import Build
 from .constants import MPSDataTypeFloat32, MPSGraphOptionsDefault, type_name
@@ -31,8 +33,7 @@ from .objects import (
     MPSGraphVariableOp,
     unwrap,
 )
-from .operations import TENSORS, keyword_of, operation_selectors
-from .recurrent import selectors
+from .operations import Form, operations, selectors
 
 _Feeds = Mapping[MPSGraphTensor, Any]
 _Tensors = Sequence[MPSGraphTensor]
@@ -41,7 +42,7 @@ _Results = dict[MPSGraphTensor, MPSGraphTensorData]
 
 
 class MPSGraph(NSObject):
-    """A graph. Its recurrent methods and its operations are made from tables."""
+    """A graph. Its operations, and the ways to run it, are made from the table of methods."""
 
     def __init__(self) -> None:
         self._graph = Graph()
@@ -58,7 +59,7 @@ class MPSGraph(NSObject):
         return self._options
 
     def setOptions_(self, options: int) -> None:
-        """Nothing follows: results are always those of a run that is over."""
+        """No effect: a run has finished when it returns."""
         self._options = whole_number("MPSGraph", "options", options)
 
     def placeholderTensors(self) -> list[MPSGraphTensor]:
@@ -158,7 +159,8 @@ class MPSGraph(NSObject):
         once, or by the commit of a command buffer. Feeds are MPSGraphTensorData, or NumPy arrays
         for convenience; a queue is ignored. The handlers are called at the end."""
         label = "encode" if "commandBuffer" in given else "run"
-        descriptor = _run_descriptor(given.get("executionDescriptor"))
+        kind, how = MPSGraphExecutionDescriptor, given.get("executionDescriptor")
+        descriptor = one_of("run", "executionDescriptor", kind, how, nil=True)
         is_stored = "resultsDictionary" in given
         feeds = dict(_items(label, "feeds", given["feeds"]))
         if is_stored:
@@ -207,10 +209,6 @@ class MPSGraph(NSObject):
         return f"<MPSGraph {self._graph!r}>"
 
 
-def _run_descriptor(value: object) -> Any:
-    return one_of("run", "executionDescriptor", MPSGraphExecutionDescriptor, value, nil=True)
-
-
 def _items(label: str, name: str, values: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
     if not isinstance(values, Mapping):
         raise DTypeError(refusal(label, name, "a dictionary", describe(values)))
@@ -240,21 +238,10 @@ def _check_count(selector: str, words: Sequence[str], arguments: Sequence[object
 
 
 # Every way to run a graph: the labels say what is passed.
-_RUNS = (
-    "runWithFeeds:targetTensors:targetOperations:",
-    "runWithMTLCommandQueue:feeds:targetTensors:targetOperations:",
-    "runWithMTLCommandQueue:feeds:targetOperations:resultsDictionary:",
-    "runAsyncWithFeeds:targetTensors:targetOperations:executionDescriptor:",
-    "runAsyncWithMTLCommandQueue:feeds:targetTensors:targetOperations:executionDescriptor:",
-    "runAsyncWithMTLCommandQueue:feeds:targetOperations:resultsDictionary:executionDescriptor:",
-    "encodeToCommandBuffer:feeds:targetTensors:targetOperations:executionDescriptor:",
-    "encodeToCommandBuffer:feeds:targetOperations:resultsDictionary:executionDescriptor:",
-)
 _FIRST = {"Feeds": "feeds", "Queue": "commandQueue", "Buffer": "commandBuffer"}
 
 
-def _add_run(selector: str) -> None:
-    name = selector.replace(":", "_")
+def _add_run(selector: str, name: str) -> None:
     first, *labels = selector[:-1].split(":")
     words = [*(word for end, word in _FIRST.items() if first.endswith(end)), *labels]
 
@@ -290,17 +277,17 @@ def _add_recurrent(selector: str, operation: str, keywords: tuple[str, ...]) -> 
     _named(method, selector, operation, words)
 
 
-def _add_operation(selector: str, target: str | Build, words: tuple[str, ...]) -> None:
-    label = selector.replace("_", ":")
+def _add_operation(selector: str, target: str | Build, forms: Mapping[str, Form]) -> None:
+    label, words = selector.replace("_", ":"), tuple(forms)
 
     def method(self: MPSGraph, *arguments: Any) -> Any:
         _check_count(selector, words, arguments)
-        given = [keyword_of(label, *pair) for pair in zip(words, arguments, strict=True)]
-        passed = {keyword: _inner(value) for keyword, value in given if keyword}
+        pairs = zip(forms.items(), arguments, strict=True)
+        passed = {word: _inner(form(label, value)) for (word, form), value in pairs}
         if isinstance(target, str):
             found = getattr(self._graph, target)(**passed)
         else:
-            for word in TENSORS:
+            for word in composed.TENSORS:
                 if word in passed:
                     self._graph.own(label, word, passed[word])
             found = target(self._graph, **passed)
@@ -316,9 +303,10 @@ def _inner(value: Any) -> Any:
     return value._tensor if isinstance(value, MPSGraphTensor) else value
 
 
-for _way in _RUNS:
-    _add_run(_way)
+for _row in methods_of("MPSGraph"):
+    if _row.kind == "offered" and _row.swift_name in ("run", "runAsync", "encode"):
+        _add_run(_row.selector, _row.pyobjc)
 for _recurrent in selectors():
     _add_recurrent(*_recurrent)
-for _operation in operation_selectors():
+for _operation in operations():
     _add_operation(*_operation)

@@ -62,7 +62,7 @@ class MTLDevice(NSObject):
 
 
 def zeros(label: str, name: str, shape: Sequence[int], dtype: Any) -> Array:
-    """Memory of its own, if there is so much."""
+    """New memory, zero at first; an error if there is not enough."""
     try:
         return np.zeros(tuple(shape), dtype)
     except (MemoryError, OverflowError, ValueError):  # the last two: beyond what has an address
@@ -104,7 +104,7 @@ def _options(options: object) -> int:
 
 
 class MTLResource(NSObject):
-    """What has memory."""
+    """Anything with memory."""
 
 
 class MTLBuffer(MTLResource):
@@ -179,7 +179,7 @@ class MTLCommandBuffer(NSObject):
 
     def waitUntilCompleted(self) -> None:
         if self._status == MTLCommandBufferStatusNotEnqueued:
-            expected, got = "one after commit()", "one that would wait for ever"
+            expected, got = "one after commit()", "one that was never committed"
             raise GraphError(refusal("waitUntilCompleted", "commandBuffer", expected, got))
 
     def addCompletedHandler_(self, handler: Callable[..., Any]) -> None:

@@ -79,51 +79,71 @@ def _packed(shape: Sequence[int], row: int, size: int) -> list[int]:
     return strides[::-1]
 
 
-class MPSNDArrayDescriptor(NSObject):
-    """The shape and the type of an MPSNDArray."""
+class Typed(NSObject):
+    """What has a shape, from the slowest dimension to the fastest, and a type."""
 
-    _shape: list[int]
+    _shape: Sequence[int]
     _type: int
+
+    def dataType(self) -> int:
+        return self._type
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        return f"<{kind} {type_name(kind, self._type)}{brackets(self._shape)}>"
+
+
+class _Dimensions(Typed):
+    """Apple counts dimensions from the fastest one."""
+
+    def numberOfDimensions(self) -> int:
+        return len(self._shape)
+
+    def lengthOfDimension_(self, index: int) -> int:
+        rank = len(self._shape)
+        place = whole_number("lengthOfDimension", "index", index)
+        if not 0 <= place < rank:
+            expected = f"0 to {rank - 1}" if rank else "an array with dimensions"
+            raise ShapeError(refusal("lengthOfDimension", "index", expected, str(index)))
+        return int(self._shape[rank - 1 - place])
+
+
+class Values(Typed):
+    """Values in memory."""
+
+    _array: Any  # an array, or a property that has one
+
+    @property
+    def _shape(self) -> Sequence[int]:  # type: ignore[override]
+        shape: Sequence[int] = self._array.shape
+        return shape
+
+    @property
+    def _type(self) -> int:  # type: ignore[override]
+        return DATA_TYPE_NUMBERS[self._array.dtype.name]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._array, dtype=dtype)
+
+
+class MPSNDArrayDescriptor(_Dimensions):
+    """The shape and the type of an MPSNDArray."""
 
     @classmethod
     def descriptorWithDataType_shape_(
         cls, dataType: int, shape: Sequence[int]
     ) -> MPSNDArrayDescriptor:
-        """The shape goes from the slowest dimension to the fastest."""
         made = cls()
         made._shape = known_sizes("MPSNDArrayDescriptor", shape)
         type_name("MPSNDArrayDescriptor", dataType)
         made._type = dataType
         return made
 
-    def dataType(self) -> int:
-        return self._type
-
-    def numberOfDimensions(self) -> int:
-        return len(self._shape)
-
-    def lengthOfDimension_(self, index: int) -> int:
-        """Apple counts dimensions from the fastest one."""
-        return _length(self._shape, index)
-
     def getShape(self) -> list[int]:
         return list(self._shape)
 
-    def __repr__(self) -> str:
-        dtype = type_name("MPSNDArrayDescriptor", self._type)
-        return f"<MPSNDArrayDescriptor {dtype}{brackets(self._shape)}>"
 
-
-def _length(shape: Sequence[int], index: object) -> int:
-    rank = len(shape)
-    place = whole_number("lengthOfDimension", "index", index)
-    if not 0 <= place < rank:
-        expected = f"0 to {rank - 1}" if rank else "an array with dimensions"
-        raise ShapeError(refusal("lengthOfDimension", "index", expected, str(index)))
-    return int(shape[rank - 1 - place])
-
-
-class MPSNDArray(NSObject):
+class MPSNDArray(Values, _Dimensions):
     """An array in memory of its own, zero at first."""
 
     _array: Array
@@ -137,19 +157,9 @@ class MPSNDArray(NSObject):
         self._array = zeros("MPSNDArray", "descriptor", descriptor._shape, dtype)
         return self
 
-    def dataType(self) -> int:
-        return DATA_TYPE_NUMBERS[self._array.dtype.name]
-
-    def numberOfDimensions(self) -> int:
-        return self._array.ndim
-
-    def lengthOfDimension_(self, index: int) -> int:
-        """Apple counts dimensions from the fastest one."""
-        return _length(self._array.shape, index)
-
     def descriptor(self) -> MPSNDArrayDescriptor:
         made = MPSNDArrayDescriptor
-        return made.descriptorWithDataType_shape_(self.dataType(), list(self._array.shape))
+        return made.descriptorWithDataType_shape_(self._type, list(self._shape))
 
     def readBytes_strideBytes_(self, buffer: Any, strideBytes: Sequence[int] | None) -> None:
         """Copy the values into a writable buffer: packed in row-major order and of that size, or
@@ -203,12 +213,6 @@ class MPSNDArray(NSObject):
             raise ShapeError(refusal(label, "strideBytes", expected, brackets(steps)))
         return _strided(label, "buffer", memory, 0, array, steps[::-1])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self._array, dtype=dtype)
-
-    def __repr__(self) -> str:
-        return f"<MPSNDArray {self._array.dtype}{brackets(self._array.shape)}>"
-
 
 def _in_buffer(
     label: str, buffer: Any, offset: int, shape: Sequence[int], dtype: Any, row: int | None
@@ -231,8 +235,8 @@ def _in_buffer(
     return _strided(label, "buffer", buffer._memory, start, like, strides)
 
 
-class MPSGraphTensorData(NSObject):
-    """Values to feed, or results. Those of a run that is encoded come with the commit."""
+class MPSGraphTensorData(Values):
+    """Values to feed, or results; an encoded run's results come with the commit."""
 
     _values: Array | None
     _ndarray: MPSNDArray | None = None
@@ -270,9 +274,6 @@ class MPSGraphTensorData(NSObject):
     def shape(self) -> list[int]:
         return list(self._array.shape)
 
-    def dataType(self) -> int:
-        return DATA_TYPE_NUMBERS[self._array.dtype.name]
-
     @property
     def _array(self) -> Array:
         if self._values is None:
@@ -288,17 +289,14 @@ class MPSGraphTensorData(NSObject):
         self._values = _in_buffer(label, buffer, 0, known_sizes(label, shape), dtype, row)
         return self
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self._array, dtype=dtype)
-
     def __repr__(self) -> str:
         if self._values is None:
             return "<MPSGraphTensorData before its commit>"
-        return f"<MPSGraphTensorData {self._array.dtype}{brackets(self._array.shape)}>"
+        return super().__repr__()
 
 
 def data_of(array: Array | None) -> MPSGraphTensorData:
-    """Data of its own memory; None: values that come with a commit."""
+    """Data in its own memory; None if its values come with a commit."""
     made = MPSGraphTensorData()
     made._values = array
     return made

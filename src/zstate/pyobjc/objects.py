@@ -12,7 +12,7 @@ from ..graph.tensor import Node
 from ..layout import brackets
 from .base import NSObject, one_of
 from .constants import DATA_TYPE_NUMBERS, type_name
-from .ndarrays import sizes_of
+from .ndarrays import Typed, sizes_of
 
 
 class MPSGraphTensor(NSObject):
@@ -79,11 +79,8 @@ class MPSGraphVariableOp(MPSGraphOperation):
         return DATA_TYPE_NUMBERS[self._node.results[0].dtype]
 
 
-class MPSGraphShapedType(NSObject):
+class MPSGraphShapedType(Typed):
     """The shape and type of a feed, for compiling."""
-
-    _shape: list[int]
-    _type: int
 
     def initWithShape_dataType_(self, shape: Sequence[int], dataType: int) -> MPSGraphShapedType:
         self.setShape_(shape)
@@ -91,27 +88,18 @@ class MPSGraphShapedType(NSObject):
         return self
 
     def shape(self) -> list[int]:
-        return self._shape
+        return list(self._shape)
 
     def setShape_(self, shape: Sequence[int]) -> None:
         self._shape = sizes_of("MPSGraphShapedType", shape)
-
-    def dataType(self) -> int:
-        return self._type
 
     def setDataType_(self, dataType: int) -> None:
         type_name("MPSGraphShapedType", dataType)
         self._type = dataType
 
     def isEqualTo_(self, other: object) -> bool:
-        return isinstance(other, MPSGraphShapedType) and (self._shape, self._type) == (
-            other._shape,
-            other._type,
-        )
-
-    def __repr__(self) -> str:
-        dtype = type_name("MPSGraphShapedType", self._type)
-        return f"<MPSGraphShapedType {dtype}{brackets(self._shape)}>"
+        mine = self._shape, self._type
+        return isinstance(other, MPSGraphShapedType) and mine == (other._shape, other._type)
 
 
 def unwrap(label: str, name: str, tensor: object) -> Tensor:
