@@ -16,7 +16,7 @@ import platform
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     keep_typed(parser)
     bench.add_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     chart = "draw the ratios (.png, .svg or .pdf)"
     parser.add_argument("--chart", type=Path, metavar="FILE", help=chart)
     growth = "skip the cost over T, N and H (on a GPU: of options, calls, scans), as --only does"
@@ -62,11 +61,10 @@ def publish(options: argparse.Namespace) -> int:
     found = bench.measured(options)
     print_means(found)
     alone = options.no_growth or options.only or options.weights or options.streaming
-    content = as_json(
-        found, machine(cases[0], options), {} if alone else further(cases[0], options)
-    )
+    beside = {} if alone else further(cases[0], options)
+    content = {"machine": machine(cases[0], options), "rows": report.as_rows(found), **beside}
     if options.json:
-        write_json(options.json, content)
+        report.write_json(options.json, content)
     if options.chart and any(row["ratio"] is not None for row in content["rows"]):
         from charts import write_chart
 
@@ -224,38 +222,6 @@ def growth(threads: int, protocol: Protocol) -> list[dict[str, Any]]:
             print(f"{title:12} {seconds * 1e3:8.3g} {seconds / row.T * 1e6:8.2f} {rate:6.0f}")
             found.append({"letter": letter, "row": title, "ms": seconds * 1e3, "gflops": rate})
     return found
-
-
-def as_json(
-    measured: list[Measured], machine: dict[str, Any], further: dict[str, Any]
-) -> dict[str, Any]:
-    """Everything that was measured, with what it was measured on."""
-    rows = [
-        {
-            **asdict(each.row),
-            "mode": each.mode,
-            "type": each.type,
-            "ms": {name: t.seconds * 1e3 for name, t in each.timings.items()},
-            "spread": {name: t.spread for name, t in each.timings.items()},
-            "p99_ms": {name: t.high * 1e3 for name, t in each.timings.items()},
-            "error": each.errors,
-            "best_peer": each.best_peer,
-            "ratio": each.ratio,
-        }
-        for each in measured
-    ]
-    return {"machine": machine, "rows": rows, **further}
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """One line per row, so that a row that changes is one changed line."""
-    parts = []
-    for name, value in content.items():
-        text = json.dumps(value)
-        if isinstance(value, list):
-            text = "[\n  {}\n ]".format(",\n  ".join(map(json.dumps, value)))
-        parts.append(f" {json.dumps(name)}: {text}")
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from publish import processor, write_json
+from publish import processor
 
 from zstate.backends import native
 from zstate.backends.native import get_num_threads, set_num_threads
 from zstate.bench.contenders import Case, functions
 from zstate.bench.contest import errors_of, oracle
+from zstate.bench.report import write_json
 from zstate.bench.rows import GATES, Row, choose, make_data
 from zstate.bench.timing import apart
 from zstate.cli.arguments import check_writable

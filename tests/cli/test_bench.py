@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -315,6 +316,7 @@ def _fast(*_: object) -> None:
         (["--rounds", "0"], "--rounds: expected an integer of at least 1, got '0'"),
         (["--threads", "0"], "--threads: expected an integer of at least 1, got '0'"),
         (["--block", "nan"], "--block: expected a number of at least 0, got 'nan'"),
+        (["--json", "nowhere/x.json"], "--json: expected a file in a folder that exists, got no"),
     ],
 )
 def test_options_are_checked_before_anything_is_measured(
@@ -393,10 +395,14 @@ def test_piped_output_has_all_columns(
     assert "× best peer" in printed and "GFLOP/s" in printed and "±" in printed
 
 
-def test_only_prints_the_rows_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_prints_the_rows_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     quick = ["--block", "0.001", "--rounds", "1", "--peers", "none", "--mode", "inference"]
-    assert cli.main(["bench", "--only", "rnn 1x1x64", *quick]) == 0
+    file = tmp_path / "rows.json"
+    assert cli.main(["bench", "--only", "rnn 1x1x64", *quick, "--json", str(file)]) == 0
     assert re.findall(r"\d+×\d+×\d+", capsys.readouterr().out) == ["1×1×64"]
+    (row,) = json.loads(file.read_text())["rows"]
+    assert (row["cell"], row["T"], row["H"], row["mode"]) == ("RNN", 1, 64, "inference")
+    assert row["ms"]["zstate"] > 0 and row["error"]["zstate"] < 1e-5 and row["ratio"] is None
 
 
 def test_a_part_of_a_title_has_whole_numbers() -> None:

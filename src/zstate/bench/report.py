@@ -1,11 +1,13 @@
-"""How results are shown: a table per type and mode, and the geometric means."""
+"""How results are shown: a table per type and mode, the geometric means, and as JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .contenders import OWN_FLOAT
 from .rows import Row
@@ -138,3 +140,32 @@ def summary(console: Console, measured: list[Measured]) -> None:
             f"(geometric mean of {count}); lowest {ratios[worst]:.2f} ({worst})",
             soft_wrap=True,
         )
+
+
+def as_rows(measured: list[Measured]) -> list[dict[str, Any]]:
+    """Everything that was measured; times in milliseconds."""
+    return [
+        {
+            **asdict(each.row),
+            "mode": each.mode,
+            "type": each.type,
+            "ms": {name: t.seconds * 1e3 for name, t in each.timings.items()},
+            "spread": {name: t.spread for name, t in each.timings.items()},
+            "p99_ms": {name: t.high * 1e3 for name, t in each.timings.items()},
+            "error": each.errors,
+            "best_peer": each.best_peer,
+            "ratio": each.ratio,
+        }
+        for each in measured
+    ]
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """One line per row, so that a row that changes is one changed line."""
+    parts = []
+    for name, value in content.items():
+        text = json.dumps(value)
+        if isinstance(value, list):
+            text = "[\n  {}\n ]".format(",\n  ".join(map(json.dumps, value)))
+        parts.append(f" {json.dumps(name)}: {text}")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")

@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..backends import cuda
@@ -30,7 +32,7 @@ from ..bench.rows import GPU_ROWS, ROWS, STREAMS, choose
 from ..bench.timing import Protocol
 from ..errors import BackendError, OptionError, refusal
 from ..prepared.parts import WEIGHTS
-from .arguments import add_number, refuse_beside, refuse_without
+from .arguments import add_number, check_writable, refuse_beside, refuse_without
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,13 +82,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps = "with --train: steps per model; the last losses are compared"
     add_number(parser, "--steps", steps, 200)
     add_number(parser, "--seed", "random seed for the inputs", 0, least=0)
+    add("--json", type=Path, metavar="FILE", help="also write all measurements to a file")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables; 1 if zstate gave a wrong result."""
     if options.train:
         return _train(options)
+    if options.json:
+        check_writable("bench", "--json", options.json)
     found = measured(options)
+    if options.json:
+        system = {"system": platform.platform(), "python": platform.python_version()}
+        report.write_json(options.json, {"machine": system, "rows": report.as_rows(found)})
     return 1 if any("zstate" not in each.timings for each in found) else 0
 
 
@@ -194,7 +202,7 @@ def _types(options: argparse.Namespace) -> list[str]:
 
 def _train(options: argparse.Namespace) -> int:
     """One line per model and side: milliseconds per step, the ratio, final bits per character."""
-    others = ("streaming", "weights", "mode", "peers", "block", "rounds", "seed")
+    others = ("streaming", "weights", "mode", "peers", "block", "rounds", "seed", "json")
     refuse_beside("bench", "--train", options, through="numpy", **dict.fromkeys(others))
     if options.device == "cpu":
         refuse_without("bench", "--device cuda", options, ["types"])
