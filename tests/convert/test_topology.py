@@ -255,7 +255,7 @@ _NO_STACKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "own class": (
         {**_sequential(_layer("LSTM", "a")), "class_name": "Mine", "module": "mine"},
-        "a model of its own class (mine.Mine)",
+        "a custom model class (mine.Mine)",
     ),
     "own layer": (
         _sequential({**_layer("LSTM", "a"), "module": "mine", "registered_name": "mine>LSTM"}),

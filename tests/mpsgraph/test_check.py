@@ -98,7 +98,7 @@ def test_a_framework_that_crashes_hangs_and_lacks(
         ("gru", "unavailable"),
     }
     text = page.read_text()
-    assert "| LSTM: R of a wrong shape | crashed | refused with an exception | " in text
+    assert "| LSTM: R of a wrong shape | crashed | raises an exception | " in text
     assert "timed out: 1" in text and "crashed: 1" in text
 
 

@@ -106,7 +106,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser, purpose: str) -> None:
     """Where a command computes; None if it was not given."""
-    text = f"where to {purpose}: {', '.join(DEVICES)} (default: cpu)"
+    text = f"where to {purpose} (default: cpu)"
     parser.add_argument("--device", choices=DEVICES, help=text)
 
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--streaming", action="store_true", help=streaming)
     train = (
-        "time training steps of `zstate train`'s model against torch.nn instead; --only takes "
+        "time training steps of three models of `zstate train` against torch.nn; --only takes "
         "names such as 'GRU*'"
     )
     add("--train", action="store_true", help=train)

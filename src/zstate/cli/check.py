@@ -4,10 +4,10 @@ Prints the configuration, then one line per backend, cell and type. The oracle i
 backend in float64; central differences verify its gradients first (rows "differences"). --through
 jax checks the operations inside jitted JAX programs instead, on JAX's default device. --cell
 MODULE:NAME checks a cell of your own, made with zstate.cells.cell, instead of the built-in ones.
-Exits with status 1 if an error exceeds its bound.
 
 With --mpsgraph, check Apple's framework instead, on a Mac with PyObjC: the same cases, and one
-probe per decision that Apple's pages leave open. Exits with status 1 if something differs.
+probe per decision that Apple's pages leave open. Exits with status 1 if an error exceeds
+its bound or something differs.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _cell(spec: str) -> MadeCell:
         raise OptionError(refusal("check", label, "a module that can be imported", got)) from error
     cells = [each for each, value in vars(module).items() if isinstance(value, MadeCell)]
     if not hasattr(module, name):
-        expected = f"a cell of {where} ({', '.join(cells) or 'it has none'})"
+        expected = f"a cell of {where} ({', '.join(cells) or 'none'})"
         raise OptionError(refusal("check", label, expected, f"no {name} in it"))
     found = getattr(module, name)
     if not isinstance(found, MadeCell):

@@ -58,12 +58,18 @@ def _flags(cell: Cell) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The sizes, and a flag for each option that changes a shape or an order."""
     parser.add_argument("cell", choices=_CELLS, help="the operation family")
-    for letter, meaning in (("T", "time steps"), ("N", "batch"), ("I", "inputs"), ("H", "hidden")):
+    for letter, meaning in (
+        ("T", "time steps"),
+        ("N", "batch"),
+        ("I", "input features"),
+        ("H", "units"),
+    ):
         add_number(parser, f"-{letter}", f"{meaning}; symbolic if omitted", least=0, metavar=letter)
     projected = "the source is already projected: no input_weight"
     parser.add_argument("--pre-projected", action="store_true", help=projected)
     for flag in dict.fromkeys(flag for cell in CELLS for flag in _flags(cell)):
-        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true")
+        text = f"the descriptor's {flag}=True"
+        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=text)
 
 
 def run(options: argparse.Namespace) -> int:

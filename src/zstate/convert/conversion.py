@@ -32,7 +32,7 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
         cell: "single_gate_rnn" (or "rnn"), "lstm" or "gru"; None finds out from names and shapes.
         facts: what the arrays do not say, under the framework's names: ``nonlinearity="relu"``,
             ``recurrent_activation="tanh"``, ``linear_before_reset=1``. A layer object and the
-            result of :func:`save` bring their own. Other facts get the framework's defaults, except
+            result of :func:`save` have their own. Other facts get the framework's defaults, except
             that for a GRU whose arrays fit both forms you must say which one it is.
 
     Returns:

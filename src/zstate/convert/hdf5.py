@@ -53,7 +53,7 @@ class Tree:
 
 
 def read_tree(h5py: Any, file: Any, budget: Budget) -> Tree:
-    """All objects of an open file; raises if any of them lies in another file."""
+    """All objects of an open file; raises if any of them is stored in another file."""
     tree = Tree(budget, {"": file["/"]})
     seen = {_address(h5py, file["/"])}
     waiting = [""]
@@ -90,7 +90,7 @@ def _check_link(h5py: Any, group: Any, name: str, where: str) -> None:
 
 def _check_storage(dataset: Any, where: str) -> None:
     if dataset.external:
-        raise Hdf5Error(f"{where!r} lies in another file (external storage)")
+        raise Hdf5Error(f"{where!r} is stored in another file (external storage)")
     if dataset.is_virtual:
         raise Hdf5Error(f"{where!r} is a virtual dataset, made of others")
 

@@ -49,7 +49,7 @@ def topology(model: Mapping[str, Any]) -> Topology:
     found = Topology()
     kind = _kind(model)
     if kind not in _MODELS:
-        found.wiring.append(f"a model of its own class ({kind})")
+        found.wiring.append(f"a custom model class ({kind})")
     for entry in _entries(model, (), found):
         strange = [each for each in _wrapped(entry) if each.removesuffix("Cell") not in KERAS_CELLS]
         if strange:

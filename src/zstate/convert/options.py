@@ -171,7 +171,9 @@ def by_direction(
     if alphas or betas:
         got = repr(alphas + betas)
         raise OptionError(
-            refusal("load", "activation_alpha", "no more than the activations take", got)
+            refusal(
+                "load", "activation_alpha", "at most as many values as the activations use", got
+            )
         )
     parts = [found[k * len(names) : (k + 1) * len(names)] for k in range(directions)]
     return [left | dict(zip(names, part, strict=False)) for part in parts]

@@ -75,12 +75,12 @@ class Framework:
 
     @property
     def name(self) -> str:
-        """The framework alone, for messages; the title goes on with its layers."""
+        """The framework's name without its layers, for messages."""
         return self.title.partition(":")[0]
 
     @property
     def tells_cell(self) -> bool:
-        """Whether arrays alone say which cell a layer is: I + H of a joint kernel do not."""
+        """Whether arrays alone say which cell a layer is: a joint kernel's I + H does not."""
         return "joint" not in self.names[LSTM]
 
     def spellings(self, cell: str) -> tuple[Mapping[str, Names], ...]:

@@ -21,7 +21,7 @@ class Told(NamedTuple):
 class Weights(dict[str, Array]):
     """Arrays under a framework's names, and the facts that :func:`load` needs with them.
 
-    Otherwise a plain ``dict``; ``dict(weights)`` loses the facts.
+    Otherwise a ``dict``; ``dict(weights)`` loses the facts.
 
     Example:
         >>> import numpy as np, zstate as zs, zstate.convert as zc
@@ -50,7 +50,7 @@ class Weights(dict[str, Array]):
         return found[0] if len(found) == 1 else found
 
     def parts(self, source: str) -> list[tuple[Told, dict[str, Array]]]:
-        """The arrays by prefix, without it, each with what was told of them."""
+        """The arrays by prefix, without it, with their facts."""
         if self.framework != source:
             expected = f"weights of {self.framework!r}, as they were saved"
             raise OptionError(refusal("load", "source", expected, repr(source)))

@@ -319,7 +319,7 @@ def _kinks(cell: str, add: Add) -> None:
 def _limits(cell: str, add: Add) -> None:
     """What may end the process; nothing follows from it for other probes, so it comes last."""
     add = partial(add, carried=False)
-    refused = {"refused with an exception": REFUSED}
+    refused = {"raises an exception": REFUSED}
     bad = {"recurrent_weight": (3, 12), "input_weight": (3, 12), "init_state": (3, 5)}
     labels = {"recurrent_weight": "R", "input_weight": "W", "init_state": "initState"}
     for name, shape in bad.items():

@@ -117,7 +117,7 @@ def _own_of_lstm(add: Add) -> None:
     add(
         "initCell: Is initCell c[-1], and initState h[-1]? (One page calls both h[-1].)",
         "initial",
-        {"yes": "as named", "the other way round": "exchanged"},
+        {"yes": "as named", "no: they are swapped": "exchanged"},
         equal=WEIGHTS,
     )
     _gates(add, LSTM, "ifzo", "izfo", "forget_gate_last", "output_gate_activation")
@@ -202,7 +202,7 @@ def _own_of_gru(add: Add) -> None:
     add(
         "secondaryBias without resetAfter: What does secondaryBias do without resetAfter?",
         "lone_secondary_bias",
-        {"refused with an exception": REFUSED, "nothing": "nowhere", "it is added": "outside"},
+        {"raises an exception": REFUSED, "nothing": "nowhere", "it is added": "outside"},
         inputs=secondary,
         carried=False,
     )

@@ -89,4 +89,6 @@ def _locked(folder: Path) -> BinaryIO:
                 file.flush()
                 return file
         file.close()  # its holder removed it between the two steps
-    raise FolderHeldError(refusal("train", str(folder), "a folder to lock a file in", "none"))
+    raise FolderHeldError(
+        refusal("train", str(folder), "a folder whose files can be locked", "none")
+    )
