@@ -37,6 +37,10 @@ def extended(
     return tensors, descriptor
 
 
+# The same object each time, so that calls are recognised; torch.compile can look into a table.
+_WITH_HEADS: dict[tuple[AnyDescriptor, int], AnyDescriptor] = {}
+
+
 def with_heads(
     operation: Operation, descriptor: AnyDescriptor | None, heads: object, label: str | None = None
 ) -> AnyDescriptor:
@@ -45,11 +49,13 @@ def with_heads(
     heads = checked_heads(label or operation.name, heads)
     if heads == 1:
         return found
-    if "heads" not in (field.name for field in fields(found)):
-        raise OptionError(
-            refusal(label or operation.name, "heads", "1: the cell has no heads", str(heads))
-        )
-    return _with_heads(found, heads)
+    key = (found, heads)
+    if key not in _WITH_HEADS:
+        if "heads" not in (field.name for field in fields(found)):
+            expected = "1: the cell has no heads"
+            raise OptionError(refusal(label or operation.name, "heads", expected, str(heads)))
+        _WITH_HEADS[key] = replace(found, heads=heads)
+    return _WITH_HEADS[key]
 
 
 def checked_heads(label: str, heads: object) -> int:
@@ -59,17 +65,6 @@ def checked_heads(label: str, heads: object) -> int:
         expected = "a number of heads, at least 1"
         raise OptionError(refusal(label, "heads", expected, describe(heads)))
     return found
-
-
-# The same object each time, so that calls are recognised; torch.compile can look into a table.
-_WITH_HEADS: dict[tuple[AnyDescriptor, int], AnyDescriptor] = {}
-
-
-def _with_heads(descriptor: AnyDescriptor, heads: int) -> AnyDescriptor:
-    key = (descriptor, heads)
-    if key not in _WITH_HEADS:
-        _WITH_HEADS[key] = replace(descriptor, heads=heads)
-    return _WITH_HEADS[key]
 
 
 def has_head_axis(operation: Operation, weight: Any, descriptor: AnyDescriptor | None) -> bool:
@@ -119,6 +114,23 @@ def _by_direction(operation: Operation, resets: Any, source: Any, descriptor: An
     In the reverse direction a sequence that begins with step t ends there: the step read next, t-1,
     starts a new one.
     """
+    if type(resets) is not type(source):
+        _check_kind(operation, resets, source)
+    if is_torch_tensor(resets):
+        _check_tensor(operation, resets, source)
+    if len(getattr(source, "shape", ())) != 3:
+        return resets  # the source is refused before it is used
+    if resets.shape != source.shape[:2]:
+        _check_resets(operation.name, tuple(resets.shape), tuple(source.shape))
+    xp = namespace_of(resets if is_jax_array(resets) else source)  # a tracer beside NumPy's arrays
+    there = xp.astype(xp.asarray(resets) != 0, source.dtype)[..., None]
+    if not (descriptor.reverse or descriptor.bidirectional):
+        return there
+    turned = xp.concat([there[1:], xp.zeros_like(there[:1])], 0)
+    return xp.concat([there, turned], -1) if descriptor.bidirectional else turned
+
+
+def _check_kind(operation: Operation, resets: Any, source: Any) -> None:
     if not any(is_kind(resets) for is_kind in (is_torch_tensor, is_jax_array, is_plain_array)):
         raise DTypeError(
             refusal(operation.name, "resets", "an array [T,N] of booleans", describe(resets))
@@ -126,20 +138,15 @@ def _by_direction(operation: Operation, resets: Any, source: Any, descriptor: An
     if is_torch_tensor(source) and is_jax_array(resets):
         expected = "a torch tensor like source, or a NumPy array"
         raise DTypeError(refusal(operation.name, "resets", expected, describe(resets)))
+
+
+def _check_tensor(operation: Operation, resets: Any, source: Any) -> None:
     layout = str(getattr(resets, "layout", "torch.strided")).removeprefix("torch.")
-    if is_torch_tensor(resets) and layout != "strided":
+    if layout != "strided":
         raise DTypeError(refusal(operation.name, "resets", "a strided tensor", f"a {layout} one"))
     if getattr(resets, "is_meta", False) and not getattr(source, "is_meta", False):
         expected = "a tensor with values, like source"
         raise DTypeError(refusal(operation.name, "resets", expected, "one on meta"))
-    if len(getattr(source, "shape", ())) != 3:
-        return resets  # the source is refused before it is used
-    _check_resets(operation.name, tuple(resets.shape), tuple(source.shape))
-    xp = namespace_of(resets if is_jax_array(resets) else source)  # a tracer beside NumPy's arrays
-    there = xp.astype(xp.asarray(resets) != 0, source.dtype)
-    backwards = descriptor.reverse or descriptor.bidirectional
-    turned = xp.concat([there[1:], xp.zeros_like(there[:1])], 0) if backwards else there
-    return xp.stack([there, turned], -1) if descriptor.bidirectional else turned[..., None]
 
 
 def _check_resets(label: str, shape: PartialShape, source: PartialShape) -> None:

@@ -52,20 +52,45 @@ def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple
     lead = tuple(weight.shape[:-3])
     given["diagonal"] = xp.moveaxis(weight[..., 0], -1, -2).reshape((*lead, gates * units))
     given["recurrent_weight"] = xp.zeros((*lead, gates * units, units), weight.dtype)
-    operation = operations_of(twin)[layout.operation.is_gradient]
-    changed = replace(
-        layout,
-        operation=operation,
-        descriptor=replace(layout.descriptor, heads=1),
-        present=layout.present | {"diagonal"},
-    )
-    found = dict(run(changed, 1, given))
+    found = dict(run(_with_diagonal(layout, twin), 1, given))
     if layout.operation.is_gradient:
         split = found["diagonal"].reshape((*lead, gates, units))
         found["recurrent_weight"] = xp.moveaxis(split, -2, -1)[..., None]
     return tuple(map(found.get, layout.operation.result._fields))
 
 
+# The layouts that follow from a call's: calls of one layout repeat, and each made anew took longer
+# than a step of a small layer. A layout is known by identity.
+
+
+@lru_cache(maxsize=1024)
+def _with_diagonal(layout: Layout, twin: Cell) -> Layout:
+    return replace(
+        layout,
+        operation=operations_of(twin)[layout.operation.is_gradient],
+        descriptor=replace(layout.descriptor, heads=1),
+        present=layout.present | {"diagonal"},
+    )
+
+
+@lru_cache(maxsize=1024)
+def _with_one_head(layout: Layout) -> Layout:
+    return replace(layout, descriptor=replace(layout.descriptor, heads=1))
+
+
+@lru_cache(maxsize=1024)
+def _inner(layout: Layout) -> Layout:
+    """The same call without projection, and with one block of R as the engine takes it."""
+    inputs = layout.directions * len(layout.cell_kind.gates) * layout.size[3]
+    return replace(
+        _with_one_head(layout),
+        dtype="float64" if layout.dtype == "float64" else "float32",
+        letters={**layout.letters, "I": inputs},
+        present=layout.present - {"input_weight", "bias"},
+    )
+
+
+@lru_cache(maxsize=1024)
 def reduces_rows(layout: Layout) -> bool:
     """Whether the equations take means or variances over the units of a row."""
     own = frozenset(each.name for each in layout.cell_kind.own if each.name in layout.present)
@@ -86,8 +111,7 @@ def in_one_head(
     split = xp.moveaxis(blocks.reshape((*lead, heads, -1, units, units)), -4, -3)
     whole = xp.where(inside, split[..., None, :], xp.zeros((1,), blocks.dtype))
     given["recurrent_weight"] = whole.reshape((*lead, rows * heads, heads * units))  # […,G·H,H]
-    one = replace(layout, descriptor=replace(layout.descriptor, heads=1))
-    found = dict(run(one, 1, given))
+    found = dict(run(_with_one_head(layout), 1, given))
     if layout.operation.is_gradient:
         whole = found["recurrent_weight"].reshape((*lead, -1, heads, units, heads, units))
         split = xp.sum(xp.where(inside, whole, xp.zeros((1,), whole.dtype)), (-2,), keepdims=False)
@@ -154,15 +178,3 @@ def _head_after_head(
         shapes = {name: call.given[name].shape for name in layout.result_names()}
         found = {name: found[name].reshape(shape) for name, shape in shapes.items()}
     return call.results(found)
-
-
-def _inner(layout: Layout) -> Layout:
-    """The same call without projection, and with one block of R as the engine takes it."""
-    inputs = layout.directions * len(layout.cell_kind.gates) * layout.size[3]
-    return replace(
-        layout,
-        descriptor=replace(layout.descriptor, heads=1),
-        dtype="float64" if layout.dtype == "float64" else "float32",
-        letters={**layout.letters, "I": inputs},
-        present=layout.present - {"input_weight", "bias"},
-    )
