@@ -215,7 +215,7 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     if (!kSame && multiplies_dx()) dx_chunk = arena.take<R>(dx_chunk_rows(), p.I);
     dR = gradient(arena, in.d_recurrent, zstate::size_product(p.D, GH, H));
     dW = gradient(arena, in.d_input, zstate::size_product(p.D, GH, p.I));
-    db = gradient(arena, in.d_bias, p.D * GH);
+    db = p.heads > 1 && in.d_bias ? arena.take<R>(p.D * GH) : gradient(arena, in.d_bias, p.D * GH);
     for (int k = 0; k < cell.own_arrays; ++k) d_own[k] = gradient(arena, in.d_own[k], p.D * GH);
     each_program([&](const Program* program, From** sources, int stage) {
       *sources = arena.take<From>(program->place_count);
@@ -290,7 +290,14 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     for (int d = 0; d < p.D && !team.stopped(); ++d) contract_weights(team, d);
     contract_source(team);
     team.barrier();
+    if (p.heads > 1 && team.rank == 0) spread_bias();
     if (!kSame) convert_gradients(team);
+  }
+
+  // One head's gradients of the bias, which lie side by side, to where its units are in each gate.
+  void spread_bias() const {
+    S* to = static_cast<S*>(in.d_bias.data);
+    for (i64 gate = 0; gate < p.D * p.G && db; ++gate) convert_out<S>(db + gate * H, to + gate * units, H);
   }
 
   void pack(const Team& team) {

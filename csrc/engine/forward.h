@@ -159,7 +159,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
     z[d] = rows_of<S>(p, in.training_state, d, p.G * units, Order::kProcessing);
     mask[d] = mask_rows<S>(p, in.mask, d);
     this->resets[d] = reset_rows<S>(p, in.resets, d);
-    bias[d] = weights<S>(in.bias, d, GH);
+    bias[d] = weights<S>(in.bias, d, p.G * units);
     this->bind_own(d, in.own);
     weight[d] = weight_matrix<Weight>(in.recurrent_weight, d, GH, ldr);
   }
@@ -389,7 +389,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
     R* own_scratch = this->runs + team.rank * this->run_size;
     for (int d = 0; d < p.D; ++d) {
       for (int g = 0; g < p.G && copies && bias[d]; ++g)
-        this->copy_vector(team, d, bias[d] + cell.slots[g] * H, g);
+        this->copy_vector(team, d, bias[d] + cell.slots[g] * units, g);
       for (int k = 0; k < cell.own && copies; ++k)
         this->copy_vector(team, d, this->own_vector(d, k), cell.gates + k);
       // All rows whose first step is the same; the step before it makes its operands.

@@ -24,13 +24,13 @@ struct OfHead {
 
   ForwardArrays operator()(ForwardArrays a) const {
     of_weight(a.recurrent_weight);
-    for (Array* each : {&a.source, &a.mask, &a.training_state}) of_units(*each);
+    for (Array* each : {&a.source, &a.bias, &a.mask, &a.training_state}) of_units(*each);
     of_units(a.initial), of_units(a.own), of_units(a.result);
     return a;
   }
   BackwardArrays operator()(BackwardArrays a) const {
     for (Array* each : {&a.recurrent_weight, &a.d_recurrent}) of_weight(*each);
-    for (Array* each : {&a.source, &a.mask, &a.training_state, &a.d_source}) of_units(*each);
+    for (Array* each : {&a.source, &a.mask, &a.training_state, &a.d_source, &a.d_bias}) of_units(*each);
     for (auto* each : {&a.initial, &a.after, &a.outer, &a.last, &a.d_initial}) of_units(*each);
     of_units(a.own), of_units(a.d_own);
     return a;

@@ -6,7 +6,7 @@
 namespace zstate {
 
 // Grows with every change of what Python passes to the module or to the XLA handlers.
-inline constexpr int kInterface = 17;
+inline constexpr int kInterface = 18;
 
 // Identifies the sources that a library was built from: two libraries of one build have the same.
 extern const char* const kStamp;

@@ -1,15 +1,16 @@
 """Heads on the engines: R of H = heads·d units is one block [G·d,d] per head.
 
 The units of a head lie side by side in every state, and so do they within every gate of x. Heads
-do not see each other: the CPU's engine computes one after the other. Projection and contraction are
-those of the whole layer. Heads of one unit, a diagonal R, are a parameter of a cell without
-products (``diagonal``). Where a cell takes means over the units of all heads, engines compute one
-head, whose R has zeros between the blocks (``in_one_head``).
+do not see each other: the CPU's engine computes one after the other. The input is projected, and
+its weight's gradient summed, for the whole layer. Heads of one unit, a diagonal R, are a parameter
+of a cell without products (``diagonal``). Where a cell takes means over the units of all heads,
+engines compute one head, whose R has zeros between the blocks (``in_one_head``).
 T time, N batch, G gates, D directions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -24,7 +25,7 @@ from .cells.tracing import Context, Named, Step, Weight, as_step
 from .errors import EquationError
 from .layout import Layout
 from .operations import operations_of
-from .pipeline import Call, contract, project
+from .pipeline import Call
 from .types import Value
 
 # A call of a layout without heads, and how many blocks R is made of: inputs by name to results by
@@ -86,7 +87,7 @@ def _inner(layout: Layout) -> Layout:
         _with_one_head(layout),
         dtype="float64" if layout.dtype == "float64" else "float32",
         letters={**layout.letters, "I": inputs},
-        present=layout.present - {"input_weight", "bias"},
+        present=layout.present - {"input_weight"},
     )
 
 
@@ -166,15 +167,31 @@ def _head_after_head(
     call = Call(layout, values)
     inner, gradient = _inner(layout), layout.operation.is_gradient
     given = {name: call.get(name) for name in inner.present}
-    if not gradient:
-        given["source"] = project(call)
-    elif "input_weight" in layout.present:
-        given["source"] = given["z_state"]  # of a projected source only the shape is needed
-    weight: Value = given["recurrent_weight"]  # […,heads,G·d,d]
-    given["recurrent_weight"] = weight.reshape((*weight.shape[:-3], -1, weight.shape[-1]))
+    source, weight = given["source"], call.get("input_weight")
+    if weight is not None:  # of a projected source the gradient needs only the shape
+        given["source"] = given["z_state"] if gradient else _product(source, weight.T)
+    blocks: Value = given["recurrent_weight"]  # […,heads,G·d,d]
+    given["recurrent_weight"] = blocks.reshape((*blocks.shape[:-3], -1, blocks.shape[-1]))
     found = dict(run(inner, layout.descriptor.heads, given))
     if gradient:
-        found |= contract(call, found["source"])
+        if weight is not None:
+            gates = found["source"]  # [T,N,D·G·H]
+            found["source"] = _product(gates, weight)
+            found["input_weight"] = _product(_rows(gates).T, _rows(source))
         shapes = {name: call.given[name].shape for name in layout.result_names()}
         found = {name: found[name].reshape(shape) for name, shape in shapes.items()}
     return call.results(found)
+
+
+def _product(left: Value, right: Value) -> Value:
+    """left @ right, […,K] and [K,H]; NumPy's arrays on the engine's threads."""
+    if not isinstance(left, np.ndarray):
+        return left @ right
+    from .backends.native import product  # which needs this module
+
+    return product(_rows(left), right).reshape((*left.shape[:-1], right.shape[1]))
+
+
+def _rows(value: Value) -> Value:
+    """[…,K] as a matrix."""
+    return value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))

@@ -25,7 +25,7 @@ from ..types import Array
 from .encoding import Encoded, called, encode, form_of
 from .vector_programs import Tables, UnsupportedError
 
-INTERFACE = 17  # what these sources know how to call; csrc/runtime/problem.h says what is offered
+INTERFACE = 18  # what these sources know how to call; csrc/runtime/problem.h says what is offered
 
 
 def _stale(module: Any) -> str | None:
