@@ -335,7 +335,7 @@ def test_many_numbers_take_few_launches() -> None:
     assert 3 * 3 <= kernels.called.count("scalars") <= 3 * 6
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", 3, ""])
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:²", 3, ""])
 def test_an_unknown_device_is_refused_by_name(device: Any) -> None:
     g = zs.Graph()
     with pytest.raises(zs.BackendError, match=r"\[compile\] device: expected None, 'cpu', 'cuda'"):
