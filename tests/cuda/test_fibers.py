@@ -3,6 +3,7 @@ float64: what blocks exchange, what warps add up, and the barriers between."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from zstate.cells import LSTM, Cell
 from zstate.layout import bind
 from zstate.operations import Operation, operations_of
 
-if COMPILER is None:
-    pytest.skip("there is no C++ compiler", allow_module_level=True)
+if COMPILER is None or sys.platform != "linux":
+    pytest.skip("there is no C++ compiler, or no ucontext.h", allow_module_level=True)
 
 NORMED = (cells.layer_norm_gru.definition, cells.layer_norm_lstm.definition)
 # Of results that are about 1 in size, or a few.
