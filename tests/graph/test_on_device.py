@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -333,6 +336,24 @@ def test_many_numbers_take_few_launches() -> None:
             np.testing.assert_allclose(one.numpy(), wanted, rtol=1e-5)
         np.testing.assert_allclose(program.variables["v"], [[v_is]], rtol=1e-5)
     assert 3 * 3 <= kernels.called.count("scalars") <= 3 * 6
+
+
+def test_a_capture_is_on_the_programs_device() -> None:
+    """Not on that of an earlier capture, whose stream torch would take."""
+    g = zs.Graph()
+    x = g.placeholder(shape=(2,), dtype="float32", name="x")
+    live = on_cpu(g, {x: ((2,), "float32")}, [x * 2.0])._live
+    streams = []
+
+    @contextmanager
+    def capture(graph: Any, stream: Any = None, **_: Any) -> Iterator[None]:
+        streams.append(stream)
+        yield
+
+    cuda = SimpleNamespace(CUDAGraph=object, Stream=lambda device: device, graph=capture)
+    live._torch = SimpleNamespace(cuda=cuda)
+    live._capture(())
+    assert streams == [CPU] and live.why_plain == "it runs on cpu"
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:²", 3, ""])

@@ -138,9 +138,12 @@ class Live:
         return found
 
     def _capture(self, settings: tuple[Any, ...]) -> None:
-        graph = self._torch.cuda.CUDAGraph()
+        cuda = self._torch.cuda
+        graph = cuda.CUDAGraph()
+        # torch's own stream for captures is on the device of the process's first one.
+        stream = cuda.Stream(self._device)
         try:
-            with self._torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 found = self._compute()
         except Exception as error:
             self.why_plain = _reason(self._at, error)
