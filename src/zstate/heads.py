@@ -16,8 +16,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-import numpy as np
-
 from .arrays import namespace_of
 from .cells.definition import Cell, Parameter
 from .cells.expressions import Expression, ordered
@@ -108,7 +106,9 @@ def in_one_head(
     given = {name: value for name, value in pairs if value is not None}
     blocks = given["recurrent_weight"]  # […,heads,G·d,d]
     xp, (*lead, heads, rows, units) = namespace_of(blocks), blocks.shape
-    inside = xp.asarray(np.eye(heads, dtype=bool)[:, None, :, None])
+    # Made where the blocks lie: a copy from the host would wait, and no CUDA graph could hold it.
+    ones = xp.zeros((heads, heads), blocks.dtype) + 1
+    inside = (xp.tril(xp.triu(ones)) > 0)[:, None, :, None]
     split = xp.moveaxis(blocks.reshape((*lead, heads, -1, units, units)), -4, -3)
     whole = xp.where(inside, split[..., None, :], xp.zeros((1,), blocks.dtype))
     given["recurrent_weight"] = whole.reshape((*lead, rows * heads, heads * units))  # […,G·H,H]

@@ -42,14 +42,14 @@ def text_of(scan: Scan, options: Options, plan: Placement) -> str:
     return "\n".join(parts)
 
 
-def built(text: str, folder: Path) -> Any:
+def built(text: str, folder: Path, optimised: str = "-O0") -> Any:
     """A library of this text, compiled once per folder."""
     assert COMPILER is not None
     made = folder / (hashlib.sha256(text.encode()).hexdigest()[:16] + ".so")
     if not made.exists():
         source = made.with_suffix(".cpp")
         source.write_text(text)
-        flags = ["-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-ffp-contract=off"]
+        flags = ["-std=c++17", optimised, "-w", "-shared", "-fPIC", "-ffp-contract=off"]
         subprocess.run([COMPILER, *flags, "-o", str(made), str(source)], check=True)
     return ctypes.CDLL(str(made))
 

@@ -25,7 +25,7 @@ from zstate.backends.cuda.passes import Options, lacks, pass_of  # noqa: E402
 from zstate.backends.cuda.placement import ROW, STEPS, WIDE, Chip, Placement, Scan  # noqa: E402
 from zstate.backends.cuda.placements import placements  # noqa: E402
 from zstate.backends.cuda.products import SPLIT  # noqa: E402
-from zstate.cells import LSTM  # noqa: E402
+from zstate.cells import LSTM, layer_norm_gru  # noqa: E402
 
 try:
     nvrtc.nvrtcVersion()
@@ -210,6 +210,19 @@ def made_up(mode: int, backward: bool, first: int) -> tuple[Scan, Options, Place
 def test_a_made_up_cell_compiles(mode: int, backward: bool, first: int) -> None:
     """With all options: several states, operands, phases and parameters, every function."""
     assert build("sm_90", *made_up(mode, backward, first + mode))
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, ROW])
+def test_means_and_variances_compile(mode: int) -> None:
+    """Over the units of a row: reductions between the products of a step."""
+    cell, backward = layer_norm_gru.definition, mode in (1, ROW)
+    options = everything(cell, cell.descriptor(), backward)
+    form = pass_of(options).form
+    assert any(phase.reduces for phase in form.phases)
+    kind = "bfloat16" if mode in (0, 1) else "float32"
+    asked = Scan(form, kind, *WAYS[mode], 1, optional_registers(form, options))
+    plan = next(plan for plan in placements(asked, CHIPS["sm_90"]) if plan.mode == mode)
+    assert build("sm_90", asked, options, plan)
 
 
 @pytest.mark.parametrize("backward", [False, True])

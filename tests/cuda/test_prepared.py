@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -15,7 +17,7 @@ from tests.gpu import checked
 from tests.gpu.checked import Call
 from zstate import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, verify
 from zstate.backends import cuda
-from zstate.backends.cuda import printing
+from zstate.backends.cuda import engine, prepared, printing
 from zstate.backends.cuda.placement import GRID, Placement
 from zstate.backends.cuda.placements import placements
 from zstate.cells import Cell
@@ -255,6 +257,37 @@ def test_a_streamed_weight_is_copied(
     wanted = torch.zeros(1, padded, 4, padded)
     wanted[0, :H, :, :H] = turned
     assert torch.equal(only.seen["weight"], wanted)
+
+
+@pytest.mark.parametrize("is_entered", [False, True])
+def test_code_is_loaded_on_the_tensors_device(
+    scan: list[PretendedScan], is_entered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not this thread has entered that device before; then the caller's is current."""
+    current: list[Any] = [1]  # tensors on the CPU have the index None
+
+    @contextmanager
+    def device(index: Any) -> Iterator[None]:
+        before, current[:] = current[:], [index]
+        yield
+        current[:] = before
+
+    def kernel_of(*arguments: Any, **options: Any) -> Any:
+        assert current == [None]
+        return made(*arguments, **options)
+
+    def enter(index: Any) -> None:
+        current[:] = [index]
+
+    made = engine.kernel_of
+    monkeypatch.setattr(engine, "kernel_of", kernel_of)
+    monkeypatch.setattr(prepared, "_current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    if not is_entered:
+        monkeypatch.setattr(engine, "enter", enter)
+    call = make_call("lstm", LSTMDescriptor())
+    cuda.prepare(call.layout)(call.values)  # type: ignore[arg-type]
+    assert current == [1] and len(scan) == 1
 
 
 def test_which_plans_hold_the_weight() -> None:

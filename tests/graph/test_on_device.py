@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -335,7 +338,40 @@ def test_many_numbers_take_few_launches() -> None:
     assert 3 * 3 <= kernels.called.count("scalars") <= 3 * 6
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", 3, ""])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_has_a_stream_of_the_programs_device(fails: bool) -> None:
+    """Not of an earlier capture's device, which torch would take; the caller keeps theirs."""
+    g = zs.Graph()
+    x = g.placeholder(shape=(2,), dtype="float32", name="x")
+    live = on_cpu(g, {x: ((2,), "float32")}, [x * 2.0])._live
+    current, captured = ["caller's"], []
+
+    @contextmanager
+    def on_stream(stream: Any) -> Iterator[None]:
+        before, current[0] = current[0], stream
+        try:
+            yield
+        finally:
+            current[0] = before
+
+    @contextmanager
+    def capture(graph: Any, stream: Any = None, **_: Any) -> Iterator[None]:
+        captured.append(stream)
+        before, current[0] = current[0], stream
+        yield
+        if fails:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        current[0] = before
+
+    cuda = SimpleNamespace(CUDAGraph=object, Stream=lambda device: device, graph=capture)
+    cuda.stream, cuda.current_stream = on_stream, lambda device: current[0]
+    live._torch = SimpleNamespace(cuda=cuda)
+    live._capture(())
+    assert captured == [CPU] and current == ["caller's"]
+    assert ("previous error" in live.why_plain) is fails
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:²", 3, ""])
 def test_an_unknown_device_is_refused_by_name(device: Any) -> None:
     g = zs.Graph()
     with pytest.raises(zs.BackendError, match=r"\[compile\] device: expected None, 'cpu', 'cuda'"):

@@ -40,7 +40,7 @@ from .operands import operand_of
 from .phases import Phase
 from .placement import ROW, STEPS, round_up
 from .placements import placements
-from .prepared import Memory, Prepared, Step, Tensors, tensor_of
+from .prepared import Memory, Prepared, Step, Tensors, on_device, tensor_of
 from .products import SPLIT, THREADS, Matrix, Product, are_small
 from .streamed import Streamed, product_of
 
@@ -97,10 +97,12 @@ def _prepared(layout: Layout, inputs: Tensors, exact: bool, mask_pairs: bool) ->
         for name, tensor in zip(layout.operation.inputs, inputs, strict=True)
         if tensor is not None
     }
-    enter(index)
-    kernel = kernel_of(scan, options_of(layout, shapes, mask_pairs), index, in_steps=True)
-    call = describe(layout, kernel, shapes)
-    return Prepared(call, source.device, source.dtype, [_step(call, each) for each in call.steps])
+    with on_device(index):
+        enter(index)
+        kernel = kernel_of(scan, options_of(layout, shapes, mask_pairs), index, in_steps=True)
+        call = describe(layout, kernel, shapes)
+        steps = [_step(call, each) for each in call.steps]
+        return Prepared(call, source.device, source.dtype, steps)
 
 
 # ---- the steps ----

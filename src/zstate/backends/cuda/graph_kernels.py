@@ -16,7 +16,7 @@ import torch
 from ...graph.on_device.scalars import MOST_INPUTS, MOST_STEPS
 from .compiler import machine_code, source
 from .launch import Launch, architecture, chip_of, enter, loaded
-from .prepared import current_stream
+from .prepared import current_stream, on_device
 
 Tensor = torch.Tensor
 Item = TypeVar("Item")
@@ -49,10 +49,11 @@ class GraphKernels:
 
     def __init__(self, device: int) -> None:
         self._device = device
-        enter(device)
         self._table_bytes = min(_TABLE_BYTES, chip_of(device).shared_bytes - 1024)
         code = machine_code(text(), architecture(device))
-        functions = loaded(code, [name.encode() for name in _NAMES], self._table_bytes)
+        with on_device(device):
+            enter(device)
+            functions = loaded(code, [name.encode() for name in _NAMES], self._table_bytes)
         self._functions = dict(zip(_NAMES, functions, strict=True))
         self._launches: dict[tuple[object, ...], Launch] = {}
 

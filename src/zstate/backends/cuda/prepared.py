@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,11 @@ current_stream: Callable[[int], int] = getattr(
 )
 # A third of what torch.cuda.current_device() costs, where this torch has it.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+
+
+def on_device(index: int) -> AbstractContextManager[object]:
+    """Make a device the current one for a while: code is loaded into the current one's context."""
+    return nullcontext() if index == _current_device() else torch.cuda.device(index)
 
 
 class Memory(NamedTuple):

@@ -138,9 +138,14 @@ class Live:
         return found
 
     def _capture(self, settings: tuple[Any, ...]) -> None:
-        graph = self._torch.cuda.CUDAGraph()
+        cuda = self._torch.cuda
+        graph = cuda.CUDAGraph()
+        # torch's own stream for captures is on the device of the process's first one.
+        stream = cuda.Stream(self._device)
+        # torch does not give the caller's stream back where a capture cannot even be ended.
+        callers = cuda.stream(cuda.current_stream(self._device))
         try:
-            with self._torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with callers, cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 found = self._compute()
         except Exception as error:
             self.why_plain = _reason(self._at, error)

@@ -83,7 +83,7 @@ def device_named(operation: str, name: object) -> tuple[Any, Kernels | None] | N
         return None
     kind, _, index = name.partition(":") if isinstance(name, str) else ("", "", "")
     expected = "None, 'cpu', 'cuda' or 'cuda:1'"
-    if kind != "cuda" or not (index.isdigit() or (index == "" and name == kind)):
+    if kind != "cuda" or not (index.isdecimal() or (index == "" and name == kind)):
         raise BackendError(refusal(operation, "device", expected, repr(name)))
     if find_spec("torch") is not None:
         import_module("torch")  # asked for by the device's name
