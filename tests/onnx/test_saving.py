@@ -248,6 +248,33 @@ def test_every_op_of_the_graph(number: int, tmp_path: Path) -> None:
         close(found, {name: wanted[tensor] for name, tensor in outputs.items()})
 
 
+@pytest.mark.parametrize(
+    ("x", "epsilon", "weight", "bias"),
+    [
+        ((2, 3, 4), (1,), (4,), (4,)),
+        ((2, 3, 4), (3, 1), (4,), (4,)),
+        ((1, 3, 4), (), (2, 3, 4), (4,)),
+        ((2, 3, 4), (), (5, 2, 3, 4), (3, 4)),
+    ],
+)
+def test_a_normalisation_that_broadcasts(
+    rng: np.random.Generator, tmp_path: Path, x: Any, epsilon: Any, weight: Any, bias: Any
+) -> None:
+    """ONNX's node has one epsilon, and does not repeat x."""
+    g = zs.Graph()
+    source = g.placeholder(shape=x, name="x")
+    small = rng.uniform(0.1, 1, epsilon).astype(np.float32)
+    factor, more, fed = normal(rng, *weight), normal(rng, *bias), normal(rng, *x)
+    away = source - g.mean(source, axes=[-1])
+    scale = g.square_root(g.mean(g.square(away), axes=[-1]) + g.constant(small))
+    found = away * g.reciprocal(scale) * g.variable(factor) + g.variable(more)
+    zo.save(g, {"y": found}, tmp_path / "n.onnx")
+    wide = fed.astype(np.float64)
+    scale = np.sqrt(wide.var(axis=-1, keepdims=True) + small)
+    wanted = (wide - wide.mean(axis=-1, keepdims=True)) / scale * factor + more
+    close(runtime(tmp_path / "n.onnx", {"x": fed}), {"y": wanted.astype(np.float32)})
+
+
 def test_refusals(tmp_path: Path) -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(T, N, H), name="x")
