@@ -275,6 +275,17 @@ def test_a_normalisation_that_broadcasts(
     close(runtime(tmp_path / "n.onnx", {"x": fed}), {"y": wanted.astype(np.float32)})
 
 
+def test_remainders_are_exact(tmp_path: Path) -> None:
+    """Of a large number, and by an infinite one."""
+    a = np.array([1e7 + 1, -1e7 - 1, 3e38, 5.0, -5.0, 5.5, -5.5, 4.0], np.float32)
+    b = np.array([1.5, 1.5, -0.7, np.inf, np.inf, -2.0, 2.0, 0.0], np.float32)
+    g = zs.Graph()
+    tensors = [g.placeholder(shape=(8,), name=name) for name in "ab"]
+    zo.save(g, {"y": g.floor_modulo(*tensors)}, tmp_path / "m.onnx")
+    found = runtime(tmp_path / "m.onnx", {"a": a, "b": b})
+    np.testing.assert_array_equal(found["y"], [*np.remainder(a[:7], b[:7]), 0])
+
+
 def test_refusals(tmp_path: Path) -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(T, N, H), name="x")

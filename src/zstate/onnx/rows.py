@@ -131,8 +131,10 @@ def _arg_sort(e: Emitter, node: Node, x: str) -> Any:
 
 
 def _floor_modulo(e: Emitter, node: Node, a: str, b: str) -> Any:
-    found = e.emit("Sub", a, e.emit("Mul", e.emit("Floor", e.emit("Div", a, b)), b))
-    zero = _number(node, 0)
+    """The remainder with the divisor's sign, from one with the dividend's, both of them exact."""
+    rest, zero = e.emit("Mod", a, b, fmod=1), _number(node, 0)
+    signs = e.emit("Mul", e.emit("Sign", rest), e.emit("Sign", b))
+    found = e.emit("Where", e.emit("Less", signs, zero), e.emit("Add", rest, b), rest)
     return e.emit("Where", e.emit("Equal", b, zero), zero, found)
 
 
