@@ -286,6 +286,28 @@ def test_remainders_are_exact(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["y"], [*np.remainder(a[:7], b[:7]), 0])
 
 
+def test_a_number_is_transposed(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(), name="x")
+    zo.save(g, {"y": g.transpose(x, [])}, tmp_path / "t.onnx")
+    assert runtime(tmp_path / "t.onnx", {"x": np.array(2.5, np.float32)})["y"].tolist() == 2.5
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_a_number_of_features_that_is_not_known(
+    rng: np.random.Generator, cell: str, tmp_path: Path
+) -> None:
+    g = zs.Graph()
+    rows, feeds = GATES[cell] * H, {"x": normal(rng, T, N, I)}
+    x, W = g.placeholder(shape=(T, N, None), name="x"), g.placeholder(shape=(rows, None), name="W")
+    R, feeds["W"] = g.variable(normal(rng, rows, H)), normal(rng, rows, I)
+    (h, *_) = getattr(g, cell)(x, recurrent_weight=R, input_weight=W)
+    zo.save(g, {"h": h}, tmp_path / "open.onnx")
+    wanted = {"h": g.run({x: feeds["x"], W: feeds["W"]}, [h])[h]}
+    close(runtime(tmp_path / "open.onnx", feeds), wanted)
+    close(zo.load(tmp_path / "open.onnx").run(feeds), wanted)
+
+
 def test_refusals(tmp_path: Path) -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(T, N, H), name="x")
