@@ -279,6 +279,15 @@ def _division(d: Draw) -> Case:
     return case
 
 
+def _modulo(d: Draw) -> Case:
+    """Of the least integer by -1 and of integers by 0 it ends ONNX Runtime's process."""
+    case = _division(d)
+    if case.inputs[0] is not None and case.inputs[0].dtype.kind in "iu":
+        below = case.inputs[1]
+        below[below == 0] = 3
+    return replace(case, attributes={"fmod": 1} if d.chance(0.9) else {})
+
+
 def _power(d: Draw) -> Case:
     base = d.dtype()
     other = base if d.opset < 12 else d.dtype(1)
@@ -397,6 +406,13 @@ def _reduction(d: Draw) -> Case:
         return d.case([x, np.array(axes, np.int64)], attributes=given, constant=(1,))
     axes = [a % x.ndim if d.opset < 11 and a < 0 else a for a in axes]
     return d.case([x], attributes={**given, "axes": axes} if axes else given)
+
+
+def _cumulative_sum(d: Draw) -> Case:
+    x = d.array(d.shape(1), d.dtype())
+    given = {name: d.pick(0, 1) for name in ("exclusive", "reverse") if d.chance(0.5)}
+    axis = np.array(d.axis(x.ndim), d.pick(*d.types(1)))
+    return d.case([x, axis], attributes=given, constant=(1,))
 
 
 def _place(d: Draw) -> Case:
@@ -800,9 +816,11 @@ _AT_THE_ENDS = (
     *("Celu", "TopK", "Where"),
 )
 _PLAIN = (
-    *("Abs", "Add", "And", "Equal", "Exp", "Greater", "GreaterOrEqual", "HardSwish", "Identity"),
-    *("IsNaN", "Less", "LessOrEqual", "Log", "Mish", "Mul", "Neg", "Not", "Or", "Reciprocal"),
-    *("Relu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Sub", "Tanh", "Xor"),
+    *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos"),
+    *("Cosh", "Equal", "Exp", "Floor", "Greater", "GreaterOrEqual", "HardSwish", "Identity"),
+    *("IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Mish", "Mul", "Neg", "Not", "Or"),
+    *("Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
+    *("Sqrt", "Sub", "Tan", "Tanh", "Xor"),
 )
 _REDUCTIONS = (
     *("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"),
@@ -819,6 +837,7 @@ RECIPES: dict[str, Recipe] = {
     "CastLike": _cast,
     "Clip": _clip,
     "Div": _division,
+    "Mod": _modulo,
     "Dropout": _dropout,
     "Gelu": _gelu,
     "PRelu": _prelu,
@@ -835,6 +854,7 @@ RECIPES: dict[str, Recipe] = {
     "GlobalAveragePool": _global_mean,
     "LayerNormalization": _normalization,
     "RMSNormalization": _normalization,
+    "CumSum": _cumulative_sum,
     "LogSoftmax": _soft_max,
     "Softmax": _soft_max,
     "Gather": _gather,

@@ -239,6 +239,8 @@ def test_every_op_of_the_graph(number: int, tmp_path: Path) -> None:
         zo.save(g, outputs, path)
         feeds = dict(zip(inputs, narrow, strict=True))
         wanted = g.run(feeds, results)
+        again = zo.load(path).run({tensor.name: array for tensor, array in feeds.items()})
+        close(again, {name: wanted[tensor] for name, tensor in outputs.items()})
         try:
             found = runtime(path, {tensor.name: array for tensor, array in feeds.items()})
         except Exception as error:

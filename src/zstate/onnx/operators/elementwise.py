@@ -22,10 +22,13 @@ PLAIN = {
     "Abs": "absolute",
     "Add": "addition",
     "And": "logical_and",
+    "Ceil": "ceil",
     "Equal": "equal",
     "Exp": "exponent",
+    "Floor": "floor",
     "Greater": "greater_than",
     "GreaterOrEqual": "greater_than_or_equal_to",
+    "IsInf": "is_infinite",
     "IsNaN": "is_nan",
     "Less": "less_than",
     "LessOrEqual": "less_than_or_equal_to",
@@ -35,6 +38,7 @@ PLAIN = {
     "Not": "logical_not",
     "Or": "logical_or",
     "Reciprocal": "reciprocal",
+    "Round": "rint",
     "Sigmoid": "sigmoid",
     "Sign": "sign",
     "Sqrt": "square_root",
@@ -42,6 +46,8 @@ PLAIN = {
     "Tanh": "tanh",
     "Where": "select",
     "Xor": "logical_xor",
+    **{name.capitalize(): name for name in ("sin", "cos", "tan", "sinh", "cosh")},
+    **{f"A{name}": f"a{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
 }
 
 _LARGEST = {
@@ -104,6 +110,13 @@ def _division(node: Node) -> list[Tensor]:
 def _relu(node: Node) -> list[Tensor]:
     g, x = node.graph, node.tensor(0)
     return [g.relu(x) if x.dtype in FLOAT_NAMES else g.maximum(x, 0)]
+
+
+def _modulo(node: Node) -> list[Tensor]:
+    if not node.attribute("fmod", 0):
+        expected = "1: the remainder of floats, with the dividend's sign"
+        raise OptionError(refusal("Mod", "fmod", expected, "0"))
+    return [node.graph.modulo(node.tensor(0), node.tensor(1))]
 
 
 def _power(node: Node) -> list[Tensor]:
@@ -219,6 +232,7 @@ ROWS: dict[str, Row] = {
     "Mean": _variadic(in_float32(lambda g, *tensors: _sum(g, *tensors) / float(len(tensors)))),
     "Min": _variadic(lambda g, *tensors: reduce(g.minimum, tensors)),
     "Mish": _activation(lambda g, x: x * g.tanh(_softplus(g, x))),
+    "Mod": _modulo,
     "PRelu": _prelu,
     "Pow": _power,
     "Relu": _relu,
