@@ -225,6 +225,10 @@ def _positive(d: Draw) -> float:
     return float(d.pick(0.01, 0.2, 0.5, 1.0, 2.0))
 
 
+def _switch(d: Draw) -> int:
+    return d.number(0, 1)
+
+
 def _any_number(d: Draw) -> float:
     return float(d.pick(-1.5, -0.1, 0.0, 0.2, 0.5, 1.0, 3.0))
 
@@ -280,12 +284,15 @@ def _division(d: Draw) -> Case:
 
 
 def _modulo(d: Draw) -> Case:
-    """Of the least integer by -1 and of integers by 0 it ends ONNX Runtime's process."""
+    """Integers by 0 end ONNX Runtime's process too."""
     case = _division(d)
-    if case.inputs[0] is not None and case.inputs[0].dtype.kind in "iu":
-        below = case.inputs[1]
+    above, below = case.inputs
+    assert above is not None and below is not None
+    if below.dtype.kind in "iu":
         below[below == 0] = 3
-    return replace(case, attributes={"fmod": 1} if d.chance(0.9) else {})
+    # Of floats it has to be 1 until opset 24; of 64 bits ONNX Runtime computes it in float64.
+    is_fmod = above.dtype.kind not in "iu" or (above.itemsize < 8 and d.chance(0.5))
+    return replace(case, attributes={"fmod": 1} if is_fmod else {})
 
 
 def _power(d: Draw) -> Case:
@@ -818,7 +825,7 @@ _AT_THE_ENDS = (
 _PLAIN = (
     *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos"),
     *("Cosh", "Equal", "Exp", "Floor", "Greater", "GreaterOrEqual", "HardSwish", "Identity"),
-    *("IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Mish", "Mul", "Neg", "Not", "Or"),
+    *("IsNaN", "Less", "LessOrEqual", "Log", "Mish", "Mul", "Neg", "Not", "Or"),
     *("Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
     *("Sqrt", "Sub", "Tan", "Tanh", "Xor"),
 )
@@ -831,6 +838,7 @@ RECIPES: dict[str, Recipe] = {
     **{f"Reduce{name}": _reduction for name in _REDUCTIONS},
     **dict.fromkeys(("Celu", "Elu", "Swish"), _elementwise(alpha=_positive)),
     **dict.fromkeys(("LeakyRelu", "ThresholdedRelu"), _elementwise(alpha=_any_number)),
+    "IsInf": _elementwise(detect_negative=_switch, detect_positive=_switch),
     "HardSigmoid": _elementwise(alpha=_positive, beta=_any_number),
     "Selu": _elementwise(alpha=_positive, gamma=_positive),
     "Cast": _cast,

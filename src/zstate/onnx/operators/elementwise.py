@@ -113,10 +113,23 @@ def _relu(node: Node) -> list[Tensor]:
 
 
 def _modulo(node: Node) -> list[Tensor]:
-    if not node.attribute("fmod", 0):
-        expected = "1: the remainder of floats, with the dividend's sign"
-        raise OptionError(refusal("Mod", "fmod", expected, "0"))
-    return [node.graph.modulo(node.tensor(0), node.tensor(1))]
+    """The remainder with the divisor's sign; with fmod = 1 the dividend's."""
+    g, a, b = node.graph, node.tensor(0), node.tensor(1)
+    is_float = a.dtype in FLOAT_NAMES
+    rest = g.modulo(a, b) if is_float else a - g.apply("integer_division", (a, b)) * b
+    if node.attribute("fmod", 0):
+        return [rest]
+    differs = g.not_equal(g.less_than(rest, 0), g.less_than(b, 0))
+    return [g.select(g.logical_and(differs, g.not_equal(rest, 0)), rest + b, rest)]
+
+
+def _is_infinite(node: Node) -> list[Tensor]:
+    g, x = node.graph, node.tensor(0)
+    found = g.is_infinite(x)
+    for name, other in (("detect_positive", g.less_than), ("detect_negative", g.greater_than)):
+        if not node.attribute(name, 1):
+            found = g.logical_and(found, other(x, 0.0))
+    return [found]
 
 
 def _power(node: Node) -> list[Tensor]:
@@ -227,6 +240,7 @@ ROWS: dict[str, Row] = {
     "HardSigmoid": _activation(_hard_sigmoid, alpha=0.2, beta=0.5),
     "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, _float32(1 / 6), 0.5)),
     "Identity": lambda node: [node.tensor(0)],
+    "IsInf": _is_infinite,
     "LeakyRelu": _activation(lambda g, x, a: g.leaky_relu(x, a), alpha=0.01),
     "Max": _variadic(lambda g, *tensors: reduce(g.maximum, tensors)),
     "Mean": _variadic(in_float32(lambda g, *tensors: _sum(g, *tensors) / float(len(tensors)))),
