@@ -66,8 +66,9 @@ def _top_k(node: Node) -> list[Tensor]:
 
 def _cumulative_sum(node: Node) -> list[Tensor]:
     (axis,) = node.ints(1)
-    options = {name: bool(node.attribute(name, 0)) for name in ("exclusive", "reverse")}
-    return [node.graph.cumulative_sum(node.tensor(0), axis=axis, **options)]
+    exclusive, reverse = (bool(node.attribute(name, 0)) for name in ("exclusive", "reverse"))
+    g, x = node.graph, node.tensor(0)
+    return [g.cumulative_sum(x, axis=axis, exclusive=exclusive, reverse=reverse)]
 
 
 def _log_sum_exp(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
