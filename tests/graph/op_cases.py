@@ -457,6 +457,12 @@ CASES = [
         lambda a: a.sum(1, keepdims=True) - a.cumsum(1),
     ),
     Case(
+        "cumulative_sum",
+        lambda g, a: g.cumulative_sum(a, axis=1, exclusive=True),
+        [normal(2, 0, 3)],
+        lambda a: a,
+    ),
+    Case(
         "concat_tensors",
         lambda g, a: g.tile(a, [2, 1, 3]),
         [normal(2, 2, 1)],

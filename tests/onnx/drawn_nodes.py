@@ -225,6 +225,10 @@ def _positive(d: Draw) -> float:
     return float(d.pick(0.01, 0.2, 0.5, 1.0, 2.0))
 
 
+def _switch(d: Draw) -> int:
+    return d.number(0, 1)
+
+
 def _any_number(d: Draw) -> float:
     return float(d.pick(-1.5, -0.1, 0.0, 0.2, 0.5, 1.0, 3.0))
 
@@ -277,6 +281,18 @@ def _division(d: Draw) -> Case:
         if above.dtype.kind == "i":
             above[above == np.iinfo(above.dtype).min] = 5
     return case
+
+
+def _modulo(d: Draw) -> Case:
+    """Integers by 0 end ONNX Runtime's process too."""
+    case = _division(d)
+    above, below = case.inputs
+    assert above is not None and below is not None
+    if below.dtype.kind in "iu":
+        below[below == 0] = 3
+    # Of floats it has to be 1 until opset 24; of 64 bits ONNX Runtime computes it in float64.
+    is_fmod = above.dtype.kind not in "iu" or (above.itemsize < 8 and d.chance(0.5))
+    return replace(case, attributes={"fmod": 1} if is_fmod else {})
 
 
 def _power(d: Draw) -> Case:
@@ -397,6 +413,13 @@ def _reduction(d: Draw) -> Case:
         return d.case([x, np.array(axes, np.int64)], attributes=given, constant=(1,))
     axes = [a % x.ndim if d.opset < 11 and a < 0 else a for a in axes]
     return d.case([x], attributes={**given, "axes": axes} if axes else given)
+
+
+def _cumulative_sum(d: Draw) -> Case:
+    x = d.array(d.shape(1), d.dtype())
+    given = {name: d.pick(0, 1) for name in ("exclusive", "reverse") if d.chance(0.5)}
+    axis = np.array(d.axis(x.ndim), d.pick(*d.types(1)))
+    return d.case([x, axis], attributes=given, constant=(1,))
 
 
 def _place(d: Draw) -> Case:
@@ -800,9 +823,11 @@ _AT_THE_ENDS = (
     *("Celu", "TopK", "Where"),
 )
 _PLAIN = (
-    *("Abs", "Add", "And", "Equal", "Exp", "Greater", "GreaterOrEqual", "HardSwish", "Identity"),
-    *("IsNaN", "Less", "LessOrEqual", "Log", "Mish", "Mul", "Neg", "Not", "Or", "Reciprocal"),
-    *("Relu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Sub", "Tanh", "Xor"),
+    *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos"),
+    *("Cosh", "Equal", "Exp", "Floor", "Greater", "GreaterOrEqual", "HardSwish", "Identity"),
+    *("IsNaN", "Less", "LessOrEqual", "Log", "Mish", "Mul", "Neg", "Not", "Or"),
+    *("Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
+    *("Sqrt", "Sub", "Tan", "Tanh", "Xor"),
 )
 _REDUCTIONS = (
     *("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"),
@@ -813,12 +838,14 @@ RECIPES: dict[str, Recipe] = {
     **{f"Reduce{name}": _reduction for name in _REDUCTIONS},
     **dict.fromkeys(("Celu", "Elu", "Swish"), _elementwise(alpha=_positive)),
     **dict.fromkeys(("LeakyRelu", "ThresholdedRelu"), _elementwise(alpha=_any_number)),
+    "IsInf": _elementwise(detect_negative=_switch, detect_positive=_switch),
     "HardSigmoid": _elementwise(alpha=_positive, beta=_any_number),
     "Selu": _elementwise(alpha=_positive, gamma=_positive),
     "Cast": _cast,
     "CastLike": _cast,
     "Clip": _clip,
     "Div": _division,
+    "Mod": _modulo,
     "Dropout": _dropout,
     "Gelu": _gelu,
     "PRelu": _prelu,
@@ -835,6 +862,7 @@ RECIPES: dict[str, Recipe] = {
     "GlobalAveragePool": _global_mean,
     "LayerNormalization": _normalization,
     "RMSNormalization": _normalization,
+    "CumSum": _cumulative_sum,
     "LogSoftmax": _soft_max,
     "Softmax": _soft_max,
     "Gather": _gather,

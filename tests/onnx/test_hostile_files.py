@@ -166,6 +166,20 @@ LARGE = {
         ),
         "places",
     ),
+    "many groups of no weights": (
+        text(
+            "m (float[1, C, 3] x) => (float[a, b, c] y) <float[0, 1, 1] w = {}>"
+            "{ y = Conv <group = 67108864> (x, w) }"
+        ),
+        "places",
+    ),
+    "a wide kernel of no weights": (
+        text(
+            "m (float[1, 0, L] x) => (float[a, b, c] y) <float[1, 0, 16777216] w = {}>"
+            "{ y = Conv(x, w) }"
+        ),
+        "places",
+    ),
     "many outputs": (
         text("m (float[4] x) => (float[M] y) { y = Split <num_outputs = 2147483647> (x) }"),
         "num_outputs",
@@ -177,6 +191,25 @@ LARGE = {
             " int64[3] r = {1, 1073741824, 268435456}>"
             "{ w = Expand(one, s) q = Expand(one, r)"
             " y, h = LSTM <hidden_size = 268435456> (x, w, q) }"
+        ),
+        "",
+    ),
+    "peepholes of a wide layer": (
+        text(
+            "m (float[1, 1, 1] x, float[1, K, 1] w, float[1, K, H] q, float[1, M] p)"
+            "=> (float[a, b, c, d] y)"
+            "{ y, h = LSTM <hidden_size = 268435456> (x, w, q, , , , , p) }"
+        ),
+        "",
+    ),
+    "a wide gate without a product": (
+        text(
+            "m (float[T, N, 16384] x, float[8192, 8192] R, float[N, 8192] first)"
+            "=> (float[T, N, 8192] y) <int64[2] s = {8192, 8192}>"
+            "{ last, y = Scan <num_scan_inputs = 1, body = step (float[N, 8192] h, float[N, 16384]"
+            " g) => (float[N, 8192] state, float[N, 8192] out)"
+            " { a, b = Split <axis = 1> (g, s) r = MatMul(h, R) t = Add(a, r) u = Mul(b, t)"
+            " state = Tanh(u) out = Identity(state) }> (first, x) }"
         ),
         "",
     ),

@@ -216,6 +216,11 @@ def test_a_loaded_model_prints_and_names_its_parts() -> None:
         model.run({"z": np.ones((1, 3), np.float32)})
 
 
+def test_a_path_that_no_file_can_have() -> None:
+    with pytest.raises(zs.GraphError, match=r"^\[onnx.load\] 'a.x00b': expected a file, got "):
+        zo.load("a\0b")
+
+
 def test_bytes_in_memory_need_a_proto() -> None:
     with pytest.raises(zs.ZStateError, match="a path or an onnx.ModelProto"):
         zo.load(io.BytesIO())
@@ -275,3 +280,11 @@ def test_a_wrong_feed_is_refused_in_the_name_of_the_call() -> None:
     ):
         with pytest.raises(zs.ZStateError, match=rf"^\[onnx.Model.run\] {wrong}$"):
             model.run(feeds)
+    with pytest.raises(
+        zs.DTypeError, match=r"^\[onnx.Model.run: feed 'y'\] dtype: expected one of"
+    ):
+        model.run({"x": ones, "y": ones.astype(">f4")})
+    wrong_targets: tuple[Any, ...] = ("z", 3, [["z"]])
+    for targets in wrong_targets:
+        with pytest.raises(zs.ZStateError, match=r"^\[onnx.Model.run\] targets: expected "):
+            model.run({"x": ones, "y": ones}, targets)

@@ -239,6 +239,8 @@ def test_every_op_of_the_graph(number: int, tmp_path: Path) -> None:
         zo.save(g, outputs, path)
         feeds = dict(zip(inputs, narrow, strict=True))
         wanted = g.run(feeds, results)
+        again = zo.load(path).run({tensor.name: array for tensor, array in feeds.items()})
+        close(again, {name: wanted[tensor] for name, tensor in outputs.items()})
         try:
             found = runtime(path, {tensor.name: array for tensor, array in feeds.items()})
         except Exception as error:
@@ -246,6 +248,66 @@ def test_every_op_of_the_graph(number: int, tmp_path: Path) -> None:
                 pytest.skip("onnxruntime has no such type for this operator")
             raise
         close(found, {name: wanted[tensor] for name, tensor in outputs.items()})
+
+
+@pytest.mark.parametrize(
+    ("x", "epsilon", "weight", "bias"),
+    [
+        ((2, 3, 4), (1,), (4,), (4,)),
+        ((2, 3, 4), (3, 1), (4,), (4,)),
+        ((1, 3, 4), (), (2, 3, 4), (4,)),
+        ((2, 3, 4), (), (5, 2, 3, 4), (3, 4)),
+    ],
+)
+def test_a_normalisation_that_broadcasts(
+    rng: np.random.Generator, tmp_path: Path, x: Any, epsilon: Any, weight: Any, bias: Any
+) -> None:
+    """ONNX's node has one epsilon, and does not repeat x."""
+    g = zs.Graph()
+    source = g.placeholder(shape=x, name="x")
+    small = rng.uniform(0.1, 1, epsilon).astype(np.float32)
+    factor, more, fed = normal(rng, *weight), normal(rng, *bias), normal(rng, *x)
+    away = source - g.mean(source, axes=[-1])
+    scale = g.square_root(g.mean(g.square(away), axes=[-1]) + g.constant(small))
+    found = away * g.reciprocal(scale) * g.variable(factor) + g.variable(more)
+    zo.save(g, {"y": found}, tmp_path / "n.onnx")
+    wide = fed.astype(np.float64)
+    scale = np.sqrt(wide.var(axis=-1, keepdims=True) + small)
+    wanted = (wide - wide.mean(axis=-1, keepdims=True)) / scale * factor + more
+    close(runtime(tmp_path / "n.onnx", {"x": fed}), {"y": wanted.astype(np.float32)})
+
+
+def test_remainders_are_exact(tmp_path: Path) -> None:
+    """Of a large number, and by an infinite one."""
+    a = np.array([1e7 + 1, -1e7 - 1, 3e38, 5.0, -5.0, 5.5, -5.5, 4.0], np.float32)
+    b = np.array([1.5, 1.5, -0.7, np.inf, np.inf, -2.0, 2.0, 0.0], np.float32)
+    g = zs.Graph()
+    tensors = [g.placeholder(shape=(8,), name=name) for name in "ab"]
+    zo.save(g, {"y": g.floor_modulo(*tensors)}, tmp_path / "m.onnx")
+    found = runtime(tmp_path / "m.onnx", {"a": a, "b": b})
+    np.testing.assert_array_equal(found["y"], [*np.remainder(a[:7], b[:7]), 0])
+
+
+def test_a_number_is_transposed(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(), name="x")
+    zo.save(g, {"y": g.transpose(x, [])}, tmp_path / "t.onnx")
+    assert runtime(tmp_path / "t.onnx", {"x": np.array(2.5, np.float32)})["y"].tolist() == 2.5
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_a_number_of_features_that_is_not_known(
+    rng: np.random.Generator, cell: str, tmp_path: Path
+) -> None:
+    g = zs.Graph()
+    rows, feeds = GATES[cell] * H, {"x": normal(rng, T, N, I)}
+    x, W = g.placeholder(shape=(T, N, None), name="x"), g.placeholder(shape=(rows, None), name="W")
+    R, feeds["W"] = g.variable(normal(rng, rows, H)), normal(rng, rows, I)
+    (h, *_) = getattr(g, cell)(x, recurrent_weight=R, input_weight=W)
+    zo.save(g, {"h": h}, tmp_path / "open.onnx")
+    wanted = {"h": g.run({x: feeds["x"], W: feeds["W"]}, [h])[h]}
+    close(runtime(tmp_path / "open.onnx", feeds), wanted)
+    close(zo.load(tmp_path / "open.onnx").run(feeds), wanted)
 
 
 def test_refusals(tmp_path: Path) -> None:

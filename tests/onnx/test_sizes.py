@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -118,6 +120,18 @@ def test_an_input_that_decides_a_shape_is_fixed_or_named() -> None:
     model = zo.load(proto, constants={"s": np.array([2, 3])})
     assert list(model.inputs) == ["x"]
     assert model.run({"x": np.arange(6, dtype=np.float32)})["y"].shape == (2, 3)
+    wrong: dict[str, Any] = {
+        "float64[2]": np.array([2.5, 3.5]),
+        "int64[3]": np.array([2, 3, 1]),
+        "int32[2]": np.array([2, 3], np.int32),
+    }
+    for got, value in wrong.items():
+        expected = re.escape(f"[onnx.load] input 's': expected int64[2], got {got}")
+        with pytest.raises(zs.DTypeError, match=expected):
+            zo.load(proto, constants={"s": value})
+    for constants in (3, [1]):
+        with pytest.raises(zs.DTypeError, match=r"constants: expected {name of an input: array}"):
+            zo.load(proto, constants=constants)  # type: ignore[arg-type]
 
 
 def test_a_shape_that_open_sizes_decide_says_so() -> None:

@@ -106,11 +106,11 @@ def _checked_feed(tensor: Tensor, feed: object) -> TensorInfo:
     if not isinstance(feed, tuple | list) or len(feed) != 2:
         got = repr(feed)[:60] if isinstance(feed, tuple | list) else describe(feed)
         raise DTypeError(refusal("compile", label, "a pair (shape, dtype)", got))
-    shape = known(checked_shape("compile", feed[0]))
+    shape = known(checked_shape(f"compile: {label}", feed[0]))
     if shape is None:
         expected = "a size for every dimension, since a program has fixed shapes"
         raise ShapeError(refusal("compile", label, expected, brackets(feed[0])))
-    dtype = checked_dtype("compile", feed[1])
+    dtype = checked_dtype(f"compile: {label}", feed[1])
     if dtype != tensor.dtype:
         raise DTypeError(refusal("compile", label, tensor.dtype, dtype))
     if not fits(shape, tensor.shape):

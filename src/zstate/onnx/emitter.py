@@ -119,7 +119,7 @@ class Emitter:
     def transpose(self, value: Value, *axes: int) -> Value:
         if isinstance(value, np.ndarray):
             return np.transpose(value, axes)
-        return self.emit("Transpose", value, perm=axes)
+        return self.emit("Transpose", value, perm=axes) if axes else value
 
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         if all(isinstance(value, np.ndarray) for value in values):

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays import NUMPY
-from ..errors import GraphError, OptionError, ShapeError, ZStateError, located, refusal
+from ..errors import DTypeError, GraphError, OptionError, ShapeError, ZStateError, located, refusal
 from ..graph import Graph, Tensor
+from ..graph.ops.base import agree
+from ..layout import brackets, describe
 from ..types import FLOAT_NAMES, Array
 from .folding import MOST_FOLDED, Folding, roots
 from .model import Model, as_array, drop_unused
@@ -48,6 +50,9 @@ def load(
     A node, an attribute or a type that the graph does not have raises an error that names the node.
     """
     model, folder = read_model(source)
+    if not isinstance(constants, Mapping | None):
+        expected = "{name of an input: array}"
+        raise DTypeError(refusal(LABEL, "constants", expected, describe(constants)))
     with _well_formed(f"[{LABEL}] model: expected a well-formed one, got "):
         found = Importer(model, folder, dict(constants or {})).model()
     return found
@@ -220,8 +225,8 @@ class Importer:
             if not value.type.HasField("tensor_type"):
                 raise OptionError(refusal(LABEL, what, "a tensor", "another kind of value"))
             if name in constants:
-                given, dtype = constants.pop(name), type_name(kind.elem_type, what)
-                self.arrays[name] = NUMPY.asarray(as_array(LABEL, what, given, dtype))
+                given = as_array(LABEL, what, constants.pop(name), type_name(kind.elem_type, what))
+                self.arrays[name] = _fixed(NUMPY.asarray(given), kind, what)
             else:
                 inputs[name] = self.tensors[name] = self._placeholder(value, what)
         if constants:
@@ -233,7 +238,7 @@ class Importer:
         kind = value.type.tensor_type
         if not kind.HasField("shape"):
             raise ShapeError(refusal(LABEL, what, "a number of dimensions", "none"))
-        sizes = [each.dim_value if each.HasField("dim_value") else None for each in kind.shape.dim]
+        sizes = _sizes(kind)
         for size in sizes:
             if size is not None and size < 0:
                 raise ShapeError(refusal(LABEL, what, "sizes", str(size)))
@@ -244,6 +249,19 @@ class Importer:
             if name:
                 self.names.setdefault(name, []).append((value.name, axis))
         return tensor
+
+
+def _sizes(kind: Any) -> list[int | None]:
+    return [each.dim_value if each.HasField("dim_value") else None for each in kind.shape.dim]
+
+
+def _fixed(array: Array, kind: Any, what: str) -> Array:
+    """The value of an input, which has to be of the type and shape that the model declares."""
+    dtype, sizes = type_name(kind.elem_type, what), tuple(_sizes(kind))
+    if array.dtype.name != dtype or (kind.HasField("shape") and not agree(array.shape, sizes)):
+        got = f"{array.dtype}{brackets(array.shape)}"
+        raise DTypeError(refusal(LABEL, what, f"{dtype}{brackets(sizes)}", got))
+    return array
 
 
 def _axis_names(value: Any) -> tuple[str, ...]:

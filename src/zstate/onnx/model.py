@@ -11,6 +11,7 @@ import numpy as np
 from ..arrays import NUMPY, is_array, namespace_of
 from ..errors import DTypeError, GraphError, ShapeError, ZStateError, refusal
 from ..graph import Executable, Graph, Tensor
+from ..graph.methods.core import has_members
 from ..graph.ops import PLACEHOLDER
 from ..layout import describe
 from ..types import FLOAT_NAMES, Array
@@ -43,7 +44,7 @@ class Model:
         self, feeds: Mapping[str, Array], targets: Sequence[str] | None = None
     ) -> dict[str, Array]:
         """{name: array} of the outputs, or of those named, from {name: array} of the inputs."""
-        wanted = tuple(self.outputs if targets is None else targets)
+        wanted = tuple(self.outputs) if targets is None else _listed(targets)
         try:  # the short way: a program that ran with such arrays before
             program, is_plain = self._programs[_key(wanted, feeds)]
         except (AttributeError, TypeError, KeyError):
@@ -70,7 +71,7 @@ class Model:
             expected = "{name of an input: array}"
             raise GraphError(refusal(_RUN, "feeds", expected, describe(feeds)))
         for name in wanted:
-            if name not in self.outputs:
+            if not isinstance(name, str) or name not in self.outputs:
                 expected = f"outputs of the model: {', '.join(self.outputs)}"
                 raise GraphError(refusal(_RUN, "targets", expected, repr(name)))
         found = {}
@@ -93,7 +94,7 @@ class Model:
         try:
             program = self.graph.compile(infos, [self.outputs[name] for name in wanted])
         except ZStateError as error:  # a feed was refused in the name of a call that is not theirs
-            text = str(error).replace("[compile]", f"[{_RUN}]", 1)
+            text = str(error).replace("[compile", f"[{_RUN}", 1)
             raise type(error)(text) from error
         is_plain = all(type(value) is np.ndarray for value in feeds.values())
         self._programs[key] = program, is_plain
@@ -109,6 +110,12 @@ class Model:
                 expected = f"one size, which the model calls {name!r}"
                 got = ", ".join(f"{shapes[n][axis]} for axis {axis} of {n!r}" for n, axis in fed)
                 raise ShapeError(refusal(_RUN, "feeds", expected, got))
+
+
+def _listed(targets: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(targets, str) or not has_members(targets):
+        raise DTypeError(refusal(_RUN, "targets", "a list of names", describe(targets)))
+    return tuple(targets)
 
 
 def _key(wanted: tuple[str, ...], feeds: Mapping[str, Any]) -> tuple[Any, ...]:

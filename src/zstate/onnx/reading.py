@@ -33,14 +33,13 @@ def read_model(source: Any) -> tuple[Any, Path | None]:
     if isinstance(source, onnx.ModelProto):
         model, folder, what = source, None, "model"
     elif isinstance(source, str | PathLike):
-        what, path = repr(fspath(source)), Path(source)
-        model, folder = onnx.ModelProto(), path.resolve().parent
+        what, path, model = repr(fspath(source)), Path(source), onnx.ModelProto()
         try:
+            folder = path.resolve().parent
             model.ParseFromString(path.read_bytes())
-        except OSError as error:
-            raise GraphError(
-                refusal(LABEL, what, "a file", error.strerror or str(error))
-            ) from error
+        except (OSError, ValueError) as error:
+            got = getattr(error, "strerror", None) or str(error)
+            raise GraphError(refusal(LABEL, what, "a file", got)) from error
         except Exception as error:  # protobuf's own, which differs from version to version
             raise GraphError(refusal(LABEL, what, "a whole ONNX file", str(error))) from error
     else:

@@ -177,8 +177,7 @@ class _Layer:
             bias = _ordered(g, own + second, theirs, ours)
             found["bias"] = g.reshape(bias, (count * rows,))
         if P in tensors:
-            zeros = g.constant(0.0, shape=(count, hidden), dtype=tensors[P].dtype)
-            whole = g.concat_tensors([tensors[P], zeros], axis=1)
+            whole = g.pad_tensor(tensors[P], [0, 0], [0, hidden])
             peephole = _ordered(g, whole, (*ROW.peephole, "z"), ours)
             found["peephole"] = peephole if count == 2 else g.reshape(peephole, (rows,))
         return found

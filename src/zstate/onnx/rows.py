@@ -56,14 +56,16 @@ def _arithmetic(kind: str) -> Row:
     """Two operands; the end of a layer normalisation is one node with all that leads to it."""
 
     def row(e: Emitter, node: Node, a: str, b: str) -> Any:
-        source, last = node.inputs[0].node, node.inputs[1]
-        found = _normalised(node) if kind == "Mul" else _normalised(source)
-        if found is None or last.shape != (known(node.inputs[0].shape[found[1] :]) or None):
+        product, bias = (node, []) if kind == "Mul" else (node.inputs[0].node, [node.inputs[1]])
+        found = _normalised(product)
+        if found is None:
             return e.emit(kind, a, b)
         x, axis, epsilon = found
-        weights = [b] if kind == "Mul" else [e.name(source.inputs[1]), b]
-        name = e.name(x)
-        return e.emit("LayerNormalization", name, *weights, axis=axis, epsilon=epsilon)
+        weights = [product.inputs[1], *bias]
+        if any(each.shape != known(x.shape[axis:]) for each in weights):
+            return e.emit(kind, a, b)
+        names = [e.name(each) for each in (x, *weights)]
+        return e.emit("LayerNormalization", *names, axis=axis, epsilon=epsilon)
 
     return row
 
@@ -94,7 +96,7 @@ def _normalised(node: Node) -> tuple[Tensor, int, float] | None:
     epsilon, rank = found[2].inputs[1].node, len(x.shape)
     axes = [axes_of(LABEL, each.attributes["axes"], rank) for each in (found[3], found[5])]
     last = tuple(range(axes[0][0], rank)) if axes[0] else ()
-    if axes != [last, last] or not last or epsilon.op is not CONSTANT:
+    if axes != [last, last] or not last or epsilon.op is not CONSTANT or found[2].inputs[1].shape:
         return None
     return x, last[0], float(epsilon.attributes["store"].value)
 
@@ -129,8 +131,10 @@ def _arg_sort(e: Emitter, node: Node, x: str) -> Any:
 
 
 def _floor_modulo(e: Emitter, node: Node, a: str, b: str) -> Any:
-    found = e.emit("Sub", a, e.emit("Mul", e.emit("Floor", e.emit("Div", a, b)), b))
-    zero = _number(node, 0)
+    """The remainder with the divisor's sign, from one with the dividend's, both of them exact."""
+    rest, zero = e.emit("Mod", a, b, fmod=1), _number(node, 0)
+    signs = e.emit("Mul", e.emit("Sign", rest), e.emit("Sign", b))
+    found = e.emit("Where", e.emit("Less", signs, zero), e.emit("Add", rest, b), rest)
     return e.emit("Where", e.emit("Equal", b, zero), zero, found)
 
 
@@ -266,17 +270,11 @@ ROWS: dict[str, Row] = {
     "square": lambda e, node, x: e.emit("Mul", x, x),
     "relu": _named("Relu"),
     "identity": _named("Identity"),
-    "is_infinite": _named("IsInf"),
     "is_finite": _is_finite,
-    "floor": _named("Floor"),
-    "ceil": _named("Ceil"),
     "truncate": _truncate,
-    "rint": _named("Round"),
     "exponent_base2": lambda e, node, x: e.emit("Pow", _number(node, 2), x),
     "logarithm_base2": _logarithm(2),
     "logarithm_base10": _logarithm(10),
-    **{name: _named(name.capitalize()) for name in ("sin", "cos", "tan", "sinh", "cosh")},
-    **{f"a{name}": _named(f"A{name}") for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
     "cast": lambda e, node, x: e.cast(x, node.attributes["dtype"]),
     "matrix_multiplication": _named("MatMul"),
     "reduction_sum": _reduction("ReduceSum"),

@@ -83,10 +83,13 @@ def _weight(body: Body, blocks: Sequence[str | None], heads: int, dtype: str) ->
     """R [G·H,H], with heads [heads,G·d,d]; zeros for a gate without a product."""
     g, units = body.node.graph, body.hidden // heads
     shape = (units, units) if heads == 1 else (heads, units, units)
+    # As large as what the file holds; else the run makes them, for H may be any number.
+    is_held = any(block in body.node.owner.arrays for block in blocks)
+    zeros = g.constant(np.zeros(shape if is_held else (), NUMPY.dtype(dtype)))
     found = []
     for block in blocks:
         if block is None:
-            found.append(g.constant(np.zeros(shape, NUMPY.dtype(dtype))))
+            found.append(zeros if is_held else g.broadcast(zeros, shape))
         elif heads > 1 and units == 1:  # a row [1,H]
             found.append(g.reshape(body.tensor(block), shape))
         else:

@@ -182,8 +182,8 @@ class _Layer:
             width = self.count * self.rows
             return self.e.named(self._gates(np.eye(width, dtype=self.dtype), width), "identity")
         tensor = self.tensors["input_weight"]
-        assert tensor.shape[1] is not None
-        return self.e.named(self._gates(self.e.value(tensor), tensor.shape[1]), tensor.name)
+        width = -1 if tensor.shape[1] is None else tensor.shape[1]
+        return self.e.named(self._gates(self.e.value(tensor), width), tensor.name)
 
     def _matrix(self) -> Any:
         tensor = self.tensors["recurrent_weight"]

@@ -153,8 +153,8 @@ class Statistics(Functions, Learning, Shaping):
             tensor = self.reverse(tensor, axes=[place])
         if exclusive:
             ends = [None if axis != place else -1 for axis in range(rank)]
-            before = self.strided_slice(tensor, [0] * rank, ends)
-            tensor = self.pad_tensor(before, [int(a == place) for a in range(rank)], [0] * rank)
+            whole = self.pad_tensor(tensor, [int(a == place) for a in range(rank)], [0] * rank)
+            tensor = self.strided_slice(whole, [0] * rank, ends)
         total = self.apply("cumulative_sum", (tensor,), {"axis": place}, None if reverse else name)
         return self.reverse(total, axes=[place], name=name) if reverse else total
 

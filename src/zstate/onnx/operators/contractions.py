@@ -147,9 +147,10 @@ def _convolution(node: Node) -> list[Tensor]:
     if node.attribute("kernel_shape", kernel) != kernel:
         raise ShapeError(refusal("Conv", "kernel_shape", str(kernel), "another"))
     # Each is a slice: no more of them than the file has weights.
-    if groups * math.prod(kernel) > _MOST_PLACES and node.inputs[1] not in node.owner.arrays:
-        expected = f"at most {_MOST_PLACES} places times groups where W is computed"
-        raise OptionError(refusal("Conv", "W", expected, str(groups * math.prod(kernel))))
+    weights = math.prod(shape) if node.inputs[1] in node.owner.arrays else 0
+    if (slices := groups * math.prod(kernel)) > max(_MOST_PLACES, weights):
+        expected = f"at most {_MOST_PLACES} places times groups, or as many as the file has weights"
+        raise OptionError(refusal("Conv", "W", expected, str(slices)))
     steps = node.attribute("dilations", [1] * count)
     strides = node.attribute("strides", [1] * count)
     spans = [(size - 1) * step for size, step in zip(kernel, steps, strict=True)]

@@ -22,10 +22,13 @@ PLAIN = {
     "Abs": "absolute",
     "Add": "addition",
     "And": "logical_and",
+    "Ceil": "ceil",
     "Equal": "equal",
     "Exp": "exponent",
+    "Floor": "floor",
     "Greater": "greater_than",
     "GreaterOrEqual": "greater_than_or_equal_to",
+    "IsInf": "is_infinite",
     "IsNaN": "is_nan",
     "Less": "less_than",
     "LessOrEqual": "less_than_or_equal_to",
@@ -35,6 +38,7 @@ PLAIN = {
     "Not": "logical_not",
     "Or": "logical_or",
     "Reciprocal": "reciprocal",
+    "Round": "rint",
     "Sigmoid": "sigmoid",
     "Sign": "sign",
     "Sqrt": "square_root",
@@ -42,6 +46,8 @@ PLAIN = {
     "Tanh": "tanh",
     "Where": "select",
     "Xor": "logical_xor",
+    **{name.capitalize(): name for name in ("sin", "cos", "tan", "sinh", "cosh")},
+    **{f"A{name}": f"a{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
 }
 
 _LARGEST = {
@@ -104,6 +110,26 @@ def _division(node: Node) -> list[Tensor]:
 def _relu(node: Node) -> list[Tensor]:
     g, x = node.graph, node.tensor(0)
     return [g.relu(x) if x.dtype in FLOAT_NAMES else g.maximum(x, 0)]
+
+
+def _modulo(node: Node) -> list[Tensor]:
+    """The remainder with the divisor's sign; with fmod = 1 the dividend's."""
+    g, a, b = node.graph, node.tensor(0), node.tensor(1)
+    is_float = a.dtype in FLOAT_NAMES
+    rest = g.modulo(a, b) if is_float else a - g.apply("integer_division", (a, b)) * b
+    if node.attribute("fmod", 0):
+        return [rest]
+    differs = g.not_equal(g.less_than(rest, 0), g.less_than(b, 0))
+    return [g.select(g.logical_and(differs, g.not_equal(rest, 0)), rest + b, rest)]
+
+
+def _is_infinite(node: Node) -> list[Tensor]:
+    g, x = node.graph, node.tensor(0)
+    found = g.is_infinite(x)
+    for name, other in (("detect_positive", g.less_than), ("detect_negative", g.greater_than)):
+        if not node.attribute(name, 1):
+            found = g.logical_and(found, other(x, 0.0))
+    return [found]
 
 
 def _power(node: Node) -> list[Tensor]:
@@ -214,11 +240,13 @@ ROWS: dict[str, Row] = {
     "HardSigmoid": _activation(_hard_sigmoid, alpha=0.2, beta=0.5),
     "HardSwish": _activation(lambda g, x: x * _hard_sigmoid(g, x, _float32(1 / 6), 0.5)),
     "Identity": lambda node: [node.tensor(0)],
+    "IsInf": _is_infinite,
     "LeakyRelu": _activation(lambda g, x, a: g.leaky_relu(x, a), alpha=0.01),
     "Max": _variadic(lambda g, *tensors: reduce(g.maximum, tensors)),
     "Mean": _variadic(in_float32(lambda g, *tensors: _sum(g, *tensors) / float(len(tensors)))),
     "Min": _variadic(lambda g, *tensors: reduce(g.minimum, tensors)),
     "Mish": _activation(lambda g, x: x * g.tanh(_softplus(g, x))),
+    "Mod": _modulo,
     "PRelu": _prelu,
     "Pow": _power,
     "Relu": _relu,

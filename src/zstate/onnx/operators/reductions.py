@@ -64,6 +64,13 @@ def _top_k(node: Node) -> list[Tensor]:
     return [g.gather_along_axis(x, places, axis), g.cast(places, "int64")]
 
 
+def _cumulative_sum(node: Node) -> list[Tensor]:
+    (axis,) = node.ints(1)
+    exclusive, reverse = (bool(node.attribute(name, 0)) for name in ("exclusive", "reverse"))
+    g, x = node.graph, node.tensor(0)
+    return [g.cumulative_sum(x, axis=axis, exclusive=exclusive, reverse=reverse)]
+
+
 def _log_sum_exp(g: Graph, x: Tensor, axes: list[int]) -> Tensor:
     top = g.reduction_maximum(x, axes=axes)
     top = g.select(g.is_finite(top), top, 0.0)  # infinity less itself would be no number
@@ -170,6 +177,7 @@ ROWS: dict[str, Row] = {
     "ArgMax": _place("reduction_arg_maximum"),
     "ArgMin": _place("reduction_arg_minimum"),
     "BatchNormalization": _batch_normalization,
+    "CumSum": _cumulative_sum,
     "GlobalAveragePool": _global_mean,
     "LayerNormalization": _layer_normalization,
     "LogSoftmax": _soft_max(True),
