@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .arrays import namespace_of
+from .cells.checks import DIAGONAL
 from .cells.definition import Cell, Parameter
 from .cells.expressions import Expression, ordered
 from .cells.tracing import Context, Named, Step, Weight, as_step
@@ -50,18 +51,18 @@ def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple
     weight = given["recurrent_weight"]  # […,H,G,1]
     xp, gates, units = namespace_of(weight), len(twin.gates), layout.size[3]
     lead = tuple(weight.shape[:-3])
-    given["diagonal"] = xp.moveaxis(weight[..., 0], -1, -2).reshape((*lead, gates * units))
+    given[DIAGONAL] = xp.moveaxis(weight[..., 0], -1, -2).reshape((*lead, gates * units))
     given["recurrent_weight"] = xp.zeros((*lead, gates * units, units), weight.dtype)
     operation = operations_of(twin)[layout.operation.is_gradient]
     changed = replace(
         layout,
         operation=operation,
         descriptor=replace(layout.descriptor, heads=1),
-        present=layout.present | {"diagonal"},
+        present=layout.present | {DIAGONAL},
     )
     found = dict(run(changed, 1, given))
     if layout.operation.is_gradient:
-        split = found["diagonal"].reshape((*lead, gates, units))
+        split = found[DIAGONAL].reshape((*lead, gates, units))
         found["recurrent_weight"] = xp.moveaxis(split, -2, -1)[..., None]
     return tuple(map(found.get, layout.operation.result._fields))
 
@@ -113,7 +114,7 @@ def diagonal(cell: Cell) -> Cell | None:
     than is saved."""
 
     def equations(at: Context, *before: Expression) -> Step:
-        weights = {gate: _Diagonal(at.own["diagonal"][gate], at.R[gate]) for gate in cell.gates}
+        weights = {gate: _Diagonal(at.own[DIAGONAL][gate], at.R[gate]) for gate in cell.gates}
         given = cell.equations(at._replace(R=Named("R", weights)), *before)
         step = given if isinstance(given, Step) else as_step(given)
         if step.saved is not None:
@@ -126,7 +127,7 @@ def diagonal(cell: Cell) -> Cell | None:
             saved.append(sum(terms[1:], terms[0]))
         return step._replace(saved=tuple(saved))
 
-    own = (*cell.own, Parameter("diagonal", by_gate=True, required=True))
+    own = (*cell.own, Parameter(DIAGONAL, by_gate=True, required=True))
     twin = replace(cell, equations=equations, own=own, key=f"{cell.key}_diagonal")
     try:
         twin.backward(twin.usual, twin.needed, False)

@@ -134,8 +134,8 @@ class MadeCell:
         for name in listed["steps"]:
             if name in listed["gates"]:
                 raise EquationError(f"[{label}] steps: {name!r} is already the name of a gate")
-        arguments = (*listed["states"], *listed["parameters"], *listed["steps"])
-        check_arguments(label, function, arguments)
+        others = (*listed["parameters"], *listed["steps"])
+        check_arguments(label, function, listed["states"], others)
         self.steps = listed["steps"]  # values per step: gates that no weight reaches
         self.initial = checked_initial(label, initial, listed["states"])
         self.__name__ = label
