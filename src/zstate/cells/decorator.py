@@ -26,7 +26,7 @@ from ..types import as_integer
 from .checks import OPTIONS, check_arguments, checked_initial, checked_label, names_in, with_line
 from .definition import Cell, Parameter, State, state
 from .program import program
-from .tracing import Context
+from .tracing import Context, replayed
 
 _defined: WeakSet[Cell] = WeakSet()
 _listeners: list[Callable[[Cell], object]] = []
@@ -420,12 +420,16 @@ def _defined_cell(
     first, *others = listed["states"]
 
     @wraps(function)
-    def equations(at: Context, *before: Any) -> Any:
+    def written(at: Context, *before: Any) -> Any:
         x, R = at.x.without("x", steps), at.R.without("R", steps)
         own, values = (at.own[name] for name in names), (at.x[name] for name in steps)
-        return function(x, R, *before, *own, *values)
+        before[0].book.is_read = True
+        try:
+            return function(x, R, *before, *own, *values)
+        finally:
+            before[0].book.is_read = False
 
-    def made(key: str = "") -> Cell:
+    def made(equations: Callable[..., Any], key: str = "") -> Cell:
         return Cell(
             label,
             (*listed["gates"], *steps),
@@ -441,7 +445,7 @@ def _defined_cell(
             key=key,
         )
 
-    draft = made()
+    draft = made(written)
     try:
         draft.backward(draft.usual, frozenset(names), False)
     except EquationError as error:
@@ -453,7 +457,8 @@ def _defined_cell(
     read = draft.forward(draft.usual, frozenset(names), False)
     said = (*listed.values(), sorted(initial.items()), program([*read.states, *read.saved]))
     digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
-    return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch accepts no other
+    key = f"{label}_{digest}".encode("ascii", "ignore").decode()  # torch accepts no other
+    return made(replayed(read), key)
 
 
 def _first_state(name: str, start: float) -> State:
