@@ -416,6 +416,15 @@ def test_what_calls_are_refused():
         peeping.gradients(source, weight, out.h, {"h": out.h}, **given)
 
 
+@pytest.mark.parametrize("backend", [None, "reference"])
+def test_refused_before_initial_states_are_made(backend):
+    source, weight = np.zeros((T, N, 4 * H)), np.zeros((4 * H, H))
+    with pytest.raises(ShapeError, match=r"\[slstm\] recurrent_weight: expected \[1000000000,4d"):
+        cells.slstm(source, weight, heads=10**9, backend=backend)
+    with pytest.raises(DTypeError, match=r"\[slstm\] source: expected one of float16"):
+        cells.slstm(source.astype("U3"), weight, backend=backend)
+
+
 def test_without_steps_or_rows():
     for steps, rows in ((0, 2), (3, 0)):
         x, R = np.zeros((steps, rows, 4 * H)), np.ones((4 * H, H))

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..descriptors import Descriptor
 from ..errors import DTypeError, EquationError, OptionError, refusal
-from ..types import as_integer
+from ..types import FLOAT_NAMES, as_integer
 from .checks import OPTIONS, check_arguments, checked_initial, checked_label, names_in, with_line
 from .definition import Cell, Parameter, State, state
 from .program import program
@@ -319,14 +319,16 @@ class MadeCell:
         source: Any = given.get("source")
         weight: Any = given.get("recurrent_weight")
         count = as_integer(heads)
-        rank = len(getattr(source, "shape", ()))
-        if count is None or rank != 3 or not getattr(weight, "shape", ()):
+        rank, shape = len(getattr(source, "shape", ())), getattr(weight, "shape", ())
+        if count is None or rank != 3 or (count not in shape[-3:-2] if count != 1 else not shape):
             return {}  # the operation itself refuses them
+        if str(source.dtype).removeprefix("torch.") not in FLOAT_NAMES:
+            return {}
         from ..arrays import namespace_of
 
-        width = weight.shape[-1] * count * (2 if bidirectional else 1)
-        xp, shape = namespace_of(source), (source.shape[1], width)
-        zeros, kind = xp.zeros(shape, source.dtype), source.dtype
+        width = shape[-1] * count * (2 if bidirectional else 1)
+        xp, kind = namespace_of(source), source.dtype
+        zeros = xp.zeros((source.shape[1], width), kind)
         return {name: xp.astype(zeros + value, kind) for name, value in missing.items()}
 
     def _check_results(self, out: Any, gradients: Any) -> None:
