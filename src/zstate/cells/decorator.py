@@ -319,7 +319,8 @@ class MadeCell:
         source: Any = given.get("source")
         weight: Any = given.get("recurrent_weight")
         count = as_integer(heads)
-        rank, shape = len(getattr(source, "shape", ())), getattr(weight, "shape", ())
+        rank = len(getattr(source, "shape", ()))
+        shape: tuple[int, ...] = getattr(weight, "shape", ())
         if count is None or rank != 3 or (count not in shape[-3:-2] if count != 1 else not shape):
             return {}  # the operation itself refuses them
         if str(source.dtype).removeprefix("torch.") not in FLOAT_NAMES:

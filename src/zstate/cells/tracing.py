@@ -177,7 +177,8 @@ def replayed(read: Trace) -> Callable[..., Step]:
     itself may say something else by now: it may use a variable that has changed."""
 
     def equations(at: Context, *before: Expression) -> Step:
-        leaves = {"x": at.x, "own": at.own, "before": dict(zip(read.names, before, strict=True))}
+        leaves: dict[str, Any] = {"x": at.x, "own": at.own}
+        leaves["before"] = dict(zip(read.names, before, strict=True))
         new: dict[Expression, Expression] = {}
         for each in read.book.as_made(ordered(read.states)):
             if each.op == "leaf":
