@@ -272,9 +272,11 @@ def test_a_cell_that_is_defined_under_a_profiler():
 def test_variables_that_change_later():
     """A cell keeps the numbers that its function saw when it was defined."""
     rate = 0.25
+    runs = []
 
     @cells.cell(gates="z", states="h")
     def leaky(x, R, h):
+        runs.append(rate)
         return (1 - rate) * h + rate * cells.tanh(x.z + R.z @ h)
 
     rate = 0.75
@@ -289,6 +291,7 @@ def test_variables_that_change_later():
     found = leaky.gradients(x[:1], R, out, {"h": x[1:]}, init_h=h, mask=m[:1])
     slope = 1 - np.tanh(x[0] + (h * m[0]) @ R.T) ** 2
     np.testing.assert_allclose(found.source[0], 0.25 * slope * x[1], rtol=1e-12, atol=1e-14)
+    assert runs == [0.25]
 
 
 def _if(x, R, h):

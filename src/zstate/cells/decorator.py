@@ -449,15 +449,16 @@ def _defined_cell(
         )
 
     draft = made(written)
+    form = draft.usual, frozenset(names), False, False
     try:
-        draft.backward(draft.usual, frozenset(names), False)
+        draft.backward(*form)
     except EquationError as error:
         raise with_line(label, str(error), error, function) from None
     except Exception as error:  # whatever another library says about a symbol
         expected = "expected numbers, values of the step and the functions of zstate.cells"
         refused = f"{expected}, got {type(error).__name__}: {error}"
         raise with_line(label, refused, error, function) from error
-    read = draft.forward(draft.usual, frozenset(names), False)
+    read = draft.forward(*form)
     said = (*listed.values(), sorted(initial.items()), program([*read.states, *read.saved]))
     digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
     key = f"{label}_{digest}".encode("ascii", "ignore").decode()  # torch accepts no other
