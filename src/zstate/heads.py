@@ -16,7 +16,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
+import numpy as np
+
 from .arrays import namespace_of
+from .cells.checks import DIAGONAL
 from .cells.definition import Cell, Parameter
 from .cells.expressions import Expression, ordered
 from .cells.tracing import Context, Named, Step, Weight, as_step
@@ -49,11 +52,11 @@ def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple
     weight = given["recurrent_weight"]  # […,H,G,1]
     xp, gates, units = namespace_of(weight), len(twin.gates), layout.size[3]
     lead = tuple(weight.shape[:-3])
-    given["diagonal"] = xp.moveaxis(weight[..., 0], -1, -2).reshape((*lead, gates * units))
+    given[DIAGONAL] = xp.moveaxis(weight[..., 0], -1, -2).reshape((*lead, gates * units))
     given["recurrent_weight"] = xp.zeros((*lead, gates * units, units), weight.dtype)
     found = dict(run(_with_diagonal(layout, twin), 1, given))
     if layout.operation.is_gradient:
-        split = found["diagonal"].reshape((*lead, gates, units))
+        split = found[DIAGONAL].reshape((*lead, gates, units))
         found["recurrent_weight"] = xp.moveaxis(split, -2, -1)[..., None]
     return tuple(map(found.get, layout.operation.result._fields))
 
@@ -68,7 +71,7 @@ def _with_diagonal(layout: Layout, twin: Cell) -> Layout:
         layout,
         operation=operations_of(twin)[layout.operation.is_gradient],
         descriptor=replace(layout.descriptor, heads=1),
-        present=layout.present | {"diagonal"},
+        present=layout.present | {DIAGONAL},
     )
 
 
@@ -138,7 +141,7 @@ def diagonal(cell: Cell) -> Cell | None:
     than is saved."""
 
     def equations(at: Context, *before: Expression) -> Step:
-        weights = {gate: _Diagonal(at.own["diagonal"][gate], at.R[gate]) for gate in cell.gates}
+        weights = {gate: _Diagonal(at.own[DIAGONAL][gate], at.R[gate]) for gate in cell.gates}
         given = cell.equations(at._replace(R=Named("R", weights)), *before)
         step = given if isinstance(given, Step) else as_step(given)
         if step.saved is not None:
@@ -151,7 +154,7 @@ def diagonal(cell: Cell) -> Cell | None:
             saved.append(sum(terms[1:], terms[0]))
         return step._replace(saved=tuple(saved))
 
-    own = (*cell.own, Parameter("diagonal", by_gate=True, required=True))
+    own = (*cell.own, Parameter(DIAGONAL, by_gate=True, required=True))
     twin = replace(cell, equations=equations, own=own, key=f"{cell.key}_diagonal")
     try:
         twin.backward(twin.usual, twin.needed, False)

@@ -27,6 +27,7 @@ class PlainDescriptor(Descriptor):
     reverse: bool = False
     bidirectional: bool = False
     training: bool = False
+    heads: int = 1
 
     __hash__ = Descriptor.__hash__
 

@@ -269,8 +269,41 @@ def test_a_cell_that_is_defined_under_a_profiler():
     assert any(each.code is same.__code__ for each in profile.getstats())
 
 
+def test_variables_that_change_later():
+    """A cell keeps the numbers that its function saw when it was defined."""
+    rate = 0.25
+    runs = []
+
+    @cells.cell(gates="z", states="h")
+    def leaky(x, R, h):
+        runs.append(rate)
+        return (1 - rate) * h + rate * cells.tanh(x.z + R.z @ h)
+
+    rate = 0.75
+    rng = np.random.default_rng(0)
+    x, R, m, h = (rng.normal(size=s) for s in ((2, N, H), (H, H), (2, N, H), (N, H)))
+    resets = np.zeros((2, N), bool)
+    first = 0.75 * h + 0.25 * np.tanh(x[0] + (h * m[0]) @ R.T)
+    new = [first, 0.75 * first + 0.25 * np.tanh(x[1] + (first * m[1]) @ R.T)]
+    for further in ({}, {"training": True}, {"resets": resets}, {"backend": "reference"}):
+        np.testing.assert_allclose(leaky(x, R, init_h=h, mask=m, **further).h, new, rtol=1e-12)
+    out = leaky(x[:1], R, init_h=h, mask=m[:1], training=True)
+    found = leaky.gradients(x[:1], R, out, {"h": x[1:]}, init_h=h, mask=m[:1])
+    slope = 1 - np.tanh(x[0] + (h * m[0]) @ R.T) ** 2
+    np.testing.assert_allclose(found.source[0], 0.25 * slope * x[1], rtol=1e-12, atol=1e-14)
+    assert runs == [0.25]
+
+
 def _if(x, R, h):
     return h if h > 0 else x.z + R.z @ h
+
+
+def _equal(x, R, h):
+    return h if h == 0 else x.z + R.z @ h
+
+
+def _among(x, R, h):
+    return h if h in (0, x.z) else x.z + R.z @ h
 
 
 def _numpy(x, R, h):
@@ -305,6 +338,8 @@ def _two(x, R, h):
     ("function", "says"),
     [
         (_if, "where(condition, a, b)"),
+        (_equal, "where(condition, a, b)"),
+        (_among, "where(condition, a, b)"),
         (_numpy, "functions of zstate.cells"),
         (_torch, "functions of zstate.cells"),
         (_deep, "at most 2 deep"),
@@ -323,7 +358,7 @@ def test_what_cannot_be_read(function, says):
     assert f"[{function.__name__}]" in str(found.value)
     if function is not _other_name:
         assert f"{__file__}:" in str(found.value)
-    if function in (_if, _numpy, _torch, _gate):
+    if function in (_if, _equal, _among, _numpy, _torch, _gate):
         assert str(found.value).endswith("return " + str(found.value).rpartition(": return ")[2])
         assert ": return " in str(found.value)
 
@@ -337,9 +372,15 @@ def test_what_cannot_be_read(function, says):
         {"gates": ("z",)},
         {"states": "source"},
         {"states": "h", "parameters": "mask"},
+        {"parameters": "gates"},
+        {"parameters": "h_gradient"},
+        {"steps": "h_output_fwd"},
+        {"states": "h h_gradient"},
         {"initial": {"c": 1.0}},
         {"initial": {"h": float("nan")}},
         {"initial": {"h": "0"}},
+        {"initial": {"h": 10**400}},
+        {"initial": [1.0]},
     ],
     ids=str,
 )
@@ -376,6 +417,15 @@ def test_what_calls_are_refused():
         peeping.gradients(source, weight, out, out.h, **given)
     with pytest.raises(DTypeError, match="the result of peeping"):
         peeping.gradients(source, weight, out.h, {"h": out.h}, **given)
+
+
+@pytest.mark.parametrize("backend", [None, "reference"])
+def test_refused_before_initial_states_are_made(backend):
+    source, weight = np.zeros((T, N, 4 * H)), np.zeros((4 * H, H))
+    with pytest.raises(ShapeError, match=r"\[slstm\] recurrent_weight: expected \[1000000000,4d"):
+        cells.slstm(source, weight, heads=10**9, backend=backend)
+    with pytest.raises(DTypeError, match=r"\[slstm\] source: expected one of float16"):
+        cells.slstm(source.astype("U3"), weight, backend=backend)
 
 
 def test_without_steps_or_rows():

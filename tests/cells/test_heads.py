@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tests.cells import made_up
 from tests.cells.test_resets import _call, _rng, _run
 from zstate import functional
 from zstate.cells import GRU, LSTM, RNN
+from zstate.descriptors import Descriptor
 from zstate.errors import OptionError, ShapeError
 from zstate.operations import operations_of
 
@@ -127,6 +130,15 @@ def test_what_a_diagonal_weight_saves(pytestconfig) -> None:
         np.testing.assert_allclose(*saved, rtol=1e-10, atol=1e-11)
 
 
+@dataclass(frozen=True, eq=True, unsafe_hash=False)
+class WithoutHeads(Descriptor):
+    reverse: bool = False
+    bidirectional: bool = False
+    training: bool = False
+
+    __hash__ = Descriptor.__hash__
+
+
 def test_refusals() -> None:
     x = np.zeros((3, 2, 32))
     with pytest.raises(ShapeError, match=r"expected \[2,4d,d\] = \[2,32,8\], got \[32,8\]"):
@@ -134,7 +146,7 @@ def test_refusals() -> None:
     for heads in (0, -1, 2.0, "2", None):
         with pytest.raises(OptionError, match="heads: expected a number of heads, at least 1"):
             zs.lstm(x, np.zeros((2, 16, 4)), heads=heads)
-    cell = made_up.make(np.random.default_rng(0))
+    cell = replace(made_up.make(np.random.default_rng(0)), descriptor=WithoutHeads)
     with pytest.raises(OptionError, match="heads: expected 1: the cell has no heads, got 2"):
         functional.run(operations_of(cell)[0], (x, x, *[None] * 20), None, None, heads=2)
 

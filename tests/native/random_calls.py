@@ -9,7 +9,9 @@ if a path was never taken:
     python tests/native/random_calls.py [--isa NAME …] [--calls N] [--seconds S] [--seed S]
 
 Some of the cells are made up (tests/cells/made_up.py). The tests run it for every instruction set,
-`make sanitize` under the sanitizers.
+`make sanitize` under the sanitizers. With `--cells N` all N calls are of such cells, in every float
+type and on each instruction set in turn; all failures are reported, each with the number that draws
+it again.
 """
 
 from __future__ import annotations
@@ -129,7 +131,7 @@ def draw(
                 options[name] = zs.Activation(int(rng.choice(kinds)))
         elif name != "heads":
             options[name] = bool(rng.random() < 0.5)
-        elif rng.random() < 0.15 and not large:
+        elif operation.cell in CELLS and rng.random() < 0.15 and not large:
             options[name] = int(rng.integers(2, 5))
             H = options[name] * max(H // options[name], 1)
     if kind == "large weights":
@@ -339,17 +341,19 @@ def _is_tame(d: Draw, inputs: Arrays, wanted: Arrays) -> bool:
     return bool(off < _BOUNDS[d.dtype][0] / 4)
 
 
-def check_random_call(rng: Rng, d: Draw) -> None:
-    """The forward operation, with or without training, and then its gradients."""
+def check_random_call(rng: Rng, d: Draw) -> bool:
+    """The forward operation, with or without training, and then its gradients; False where the cell
+    grows too fast to be compared.
+    """
     forward, gradient = _BOUNDS[d.dtype]
     inputs = make_inputs(rng, d)
     results = on_native(d, d.operation, inputs, rng)
     wanted = on_reference(d, d.operation, inputs)
     if d.operation.cell not in CELLS and not _is_tame(d, inputs, wanted):
-        return
+        return False
     compare(d, results, wanted, forward)
     if not d.descriptor.training:
-        return
+        return True
     cell = d.operation.cell
     _, operation = operations_of(cell)
     D, (_, N, _, H) = d.directions, d.size
@@ -366,6 +370,71 @@ def check_random_call(rng: Rng, d: Draw) -> None:
     back["source_gradient"] = _array(rng, results["state"].shape, d.dtype, 0.6)
     back = {name: back[name] for name in operation.inputs if name in back}
     compare(d, on_native(d, operation, back, rng), on_reference(d, operation, back), gradient)
+    return True
+
+
+_OF_MADE_UP = ("small", "few sequences", "few rows", "one step", "one sequence", "empty")
+
+
+def draw_made_up(number: int) -> tuple[Rng, Draw]:
+    """A call of a cell that nobody has written, now and then with heads; and what draws its inputs.
+    The same for the same number."""
+    rng, further = np.random.default_rng(number), np.random.default_rng([number, 1])
+    d = draw(rng, _SIZES, _OF_MADE_UP[number % len(_OF_MADE_UP)], made_up=1.0)
+    heads = int(further.integers(2, 5)) if further.random() < 0.15 else 1
+    *sizes, H = d.size
+    T, N, I = sizes
+    if heads > 1:  # of one unit: R is a parameter then, which needs one text for all calls
+        H = heads * max(H // heads, 2)
+    size = (T, N, I, H)
+    return rng, replace(d, descriptor=replace(d.descriptor, heads=heads), size=size)
+
+
+def check_made_up(number: int, threads: int) -> tuple[Draw, bool]:
+    """One such call, and whether it was compared."""
+    rng, d = draw_made_up(number)
+    before = zs.get_num_threads()
+    zs.set_num_threads(threads)
+    try:
+        with np.errstate(all="ignore"):  # one that grows and grows is not compared
+            return d, check_random_call(rng, d)
+    finally:
+        zs.set_num_threads(before)
+
+
+def run_made_up(count: int, seconds: float, seed: int, isas: list[str]) -> int:
+    """Many of them, with a line of progress every ten seconds; the number of failures."""
+    os.environ.setdefault("ZSTATE_ALWAYS_SHARE", "1")
+    counts: Counter[str] = Counter()
+    begin = shown = time.monotonic()
+    done = failures = 0
+    for number in range(seed, seed + count):
+        isa, threads = isas[number % len(isas)], 1 + number // len(isas) % 3
+        native._native.use_isa(isa)
+        try:
+            d, compared = check_made_up(number, threads)
+        except Exception as failure:
+            failures += 1
+            print(f"number {number}, {isa}, {threads} threads: {failure!r}", flush=True)
+        else:
+            heads = "heads" if d.descriptor.heads > 1 else "one head"
+            gradients = "gradients too" if d.descriptor.training else "forward alone"
+            seen = (isa, d.dtype, heads, gradients if compared else "grows too fast to be compared")
+            counts.update(seen)
+        done += 1
+        now = time.monotonic()
+        if now - shown > 10:
+            shown = now
+            rate = done / (now - begin)
+            print(f"{done} of {count}, {failures} failures, {rate:.0f} per second", flush=True)
+        if now - begin > seconds:
+            break
+    for what, times in sorted(counts.items()):
+        print(f"{what:40} {times:6}")
+    print(
+        f"{done} calls of made-up cells, numbers {seed} to {seed + done - 1}: {failures} failures"
+    )
+    return failures
 
 
 def check_random_product(rng: Rng, transposed: int) -> None:
@@ -475,6 +544,7 @@ def main() -> None:
         "in turn, which take them together",
     )
     parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--cells", type=int, metavar="N", help="N calls of made-up cells instead")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
@@ -484,6 +554,9 @@ def main() -> None:
     )
     print(f"seed {seed}", file=sys.stderr, flush=True)
     module = native._native
+    if options.cells is not None:
+        isas = options.isa or module.supported_isas()
+        raise SystemExit(bool(run_made_up(options.cells, options.seconds, seed, isas)))
     groups = [[isa] for isa in options.isa] if options.isa else [module.supported_isas()]
     runners = [(Runner(module, seed + k, options.seconds), isas) for k, isas in enumerate(groups)]
     for runner, isas in runners:

@@ -28,37 +28,23 @@ from zstate.operations import operations_of
 pytestmark = pytest.mark.skipif(
     native.unavailable() is not None, reason="built without a C++ compiler"
 )
-SIZES = ("small", "few sequences", "few rows", "one step", "one sequence", "empty")
-
-
-def check(number: int, threads: int) -> None:
-    rng = np.random.default_rng(number)
-    kind = SIZES[number % len(SIZES)]
-    drawn = random_calls.draw(rng, random_calls._SIZES, kind, made_up=1.0)
-    before = zs.get_num_threads()
-    zs.set_num_threads(threads)
-    try:
-        with np.errstate(all="ignore"):  # one that grows and grows is not compared
-            random_calls.check_random_call(rng, drawn)
-    finally:
-        zs.set_num_threads(before)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_random_cells(isa: str, threads: int, pytestconfig: pytest.Config) -> None:
     seed = int(pytestconfig.option.hypothesis_seed) % 2**31
     for k in range(30):
-        check(seed + k, threads)
+        random_calls.check_made_up(seed + k, threads)
 
 
 @given(number=st.integers(0, 2**60), threads=st.sampled_from([1, 2, 3]))
 def test_random_cells_in_all_their_forms(number: int, threads: int) -> None:
-    check(number, threads)
+    random_calls.check_made_up(number, threads)
 
 
 def test_a_state_that_grows_unseen() -> None:
     """Of this cell's states only h is returned; another leaves float32's range, so none agree."""
-    check(648573458796189808, threads=1)
+    random_calls.check_made_up(648573458796189808, threads=1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -213,6 +213,14 @@ FUNCTIONAL: dict[str, tuple[dict[str, Any], str]] = {
         {"source": state(T, N, 4 * H, **meta)},
         "recurrent_weight: expected a tensor on",
     ),
+    "NumPy weight of a meta source": (
+        {
+            "source": state(T, N, 4 * H, **meta),
+            "recurrent_weight": np.ones((4 * H, H)),
+            "bias": None,
+        },
+        "recurrent_weight: expected a torch tensor like source, got numpy.ndarray",
+    ),
     "meta weight": (
         {"recurrent_weight": state(4 * H, H, **meta)},
         "recurrent_weight: expected a t",

@@ -18,8 +18,10 @@ from ..errors import EquationError, visible
 
 _NAMES = ("source", "recurrent_weight", "input_weight", "bias", "mask", "training_state")
 OPTIONS = ("reverse", "bidirectional", "training", "backend", "heads")
-_OTHERS = ("resets", "x", "R", "z_state", "source_gradient", "descriptor", "inf", "nan")
-_RESERVED = frozenset({*_NAMES, *OPTIONS, *_OTHERS})
+DIAGONAL = "recurrent_diagonal"  # R of heads of one unit, where it is a parameter (heads.py)
+_OTHERS = ("resets", "x", "R", "z_state", "source_gradient", "gates", DIAGONAL, "descriptor")
+_OF_STATES = ("gradient", "output_fwd")  # what the gradients' tensors are called after a state
+_RESERVED = frozenset({*_NAMES, *OPTIONS, *_OTHERS, "inf", "nan"})
 _KEYWORDS = frozenset({"self", "cell", "out", "state_gradients", "name"})  # of calls, beside these
 
 
@@ -52,13 +54,23 @@ def names_in(label: str, what: str, text: object) -> tuple[str, ...]:
     return names
 
 
-def check_arguments(label: str, function: Any, names: tuple[str, ...]) -> None:
+def check_arguments(
+    label: str, function: Any, states: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    """``others``: the parameters and the values per step."""
+    names = (*states, *others)
     if not callable(function):
         raise EquationError(f"[{label}] expected a function, got {type(function).__name__}")
     if len(set(names)) < len(names):
         raise EquationError(f"[{label}] expected parameters whose names differ from the states'")
+    for name in names:
+        if any(name == f"{each}_{end}" for each in states for end in _OF_STATES):
+            raise EquationError(f"[{label}] {name!r} already means another tensor")
     wanted = ("x", "R", *names)
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # some of Python's own functions
+        raise EquationError(f"[{label}] expected a function written in Python") from None
     found = tuple(each.name for each in parameters)
     rest = parameters[-1:] and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
     if found != wanted and not (rest and found[:-1] == wanted[: len(found) - 1]):
@@ -70,14 +82,24 @@ def check_arguments(label: str, function: Any, names: tuple[str, ...]) -> None:
 def checked_initial(
     label: str, initial: Mapping[str, float], states: tuple[str, ...]
 ) -> dict[str, float]:
+    if not isinstance(initial, Mapping):
+        got = type(initial).__name__
+        raise EquationError(f"[{label}] initial: expected a mapping from states, got {got}")
+    found = {}
     for name, value in initial.items():
         if name not in states:
             raise EquationError(
                 f"[{label}] initial: expected names of {', '.join(states)}, got {name!r}"
             )
-        if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
-            raise EquationError(f"[{label}] initial: expected a number for {name}, got {value!r}")
-    return {name: float(value) for name, value in initial.items() if value}
+        try:
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            found[name] = float(value) if is_number else math.nan
+        except OverflowError:
+            found[name] = math.nan
+        if math.isnan(found[name]):
+            got = f"{value!r:.60}"
+            raise EquationError(f"[{label}] initial: expected a number for {name}, got {got}")
+    return {name: value for name, value in found.items() if value}
 
 
 def with_line(
@@ -94,4 +116,5 @@ def with_line(
             line = step.tb_lineno
         step = step.tb_next
     text = linecache.getline(code.co_filename, line).strip()
-    return EquationError(f"[{label}] {said}\n  {code.co_filename}:{line}: {text}")
+    shown = f": {text}" if text else ""  # a text run by exec() has no lines to show
+    return EquationError(f"[{label}] {said}\n  {code.co_filename}:{line}{shown}")

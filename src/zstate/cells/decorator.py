@@ -22,11 +22,11 @@ import numpy as np
 
 from ..descriptors import Descriptor
 from ..errors import DTypeError, EquationError, OptionError, refusal
-from ..types import as_integer
+from ..types import FLOAT_NAMES, as_integer
 from .checks import OPTIONS, check_arguments, checked_initial, checked_label, names_in, with_line
 from .definition import Cell, Parameter, State, state
 from .program import program
-from .tracing import Context
+from .tracing import Context, replayed
 
 _defined: WeakSet[Cell] = WeakSet()
 _listeners: list[Callable[[Cell], object]] = []
@@ -134,8 +134,8 @@ class MadeCell:
         for name in listed["steps"]:
             if name in listed["gates"]:
                 raise EquationError(f"[{label}] steps: {name!r} is already the name of a gate")
-        arguments = (*listed["states"], *listed["parameters"], *listed["steps"])
-        check_arguments(label, function, arguments)
+        others = (*listed["parameters"], *listed["steps"])
+        check_arguments(label, function, listed["states"], others)
         self.steps = listed["steps"]  # values per step: gates that no weight reaches
         self.initial = checked_initial(label, initial, listed["states"])
         self.__name__ = label
@@ -320,13 +320,16 @@ class MadeCell:
         weight: Any = given.get("recurrent_weight")
         count = as_integer(heads)
         rank = len(getattr(source, "shape", ()))
-        if count is None or rank != 3 or not getattr(weight, "shape", ()):
+        shape: tuple[int, ...] = getattr(weight, "shape", ())
+        if count is None or rank != 3 or (count not in shape[-3:-2] if count != 1 else not shape):
             return {}  # the operation itself refuses them
+        if str(source.dtype).removeprefix("torch.") not in FLOAT_NAMES:
+            return {}
         from ..arrays import namespace_of
 
-        width = weight.shape[-1] * count * (2 if bidirectional else 1)
-        xp, shape = namespace_of(source), (source.shape[1], width)
-        zeros, kind = xp.zeros(shape, source.dtype), source.dtype
+        width = shape[-1] * count * (2 if bidirectional else 1)
+        xp, kind = namespace_of(source), source.dtype
+        zeros = xp.zeros((source.shape[1], width), kind)
         return {name: xp.astype(zeros + value, kind) for name, value in missing.items()}
 
     def _check_results(self, out: Any, gradients: Any) -> None:
@@ -420,12 +423,16 @@ def _defined_cell(
     first, *others = listed["states"]
 
     @wraps(function)
-    def equations(at: Context, *before: Any) -> Any:
+    def written(at: Context, *before: Any) -> Any:
         x, R = at.x.without("x", steps), at.R.without("R", steps)
         own, values = (at.own[name] for name in names), (at.x[name] for name in steps)
-        return function(x, R, *before, *own, *values)
+        before[0].book.is_read = True
+        try:
+            return function(x, R, *before, *own, *values)
+        finally:
+            before[0].book.is_read = False
 
-    def made(key: str = "") -> Cell:
+    def made(equations: Callable[..., Any], key: str = "") -> Cell:
         return Cell(
             label,
             (*listed["gates"], *steps),
@@ -441,19 +448,21 @@ def _defined_cell(
             key=key,
         )
 
-    draft = made()
+    draft = made(written)
+    form = draft.usual, frozenset(names), False, False
     try:
-        draft.backward(draft.usual, frozenset(names), False)
+        draft.backward(*form)
     except EquationError as error:
         raise with_line(label, str(error), error, function) from None
     except Exception as error:  # whatever another library says about a symbol
         expected = "expected numbers, values of the step and the functions of zstate.cells"
         refused = f"{expected}, got {type(error).__name__}: {error}"
         raise with_line(label, refused, error, function) from error
-    read = draft.forward(draft.usual, frozenset(names), False)
+    read = draft.forward(*form)
     said = (*listed.values(), sorted(initial.items()), program([*read.states, *read.saved]))
     digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
-    return made(f"{label}_{digest}".encode("ascii", "ignore").decode())  # torch accepts no other
+    key = f"{label}_{digest}".encode("ascii", "ignore").decode()  # torch accepts no other
+    return made(replayed(read), key)
 
 
 def _first_state(name: str, start: float) -> State:

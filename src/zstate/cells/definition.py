@@ -110,7 +110,7 @@ class Cell:
     @cached_property
     def fed_states(self) -> tuple[str, ...]:
         """The states that the gradient operation takes: h only where no other value gives it."""
-        plain = self.forward(self.usual, self.needed, False)
+        plain = self.forward(self.usual, self.needed, False, False)
         return tuple(each.name for each in self.states)[int(plain.gives_first_state) :]
 
     @cached_property

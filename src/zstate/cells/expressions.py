@@ -68,6 +68,17 @@ class Expression:
     def __le__(self, other: Operand) -> Expression:
         return self.book.operation("at_least", other, self)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether they are one object. A text that compares numbers so would always hear no."""
+        if self.book.is_read and self is not other:
+            raise EquationError(
+                "expected equations that are the same for every value, got == or != on a value of "
+                "the step; use >, >=, < or <= in where(condition, a, b)"
+            )
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __bool__(self) -> NoReturn:
         raise EquationError(
             "expected equations that are the same for every value, got an if, and, or, not or "
@@ -111,6 +122,8 @@ CONDITIONS = frozenset({"greater", "at_least"})
 
 class Book:
     """The symbols of one text, each once."""
+
+    is_read = False  # while the function that somebody wrote runs
 
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], Expression] = {}

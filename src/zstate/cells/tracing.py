@@ -166,9 +166,33 @@ def trace(
     if saved is None:
         after = after if found.in_order else _regrouped(after)
         saved = _before_activation(gates, ordered(after))
-    result = Trace(book, gates, states, after, saved, found.names or local_names)
+    names = local_names if found.names is None else found.names
+    result = Trace(book, gates, states, after, saved, names)
     _check_products(result)
     return result
+
+
+def replayed(read: Trace) -> Callable[..., Step]:
+    """Equations that compute what a text said when it was read, without a mask or resets. The text
+    itself may say something else by now: it may use a variable that has changed."""
+
+    def equations(at: Context, *before: Expression) -> Step:
+        leaves: dict[str, Any] = {"x": at.x, "own": at.own}
+        leaves["before"] = dict(zip(read.names, before, strict=True))
+        new: dict[Expression, Expression] = {}
+        for each in read.book.as_made(ordered(read.states)):
+            if each.op == "leaf":
+                kind, name = each.detail
+                new[each] = leaves[kind][name]
+            elif each.op == "product":
+                new[each] = at.R[each.detail] @ new[each.args[0]]
+            else:
+                args = tuple(new[arg] for arg in each.args)
+                new[each] = before[0].book.make(each.op, args, each.detail)
+        names = {new[value]: name for value, name in read.local_names.items() if value in new}
+        return Step(tuple(new[state] for state in read.states), None, names, in_order=True)
+
+    return equations
 
 
 def _called(text: Callable[..., Any], *args: Any) -> tuple[Any, dict[Expression, str]]:

@@ -18,10 +18,12 @@ Lengths: TypeAlias = Tensor | Sequence[int]  # how many steps each of N sequence
 
 
 def refuse_unusual(operation: str, tensors: dict[str, Tensor]) -> None:
-    """Refuse by name a nested tensor, which has no shape, and one without memory."""
+    """Refuse by name what is no tensor, a nested tensor, which has no shape, and one without
+    memory."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            continue
+            expected = "a torch tensor like source"
+            raise DTypeError(refusal(operation, name, expected, describe(tensor))) from None
         if tensor.is_nested:
             expected = "a padded tensor (the layers also take lengths or a PackedSequence)"
             raise DTypeError(refusal(operation, name, expected, "a nested tensor")) from None
