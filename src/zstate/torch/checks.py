@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import DTypeError, ShapeError, refusal
 from ..layout import brackets, describe
-from .dispatch import is_autocast
+from .dispatch import is_autocast, values_are_hidden
 from .private import is_symbolic_zero
 
 Lengths: TypeAlias = Tensor | Sequence[int]  # how many steps each of N sequences has
@@ -159,18 +159,21 @@ def beside(module: torch.nn.Module, name: str, tensor: Tensor, source: Tensor) -
     return tensor.to(source.device, non_blocking=True)
 
 
-def check_lengths(
-    module: torch.nn.Module, lengths: Tensor, steps: int, batch: int, readable: bool
-) -> None:
-    """Refuse lengths that do not fit the batch; their values only where they are ``readable``."""
+def checked_lengths(
+    module: torch.nn.Module, lengths: Tensor, steps: int, batch: int, source: Tensor
+) -> Tensor:
+    """Lengths in int64 where the source is, refused if they do not fit the batch; their values
+    only where they can be read."""
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise DTypeError(_refusal(module, "lengths", "integers", str(lengths.dtype)))
     if lengths.shape != (batch,):
         raise ShapeError(_refusal(module, "lengths", f"[N] = [{batch}]", brackets(lengths.shape)))
-    if not readable or not batch:
-        return
+    lengths = beside(module, "lengths", lengths, source).to(torch.int64)
+    if lengths.device.type != "cpu" or values_are_hidden() or not batch:
+        return lengths
     least, most = (int(value) for value in torch.aminmax(lengths))
     if least < 0 or most > steps:
         raise ShapeError(
             _refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
         )
+    return lengths

@@ -18,14 +18,12 @@ from .base import BuiltIn, Layers
 from .checks import (
     Lengths,
     as_lengths,
-    beside,
     check_input,
-    check_lengths,
     check_state,
     check_tensor,
+    checked_lengths,
     checked_resets,
 )
-from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
 from .one_call import Hidden, LayerResult, run_in_one_call
 from .onnx_nodes import is_exporting, run_node, words_of
@@ -158,9 +156,7 @@ def _run_padded(
         if found is not None:
             return found
     if lengths is not None:
-        lengths = beside(module, "lengths", lengths, source)
-        readable = lengths.device.type == "cpu" and not values_are_hidden()
-        check_lengths(module, lengths, steps, batch, readable)
+        lengths = checked_lengths(module, lengths, steps, batch, source)
     if resets is not None:
         resets = checked_resets(module, resets, (steps, batch), source)
         resets = _by_direction(module, resets, source, lengths)
