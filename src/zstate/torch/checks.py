@@ -12,13 +12,14 @@ from torch import Tensor
 from ..errors import DTypeError, ShapeError, refusal
 from ..layout import brackets, describe
 from .dispatch import is_autocast, values_are_hidden
-from .private import is_symbolic_zero
+from .private import is_batched, is_symbolic_zero
 
 Lengths: TypeAlias = Tensor | Sequence[int]  # how many steps each of N sequences has
 
 
 def refuse_unusual(operation: str, tensors: dict[str, Tensor]) -> None:
     """Refuse by name a nested tensor, which has no shape, and one without memory."""
+    hidden = values_are_hidden()  # then a tensor has no memory of its own
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             continue
@@ -26,7 +27,7 @@ def refuse_unusual(operation: str, tensors: dict[str, Tensor]) -> None:
             expected = "a padded tensor (the layers also take lengths or a PackedSequence)"
             raise DTypeError(refusal(operation, name, expected, "a nested tensor")) from None
         plain = type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
-        if plain and not _has_memory(tensor):
+        if plain and not hidden and not is_batched(tensor) and not _has_memory(tensor):
             expected = "memory behind the tensor"
             raise ShapeError(refusal(operation, name, expected, "an empty storage")) from None
 
