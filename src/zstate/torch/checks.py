@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import lt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,11 +61,14 @@ def _refusal(module: torch.nn.Module, *words: str) -> str:
 
 
 def check_tensor(module: torch.nn.Module, name: str, value: Any) -> None:
-    """Refuse what is no tensor, or nested."""
+    """Refuse what is no tensor, nested or sparse."""
     if not isinstance(value, Tensor):
         raise DTypeError(_refusal(module, name, "a torch tensor", describe(value)))
     if value.is_nested:
         refuse_unusual(type(module).__name__, {name: value})
+    if value.layout is not torch.strided:
+        layout = str(value.layout).removeprefix("torch.")
+        raise DTypeError(_refusal(module, name, "a strided tensor", f"a {layout} one"))
 
 
 def check_input(module: Any, source: Tensor, weight: Tensor) -> None:
@@ -150,14 +154,22 @@ def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
 
 
 def beside(module: torch.nn.Module, name: str, tensor: Tensor, source: Tensor) -> Tensor:
-    """The tensor where the source is; a sparse one is refused, and one without values there."""
-    if tensor.layout is not torch.strided:
-        layout = str(tensor.layout).removeprefix("torch.")
-        raise DTypeError(_refusal(module, name, "a strided tensor", f"a {layout} one"))
+    """The tensor where the source is; refused if it has no values and the source has."""
     if tensor.is_meta and not source.is_meta:
         expected = f"a tensor with values, for an input on {source.device}"
         raise DTypeError(_refusal(module, name, expected, "one on meta"))
     return tensor.to(source.device, non_blocking=True)
+
+
+def check_packed(module: torch.nn.Module, data: Tensor, sizes: tuple[int, ...]) -> None:
+    """Refuse the data of a PackedSequence that has other rows than its batch sizes say."""
+    rows = sum(sizes)
+    if not sizes or sizes[-1] < 1 or any(map(lt, sizes, sizes[1:])):
+        expected = "numbers from 1 that do not grow"
+        raise ShapeError(_refusal(module, "input.batch_sizes", expected, brackets(sizes)))
+    if data.dim() != 2 or data.shape[0] != rows:
+        expected = f"[{rows},I], as batch_sizes says"
+        raise ShapeError(_refusal(module, "input.data", expected, brackets(data.shape)))
 
 
 def checked_lengths(
@@ -169,6 +181,7 @@ def checked_lengths(
         raise DTypeError(_refusal(module, "lengths", "integers", str(lengths.dtype)))
     if lengths.shape != (batch,):
         raise ShapeError(_refusal(module, "lengths", f"[N] = [{batch}]", brackets(lengths.shape)))
+    check_tensor(module, "lengths", lengths)
     lengths = beside(module, "lengths", lengths, source).to(torch.int64)
     if lengths.device.type != "cpu" or values_are_hidden() or not batch:
         return lengths

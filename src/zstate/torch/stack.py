@@ -19,6 +19,7 @@ from .checks import (
     Lengths,
     as_lengths,
     check_input,
+    check_packed,
     check_state,
     check_tensor,
     checked_lengths,
@@ -55,7 +56,7 @@ def run(
         check_tensor(module, "resets", resets)
     if isinstance(input, PackedSequence):
         return _run_packed(module, input, initial, lengths, resets, steps)
-    if not isinstance(input, Tensor) or input.is_nested:
+    if not isinstance(input, Tensor) or input.is_nested or input.layout is not torch.strided:
         check_tensor(module, "input", input)
     if lengths is not None:
         lengths = as_lengths(module, lengths)
@@ -104,6 +105,7 @@ def _run_packed(
     at_once = packed.serves(module.computed, module.descriptor, resets is not None, data)
     if at_once:
         known = tuple(sizes.tolist())
+        check_packed(module, data, known)
         size = (len(known), known[0])
     else:
         source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
