@@ -27,9 +27,8 @@ from .private import has_hooks
 from .replacing import BOTH, Report, exchange, subclass_of
 from .segments import Segments
 
-_LAYERS = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU, RNN, LSTM, GRU, Recurrent)
 _KINDS: tuple[type[torch.nn.Module], ...] = (
-    *_LAYERS,
+    *(torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU, RNN, LSTM, GRU, Recurrent),
     *(ours for theirs, ours in BOTH.items() if not theirs.__name__.endswith("Cell")),
 )
 
