@@ -30,6 +30,15 @@ def test_tensors_give_tensors(weights: str) -> None:
     assert again.numpy().tobytes() == model(x, states)[0].tobytes()
 
 
+def test_tensors_that_are_negated_or_zero() -> None:
+    model, x = model_of(), x_of(5, 3, 7)
+    negated = torch.complex(torch.zeros(5, 3, 7), torch.from_numpy(-x)).conj().imag
+    assert negated.is_neg()
+    assert model(negated)[0].numpy().tobytes() == model(x)[0].tobytes()
+    zero = torch._efficientzerotensor((5, 3, 7))
+    assert model(zero)[0].numpy().tobytes() == model(np.zeros_like(x))[0].tobytes()
+
+
 @pytest.mark.parametrize("backend", ["native", "reference"])
 def test_states_go_on(backend: str) -> None:
     """Two halves of a sequence give what the whole does; int8 to the bit."""
