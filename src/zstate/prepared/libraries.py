@@ -35,7 +35,7 @@ class Library:
 
 
 def _of_torch(value: Any) -> Array | None:
-    """A tensor's numbers, if NumPy can have them: not of a sparse one, say, or on another device."""
+    """A tensor's numbers, if NumPy can have them: not of a sparse one or on another device."""
     if value.device.type != "cpu":
         return None
     try:
