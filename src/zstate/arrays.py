@@ -203,6 +203,7 @@ class TorchNamespace(_AtOnce):
         self.take_along_axis = lambda x, indices, axis: torch.take_along_dim(x, indices, axis)
         self.equal = torch.eq  # torch.equal compares whole tensors
         self.rint = torch.round
+        self.moveaxis = torch.movedim  # torch.moveaxis has no rule for torch.vmap
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._torch, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,15 @@ def test_tensors_give_tensors(weights: str) -> None:
     assert found.numpy().tobytes() == wanted.tobytes() and flat(ends) == flat(states)
     again, _ = model(torch.from_numpy(x), ends)
     assert again.numpy().tobytes() == model(x, states)[0].tobytes()
+
+
+def test_tensors_that_are_negated_or_zero() -> None:
+    model, x = model_of(), x_of(5, 3, 7)
+    negated = torch.complex(torch.zeros(5, 3, 7), torch.from_numpy(-x)).conj().imag
+    assert negated.is_neg()
+    assert model(negated)[0].numpy().tobytes() == model(x)[0].tobytes()
+    zero = torch._efficientzerotensor((5, 3, 7))
+    assert model(zero)[0].numpy().tobytes() == model(np.zeros_like(x))[0].tobytes()
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
@@ -150,6 +161,25 @@ def test_weights_are_copied() -> None:
         assert model(x)[0].tobytes() == before
         for name, array in layer.tensors.items():
             array[...] = kept[name]
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_copies_and_pickles(weights: str) -> None:
+    rng = np.random.default_rng(8)
+    layers = [
+        drawn.layer(rng, "lstm", 6, 5, bidirectional=True),
+        drawn.layer(rng, cells.slstm, 10, 4),
+    ]
+    model, x = zs.prepare(layers, weights), x_of(7, 3, 6)
+    wanted, last = model(x)
+    largest = model.report(x).largest
+    for layer in layers:
+        for array in layer.tensors.values():
+            array *= 3  # the model has its own
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model):
+        output, states = again(x)
+        assert np.array_equal(output, wanted) and again.report(x).largest == largest
+        assert flat(states) == flat(last)
 
 
 def test_the_report_is_of_this_data() -> None:

@@ -209,3 +209,28 @@ def test_other_names_and_forms_of_arguments() -> None:
             zs.DTypeError, match="input: expected a strided tensor, got float32, sp"
         ):
             model(x.to_sparse())
+
+
+def test_compiled_around_it() -> None:
+    model, _ = zt.prepare(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GRU(6, 10)))
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        for steps in (5, 3):
+            x = torch.randn(steps, 2, 6)
+            found, wanted = compiled(x), model(x)
+            assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_needs_a_graph_is_refused() -> None:
+    """A trace would keep the output of its example."""
+    (model, _), x = zt.prepare(torch.nn.LSTM(6, 10)), torch.randn(5, 2, 6)
+    for run in (
+        lambda: torch.jit.trace(model, (x,)),
+        lambda: torch.export.export(model, (x,)),
+        lambda: torch.func.vmap(model)(x[None]),
+    ):
+        with pytest.raises(
+            zs.GraphError, match=r"\[prepare\] input: expected a tensor with values"
+        ):
+            run()

@@ -148,6 +148,18 @@ def test_the_last_states_are_copies(both: bool, steps: int) -> None:
         assert torch.equal(one, other)
 
 
+@directions
+@pytest.mark.parametrize("lengths", [None, [0, 0]])
+def test_the_last_states_of_no_steps_are_copies(both: bool, lengths: list[int] | None) -> None:
+    layer = make("LSTM, cells unseen", both)
+    initial = [state.detach() for state in states(layer, 2)]
+    kept = [state.clone() for state in initial]
+    with torch.no_grad():
+        for state in layer(torch.randn(0, 2, 3, dtype=torch.float64), initial, lengths)[1]:
+            state.zero_()
+    assert all(map(torch.equal, initial, kept))
+
+
 def test_a_weight_that_changed_before_the_gradient_is_refused() -> None:
     layer = make("RNN", False)
     output, _ = layer(torch.randn(3, 2, 3, dtype=torch.float64))

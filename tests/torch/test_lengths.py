@@ -47,6 +47,31 @@ def test_a_sequence_of_length_zero_keeps_its_state(kind: str) -> None:
         assert torch.equal(end[:, 0], first[:, 0]) and not torch.equal(end[:, 2], first[:, 2])
 
 
+@pytest.mark.parametrize("kept", [[0, 0, 0], [0, 3, 2]])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "uint64"])
+def test_lengths_of_any_integer_type(dtype: str, kept: list[int]) -> None:
+    theirs, ours = pair("LSTM", I, H, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(T, 3, I, dtype=torch.float64, requires_grad=True)
+    h, c = torch.randn(2, 2, 3, H, dtype=torch.float64)
+    wanted = torch.zeros((), dtype=torch.float64)
+    for n, length in enumerate(kept):
+        if length:
+            output, ends = theirs(x[:length, n], (h[:, n], c[:, n]))
+            wanted = wanted + output.sin().sum() + ends[1].sin().sum()
+        else:
+            wanted = wanted + c[:, n].sin().sum() + 0 * x.sum()
+    lengths = torch.tensor(kept).to(getattr(torch, dtype))
+
+    def loss(x: Tensor) -> Tensor:
+        output, ends = ours(x, (h, c), lengths=lengths)
+        return output.sin().sum() + ends[1].sin().sum()
+
+    for found in (loss(x), torch.func.vmap(loss)(x[None])[0]):
+        torch.testing.assert_close(found, wanted)
+        gradients = (torch.autograd.grad(each, x, retain_graph=True)[0] for each in (found, wanted))
+        torch.testing.assert_close(*gradients)
+
+
 def test_padding_cannot_grow_without_bound() -> None:
     torch.manual_seed(0)
     layer = zt.RNN(I, H, nonlinearity="relu")

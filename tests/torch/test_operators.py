@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -308,6 +309,33 @@ def test_vmap(cell: str) -> None:
         ]
         for result, wanted in zip(found, zip(*each, strict=True), strict=True):
             torch.testing.assert_close(result, torch.stack(wanted), rtol=1e-12, atol=1e-12)
+
+
+def test_vmap_in_vmap() -> None:
+    case = everything("lstm", "bidirectional")
+    one = to_torch(make_tensors(case))
+    function = as_function(case, list(one), training=True)
+    data = [name for name in one if name in ("source", "init_state", "mask")]
+    many = {name: torch.stack([one[name] * k for k in (1.0, -0.5, 0.25, 2.0)]) for name in data}
+    shared = [None if name in data else t for name, t in one.items()]
+
+    def of_data(*values: Tensor) -> tuple[Tensor, ...]:
+        given = iter(values)
+        return function(*(next(given) if t is None else t for t in shared))
+
+    grid = [many[name].unflatten(0, (2, 2)) for name in data]
+    found = torch.func.vmap(torch.func.vmap(of_data))(*grid)
+    each = [of_data(*(many[name][k] for name in data)) for k in range(4)]
+    for result, wanted in zip(found, zip(*each, strict=True), strict=True):
+        whole = torch.stack(wanted).unflatten(0, (2, 2))
+        torch.testing.assert_close(result, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad])
+def test_a_wrong_shape_in_a_transform(transform: Callable[..., Any]) -> None:
+    R = torch.randn(8, 2)
+    with pytest.raises(zs.ShapeError, match=r"\[lstm\] source: expected"):
+        transform(lambda x: zs.lstm(x, R).state.sum())(torch.randn(2, 3, 4, 7))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import zstate as zs
 import zstate.torch as zt
+from zstate import cells
 
 from .modules import CELLS, LAYERS
 
@@ -154,6 +155,26 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "sparse resets": (
         lambda: zt.GRU(I, H)(X, resets=torch.ones(T, N).to_sparse()),
         "[GRU] resets: expected a strided tensor, got a sparse_coo one",
+    ),
+    "sparse state": (
+        lambda: zt.GRU(I, H)(X, state(1, N, H).to_sparse()),
+        "[GRU] h_0: expected a strided tensor, got a sparse_coo one",
+    ),
+    "sparse input": (
+        lambda: zt.Recurrent(cells.slstm, I, H)(X.to_sparse()),
+        "[Recurrent] input: expected a strided tensor, got a sparse_coo one",
+    ),
+    "fewer packed rows than steps": (
+        lambda: lstm(PackedSequence(X.flatten(0, 1)[:6], torch.tensor([2, 2, 2, 1]))),
+        "[LSTM] input.data: expected [7,I], as batch_sizes says, got [6,3]",
+    ),
+    "a packed batch that grows": (
+        lambda: lstm(PackedSequence(X[:, 0], torch.tensor([2, 3]))),
+        "[LSTM] input.batch_sizes: expected numbers from 1 that do not grow, got [2,3]",
+    ),
+    "a packed batch of nothing": (
+        lambda: lstm(PackedSequence(X[:0, 0], torch.tensor([], dtype=torch.int64))),
+        "[LSTM] input.batch_sizes: expected numbers from 1 that do not grow, got []",
     ),
     "an integer for a batch": (
         lambda: lstm(X, None, 5),

@@ -35,9 +35,11 @@ class Library:
 
 
 def _of_torch(value: Any) -> Array | None:
-    """A tensor's memory, if NumPy can have it: not of a sparse one, say, or on another device."""
+    """A tensor's numbers, if NumPy can have them: not of a sparse one or on another device."""
+    if value.device.type != "cpu":
+        return None
     try:
-        array: Array = value.detach().numpy()
+        array: Array = value.numpy(force=True)  # also of those that torch keeps as negated or zero
     except (RuntimeError, TypeError):
         return None
     return array

@@ -6,6 +6,7 @@ T time, N batch, I input features, H hidden units of the last layer, D its direc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..layout import brackets, describe, dtype_name, is_torch_tensor
 from ..types import Array
 from .libraries import Library, in_words
 from .packing import NativeStack, refusal_of
-from .parts import MATRICES, WEIGHTS, Part, parts_of
+from .parts import MATRICES, WEIGHTS, Part, copied, parts_of
 from .reference import ReferenceStack
 from .report import Report, compare
 from .streams import Stream
@@ -50,8 +51,9 @@ def prepare(
         (1, 8)
     """
     check_weights(weights)
-    parts = parts_of(layers)
-    return Prepared(layers, parts, weights, _chosen(backend, parts))
+    own = copied(layers)
+    parts = parts_of(own)
+    return Prepared(own, parts, weights, _chosen(backend, parts))
 
 
 def check_weights(weights: str) -> None:
@@ -78,8 +80,10 @@ def _chosen(backend: str | None, parts: list[Part]) -> str:
 class Prepared:
     """Layers with packed weights, made by :func:`zstate.prepare`: call it, or create a stream."""
 
-    def __init__(self, layers: Any, parts: list[Part], weights: str, backend: str) -> None:
-        self.layers: Layer | Sequence[Layer] = layers
+    def __init__(
+        self, layers: Layer | list[Layer], parts: list[Part], weights: str, backend: str
+    ) -> None:
+        self.layers = layers
         self.weights = weights
         self.backend = backend
         self._parts = parts
@@ -162,6 +166,10 @@ class Prepared:
         source = self._input(like.array(x, "x"), 3)
         exact = prepare(self.layers, "float32", backend=self.backend)
         return compare(self.weights, exact(source)[0], self(source)[0], projection)
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles pack the weights again."""
+        return partial(prepare, backend=self.backend), (self.layers, self.weights)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{part.cell.name} {part.inputs}→{part.width}" for part in self._parts)

@@ -117,8 +117,8 @@ def _states_of(name: str, fields: tuple[str, ...]) -> Any:
     return namedtuple(f"{title}States", fields)
 
 
-def parts_of(layers: Any) -> list[Part]:
-    """The layers of a stack, each fed by the one before it."""
+def copied(layers: Any) -> Layer | list[Layer]:
+    """The layers with float32 tensors that nobody else has."""
     listed = layers if isinstance(layers, Sequence) else [layers]
     if not listed:
         raise OptionError(refusal("prepare", "layers", "at least one layer", "none"))
@@ -126,6 +126,22 @@ def parts_of(layers: Any) -> list[Part]:
         if not isinstance(each, Layer):
             expected = "a zstate.convert.Layer or a list of them"
             raise DTypeError(refusal("prepare", "layers", expected, describe(each)))
+    own = [
+        replace(
+            layer,
+            tensors={
+                name: np.array(array, dtype=np.float32, order="C")
+                for name, array in layer.tensors.items()
+            },
+        )
+        for layer in listed
+    ]
+    return own if isinstance(layers, Sequence) else own[0]
+
+
+def parts_of(layers: Layer | list[Layer]) -> list[Part]:
+    """The layers of a stack, each fed by the one before it."""
+    listed = layers if isinstance(layers, list) else [layers]
     parts = [_part(each) for each in listed]
     for number, (below, part) in enumerate(pairwise(parts), start=1):
         if part.inputs != below.width:
@@ -139,10 +155,7 @@ def _part(layer: Layer) -> Part:
     if cell.values:
         expected = "a cell without values per step"
         raise OptionError(refusal("prepare", cell.name, expected, ", ".join(cell.values)))
-    tensors = {
-        name: np.array(array, dtype=np.float32, order="C", copy=True)
-        for name, array in layer.tensors.items()
-    }
+    tensors = dict(layer.tensors)
     heads = descriptor.heads
     if heads > 1:
         tensors["recurrent_weight"] = _without_heads(

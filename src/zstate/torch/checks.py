@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import lt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from ..errors import DTypeError, ShapeError, refusal
 from ..layout import brackets, describe
-from .dispatch import is_autocast
-from .private import is_symbolic_zero
+from .dispatch import is_autocast, values_are_hidden
+from .private import is_batched, is_symbolic_zero
 
 Lengths: TypeAlias = Tensor | Sequence[int]  # how many steps each of N sequences has
 
@@ -20,6 +21,7 @@ Lengths: TypeAlias = Tensor | Sequence[int]  # how many steps each of N sequence
 def refuse_unusual(operation: str, tensors: dict[str, Tensor]) -> None:
     """Refuse by name what is no tensor, a nested tensor, which has no shape, and one without
     memory."""
+    hidden = values_are_hidden()  # then a tensor has no memory of its own
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             expected = "a torch tensor like source"
@@ -28,7 +30,7 @@ def refuse_unusual(operation: str, tensors: dict[str, Tensor]) -> None:
             expected = "a padded tensor (the layers also take lengths or a PackedSequence)"
             raise DTypeError(refusal(operation, name, expected, "a nested tensor")) from None
         plain = type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
-        if plain and not _has_memory(tensor):
+        if plain and not hidden and not is_batched(tensor) and not _has_memory(tensor):
             expected = "memory behind the tensor"
             raise ShapeError(refusal(operation, name, expected, "an empty storage")) from None
 
@@ -61,11 +63,14 @@ def _refusal(module: torch.nn.Module, *words: str) -> str:
 
 
 def check_tensor(module: torch.nn.Module, name: str, value: Any) -> None:
-    """Refuse what is no tensor, or nested."""
+    """Refuse what is no tensor, nested or sparse."""
     if not isinstance(value, Tensor):
         raise DTypeError(_refusal(module, name, "a torch tensor", describe(value)))
     if value.is_nested:
         refuse_unusual(type(module).__name__, {name: value})
+    if value.layout is not torch.strided:
+        layout = str(value.layout).removeprefix("torch.")
+        raise DTypeError(_refusal(module, name, "a strided tensor", f"a {layout} one"))
 
 
 def check_input(module: Any, source: Tensor, weight: Tensor) -> None:
@@ -151,28 +156,40 @@ def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
 
 
 def beside(module: torch.nn.Module, name: str, tensor: Tensor, source: Tensor) -> Tensor:
-    """The tensor where the source is; a sparse one is refused, and one without values there."""
-    if tensor.layout is not torch.strided:
-        layout = str(tensor.layout).removeprefix("torch.")
-        raise DTypeError(_refusal(module, name, "a strided tensor", f"a {layout} one"))
+    """The tensor where the source is; refused if it has no values and the source has."""
     if tensor.is_meta and not source.is_meta:
         expected = f"a tensor with values, for an input on {source.device}"
         raise DTypeError(_refusal(module, name, expected, "one on meta"))
     return tensor.to(source.device, non_blocking=True)
 
 
-def check_lengths(
-    module: torch.nn.Module, lengths: Tensor, steps: int, batch: int, readable: bool
-) -> None:
-    """Refuse lengths that do not fit the batch; their values only where they are ``readable``."""
+def check_packed(module: torch.nn.Module, data: Tensor, sizes: tuple[int, ...]) -> None:
+    """Refuse the data of a PackedSequence that has other rows than its batch sizes say."""
+    rows = sum(sizes)
+    if not sizes or sizes[-1] < 1 or any(map(lt, sizes, sizes[1:])):
+        expected = "numbers from 1 that do not grow"
+        raise ShapeError(_refusal(module, "input.batch_sizes", expected, brackets(sizes)))
+    if data.dim() != 2 or data.shape[0] != rows:
+        expected = f"[{rows},I], as batch_sizes says"
+        raise ShapeError(_refusal(module, "input.data", expected, brackets(data.shape)))
+
+
+def checked_lengths(
+    module: torch.nn.Module, lengths: Tensor, steps: int, batch: int, source: Tensor
+) -> Tensor:
+    """Lengths in int64 where the source is, refused if they do not fit the batch; their values
+    only where they can be read."""
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise DTypeError(_refusal(module, "lengths", "integers", str(lengths.dtype)))
     if lengths.shape != (batch,):
         raise ShapeError(_refusal(module, "lengths", f"[N] = [{batch}]", brackets(lengths.shape)))
-    if not readable or not batch:
-        return
+    check_tensor(module, "lengths", lengths)
+    lengths = beside(module, "lengths", lengths, source).to(torch.int64)
+    if lengths.device.type != "cpu" or values_are_hidden() or not batch:
+        return lengths
     least, most = (int(value) for value in torch.aminmax(lengths))
     if least < 0 or most > steps:
         raise ShapeError(
             _refusal(module, "lengths", f"0 to T = {steps}", f"{least if least < 0 else most}")
         )
+    return lengths

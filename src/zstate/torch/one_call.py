@@ -201,7 +201,7 @@ def _ends_of_both(steps: Tensor, initial: Tensor | None, sequences: Sequences) -
     """The states after each direction's last step, [2,N,H]."""
     if not steps.shape[0]:
         zeros = steps.new_zeros(2, steps.shape[-2], steps.shape[-1] // 2)
-        return zeros if initial is None else initial
+        return zeros if initial is None else initial.clone()
     there, back = steps.chunk(2, -1)
     begin = back[0] if back.dim() == 3 else back[: sequences.size(steps)[1]]
     return torch.stack([sequences.last(there, None), begin])

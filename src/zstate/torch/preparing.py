@@ -21,14 +21,14 @@ from ..prepared.libraries import Library, in_words
 from .any_cell import Recurrent
 from .base import Layers
 from .checks import as_lengths, check_tensor, checked_resets
+from .dispatch import values_are_hidden
 from .layers import GRU, LSTM, RNN
 from .private import has_hooks
 from .replacing import BOTH, Report, exchange, subclass_of
 from .segments import Segments
 
-_LAYERS = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU, RNN, LSTM, GRU, Recurrent)
 _KINDS: tuple[type[torch.nn.Module], ...] = (
-    *_LAYERS,
+    *(torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU, RNN, LSTM, GRU, Recurrent),
     *(ours for theirs, ours in BOTH.items() if not theirs.__name__.endswith("Cell")),
 )
 
@@ -74,6 +74,8 @@ class PreparedLayers(torch.nn.Module):
         self.num_layers, self.bidirectional = int(module.num_layers), bool(module.bidirectional)
         self._directions = 2 if self.bidirectional else 1
 
+    # It computes at once: torch.compile breaks its graph there.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(
         self,
         input: Tensor | PackedSequence,
@@ -92,6 +94,10 @@ class PreparedLayers(torch.nn.Module):
             resets: [T,N], or [N,T] with batch_first: true where step t starts a new sequence.
             states: another name of hx, the one that zt.Recurrent has.
         """
+        if values_are_hidden():
+            expected = "a tensor with values: trace, export or transform the model unprepared"
+            got = "one that stands for others"
+            raise GraphError(refusal("prepare", "input", expected, got))
         if states is not None:
             if hx is not None:
                 raise OptionError(refusal("prepare", "states", "none beside hx", describe(states)))

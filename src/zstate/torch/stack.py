@@ -18,14 +18,13 @@ from .base import BuiltIn, Layers
 from .checks import (
     Lengths,
     as_lengths,
-    beside,
     check_input,
-    check_lengths,
+    check_packed,
     check_state,
     check_tensor,
+    checked_lengths,
     checked_resets,
 )
-from .dispatch import values_are_hidden
 from .each_direction import run_each_direction
 from .one_call import Hidden, LayerResult, run_in_one_call
 from .onnx_nodes import is_exporting, run_node, words_of
@@ -57,7 +56,7 @@ def run(
         check_tensor(module, "resets", resets)
     if isinstance(input, PackedSequence):
         return _run_packed(module, input, initial, lengths, resets, steps)
-    if not isinstance(input, Tensor) or input.is_nested:
+    if not isinstance(input, Tensor) or input.is_nested or input.layout is not torch.strided:
         check_tensor(module, "input", input)
     if lengths is not None:
         lengths = as_lengths(module, lengths)
@@ -106,6 +105,7 @@ def _run_packed(
     at_once = packed.serves(module.computed, module.descriptor, resets is not None, data)
     if at_once:
         known = tuple(sizes.tolist())
+        check_packed(module, data, known)
         size = (len(known), known[0])
     else:
         source, own_lengths = pad_packed_sequence(PackedSequence(data, sizes))
@@ -158,9 +158,7 @@ def _run_padded(
         if found is not None:
             return found
     if lengths is not None:
-        lengths = beside(module, "lengths", lengths, source)
-        readable = lengths.device.type == "cpu" and not values_are_hidden()
-        check_lengths(module, lengths, steps, batch, readable)
+        lengths = checked_lengths(module, lengths, steps, batch, source)
     if resets is not None:
         resets = checked_resets(module, resets, (steps, batch), source)
         resets = _by_direction(module, resets, source, lengths)

@@ -78,7 +78,7 @@ class Padded:
         """The state after each sequence's last step, [N,F]; ``first`` (or zero) of an empty one."""
         batch, width = steps.shape[1:]
         if steps.shape[0] == 0:
-            return steps.new_zeros(batch, width) if first is None else first
+            return steps.new_zeros(batch, width) if first is None else first.clone()
         places = (self._lengths - 1).clamp(min=0).view(1, batch, 1).expand(1, batch, width)
         last = steps.gather(0, places)[0]
         empty = (self._lengths <= 0)[:, None]  # in a graph, a negative one was not refused

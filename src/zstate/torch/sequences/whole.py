@@ -61,7 +61,7 @@ class Whole:
         """The state after the last step [N,F]; ``first`` (or zero) where there is none."""
         if steps.shape[0]:
             return steps[-1]
-        return steps.new_zeros(steps.shape[1:]) if first is None else first
+        return steps.new_zeros(steps.shape[1:]) if first is None else first.clone()
 
 
 WHOLE = Whole()
