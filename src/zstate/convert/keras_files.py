@@ -35,7 +35,6 @@ _VERSIONS = {"keras": "3.0.0", "tensorflow": "2.15.0"}  # the oldest that reads 
 
 _Path = tuple[str, ...]  # a layer's name, behind those of the models that it stands in
 _Arrays = dict[str, str]  # paths in the file by the names of a layer's arrays
-_Lookup = Callable[[_Path], list[str]]
 
 
 @contextmanager
