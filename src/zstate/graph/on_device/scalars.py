@@ -12,10 +12,7 @@ from ..tensor import Tensor
 from .groups import Unit
 
 # In the order of graph.cu's enum. A reshape of one number is no step.
-OPERATIONS = (
-    *("addition", "subtraction", "multiplication", "division", "minimum", "maximum"),
-    "square_root",
-)
+OPERATIONS = "addition subtraction multiplication division minimum maximum square_root".split()
 MOST_STEPS = 48  # of one launch
 MOST_INPUTS = 2 * MOST_STEPS
 Step = tuple[int, int, int]  # operation, operands: numbers of inputs, then of earlier steps
