@@ -44,7 +44,7 @@ class Op:
     """One row of the op table.
 
     ``operands`` names the inputs for messages, the last one standing for all further ones;
-    ``kinds`` says of what kind each attribute is, so that a file can be checked against it;
+    ``kinds`` gives the kind of each attribute, so that a file can be checked against it;
     ``view`` says that the result may share memory with the first input; ``passive`` lists inputs
     on whose values the results do not depend.
     """
@@ -60,7 +60,7 @@ class Op:
     passive: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By name: rows are told apart by identity, also in a graph that was copied or pickled."""
+        """By name, because rows compare by identity, even in a copied or pickled graph."""
         from . import row_named
 
         return row_named, (self.name,)

@@ -161,7 +161,7 @@ def with_training(attributes: Attributes) -> dict[str, Any]:
 
 
 def normal(attributes: Attributes) -> dict[str, Any]:
-    """With training every state comes, so the option that asks for them makes no difference."""
+    """Without the option to return every state if training returns them anyway."""
     descriptor = attributes["descriptor"]
     if not descriptor.training or isinstance(descriptor, CellDescriptor):  # gives every one anyway
         return dict(attributes)
