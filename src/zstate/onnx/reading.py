@@ -1,6 +1,6 @@
 """ONNX files as untrusted input: the model, its arrays, and its external data.
 
-Sizes are compared with the data that is there before anything is allocated, and external data is
+Sizes are compared with the data in the file before anything is allocated, and external data is
 read only from the model's own folder.
 """
 
