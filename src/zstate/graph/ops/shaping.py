@@ -270,6 +270,7 @@ def _split_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
 def split_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
+    """The pieces' gradients joined; zeros for a piece that nothing reads."""
     from .like import zeros_like
 
     pieces = [
