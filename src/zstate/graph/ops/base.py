@@ -76,6 +76,13 @@ def only(info: TensorInfo) -> dict[str, TensorInfo]:
     return {"": info}
 
 
+def single(gradients: list[Tensor | None]) -> Tensor:
+    """The gradient of the result of a row that has one."""
+    (gradient,) = gradients
+    assert gradient is not None
+    return gradient
+
+
 def require_float(label: str, name: str, info: TensorInfo) -> None:
     if info.dtype not in FLOAT_NAMES:
         one_of = "one of " + ", ".join(FLOAT_NAMES)

@@ -24,6 +24,7 @@ from .base import (
     require_float,
     require_number,
     require_same_type,
+    single,
     widened,
 )
 from .like import broadcast_like, mean_like, sum_like
@@ -70,8 +71,7 @@ def _swapped(g: Graph, tensor: Tensor) -> Tensor:
 def _matmul_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,), (a, b) = gradients, node.inputs
-    assert gradient is not None
+    gradient, (a, b) = single(gradients), node.inputs
     first = second = None
     if needs[0]:
         first = sum_like(g, g.matrix_multiplication(gradient, _swapped(g, b)), a)
@@ -162,25 +162,20 @@ def _bool_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, 
 def _sum_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [broadcast_like(g, gradient, node.inputs[0])]
+    return [broadcast_like(g, single(gradients), node.inputs[0])]
 
 
 def _mean_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [mean_like(g, gradient, node.inputs[0])]
+    return [mean_like(g, single(gradients), node.inputs[0])]
 
 
 def _max_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
     """Equal largest, or smallest, elements share the gradient."""
-    (gradient,), (tensor,), (result,) = gradients, node.inputs, node.results
-    assert gradient is not None
+    gradient, (tensor,), (result,) = single(gradients), node.inputs, node.results
     largest = g.cast(g.equal(tensor, result), tensor.dtype)
     count = g.reduction_sum(largest, axes=node.attributes["axes"])
     return [largest * (gradient / count)]
@@ -190,8 +185,7 @@ def _product_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
     """The product of the others, also where one of them, or the element itself, is 0."""
-    (gradient,), (tensor,), axes = gradients, node.inputs, node.attributes["axes"]
-    assert gradient is not None
+    gradient, (tensor,), axes = single(gradients), node.inputs, node.attributes["axes"]
     is_zero = g.equal(tensor, 0.0)
     zeros = g.reduction_sum(g.cast(is_zero, tensor.dtype), axes=axes)
     safe = g.select(is_zero, 1.0, tensor)

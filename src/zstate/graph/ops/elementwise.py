@@ -22,6 +22,7 @@ from .base import (
     require_integer,
     require_number,
     require_same_type,
+    single,
 )
 from .like import sum_like
 
@@ -39,8 +40,7 @@ def _derivative(parts: tuple[Part | None, ...]) -> Derivative:
     def derivative(
         g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
     ) -> list[Tensor | None]:
-        (result,), (gradient,) = node.results, gradients
-        assert gradient is not None
+        (result,), gradient = node.results, single(gradients)
         found: list[Tensor | None] = []
         for tensor, part, needed in zip(node.inputs, parts, needs, strict=True):
             if part is None or not needed:
@@ -232,9 +232,7 @@ def _cast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
 def _cast_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [g.cast(gradient, node.inputs[0].dtype)]
+    return [g.cast(single(gradients), node.inputs[0].dtype)]
 
 
 def _cast_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:

@@ -22,6 +22,7 @@ from .base import (
     only,
     require_float,
     require_integer,
+    single,
 )
 
 if TYPE_CHECKING:
@@ -136,8 +137,7 @@ def _scatter_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
 def _scatter_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,), (_, indices) = gradients, node.inputs
-    assert gradient is not None
+    gradient, (_, indices) = single(gradients), node.inputs
     gather = getattr(g, node.op.name.replace("scatter", "gather"))
     return [gather(gradient, indices, axis=node.attributes["axis"]), None]
 
@@ -220,8 +220,7 @@ def _gathers(
     def derivative(
         g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
     ) -> list[Tensor | None]:
-        (gradient,), (updates, indices) = gradients, node.inputs
-        assert gradient is not None
+        gradient, (updates, indices) = single(gradients), node.inputs
         axis = node.attributes["axis"] % len(updates.shape)
         inputs = (gradient, indices, updates)
         return [g.add_node_named(f"{name}_gradient", inputs, {"axis": axis}), None]

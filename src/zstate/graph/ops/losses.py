@@ -18,6 +18,7 @@ from .base import (
     only,
     require_float,
     require_same_type,
+    single,
     wide,
     widened,
 )
@@ -64,8 +65,7 @@ def _softmax_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
 def _softmax_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,), (y,) = gradients, node.results
-    assert gradient is not None
+    gradient, (y,) = single(gradients), node.results
     inner = g.reduction_sum(gradient * y, axes=[node.attributes["axis"]])
     return [y * (gradient - inner)]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...layout import TensorInfo
-from .base import Attributes, Infos, Op, axis_of, only, require_number, widened
+from .base import Attributes, Infos, Op, axis_of, only, require_number, single, widened
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
@@ -49,9 +49,7 @@ def _sum_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callab
 def _sum_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [g.cumulative_sum(gradient, axis=node.attributes["axis"], reverse=True)]
+    return [g.cumulative_sum(single(gradients), axis=node.attributes["axis"], reverse=True)]
 
 
 ROWS = (

@@ -19,6 +19,7 @@ from .base import (
     known,
     only,
     require_same_type,
+    single,
 )
 from .like import concat_gradient, reshape_like, slice_gradient, sliced, sum_like, windows
 
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
-
-
-def _single(gradients: list[Tensor | None]) -> Tensor:
-    (gradient,) = gradients
-    assert gradient is not None
-    return gradient
 
 
 # transpose
@@ -55,7 +50,7 @@ def _transpose_derivative(
 ) -> list[Tensor | None]:
     axes = node.attributes["permutation"]
     back = sorted(range(len(axes)), key=axes.__getitem__)
-    return [g.transpose(_single(gradients), back)]
+    return [g.transpose(single(gradients), back)]
 
 
 def _transpose_lower(
@@ -103,7 +98,7 @@ def _reshape_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
 def _reshape_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    return [reshape_like(g, _single(gradients), node.inputs[0])]
+    return [reshape_like(g, single(gradients), node.inputs[0])]
 
 
 def _reshape_lower(
@@ -178,7 +173,7 @@ def _broadcast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> 
 def _broadcast_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    return [sum_like(g, _single(gradients), node.inputs[0])]
+    return [sum_like(g, single(gradients), node.inputs[0])]
 
 
 # concat, stack, split
@@ -214,7 +209,7 @@ def _concat_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
     axis = axis_of("concat", "axis", node.attributes["axis"], len(node.inputs[0].shape))
-    return [*concat_gradient(g, _single(gradients), node.inputs, axis)]
+    return [*concat_gradient(g, single(gradients), node.inputs, axis)]
 
 
 def _stack_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -240,7 +235,7 @@ def _stack_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
     axis = node.attributes["axis"]
-    parts = g.split(_single(gradients), [1] * len(node.inputs), axis=axis)
+    parts = g.split(single(gradients), [1] * len(node.inputs), axis=axis)
     return [g.squeeze(part, axes=[axis]) for part in parts]
 
 
@@ -296,7 +291,7 @@ def _slice_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
 def _slice_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    return [slice_gradient(g, _single(gradients), node.inputs[0], node.attributes)]
+    return [slice_gradient(g, single(gradients), node.inputs[0], node.attributes)]
 
 
 def _put_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -326,7 +321,7 @@ def _put_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
     a = node.attributes
-    return [g.strided_slice(_single(gradients), a["starts"], a["ends"], a["strides"])]
+    return [g.strided_slice(single(gradients), a["starts"], a["ends"], a["strides"])]
 
 
 def _reverse_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -343,7 +338,7 @@ def _reverse_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
 def _reverse_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    return [g.reverse(_single(gradients), axes=node.attributes["axes"])]
+    return [g.reverse(single(gradients), axes=node.attributes["axes"])]
 
 
 _SLICE = {"starts": "ints", "ends": "bounds", "strides": "ints"}

@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from ...types import PartialShape
-from .base import Attributes, Infos, Op, axis_of, broadcast_shapes, known, only
+from .base import Attributes, Infos, Op, axis_of, broadcast_shapes, known, only, single
 from .like import reshape_like, sum_like
 from .shaping import split_derivative
 
@@ -85,9 +85,7 @@ def _reshape_lower(
 def _reshape_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [reshape_like(g, gradient, node.inputs[0]), *[None] * (len(node.inputs) - 1)]
+    return [reshape_like(g, single(gradients), node.inputs[0]), *[None] * (len(node.inputs) - 1)]
 
 
 def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -115,9 +113,7 @@ def _broadcast_lower(
 def _broadcast_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [sum_like(g, gradient, node.inputs[0]), *[None] * (len(node.inputs) - 1)]
+    return [sum_like(g, single(gradients), node.inputs[0]), *[None] * (len(node.inputs) - 1)]
 
 
 def _values_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -222,8 +218,7 @@ def _slice_lower(g: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> 
 def _slice_derivative(
     g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
 ) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
+    gradient = single(gradients)
     found = g.add_node_named("slice_to_gradient", (gradient, *node.inputs), node.attributes)
     return [found, *[None] * (len(node.inputs) - 1)]
 
