@@ -30,11 +30,10 @@ Infer = Callable[[Infos, Attributes, str], dict[str, TensorInfo]]
 # The namespace, the inputs' shapes and types, the attributes -> a function of the input arrays that
 # returns an array, or a tuple of arrays for a row with several results.
 Prepare = Callable[["Namespace", Infos, Attributes], Callable[..., Any]]
+Gradients = list["Tensor | None"]
 # The graph, the node, the gradient of each result (None: nothing depends on it), and which inputs
 # need a gradient -> one gradient for every input, None where none is needed or there is none.
-Derivative = Callable[
-    ["Graph", "Node", "list[Tensor | None]", "list[bool]"], "Sequence[Tensor | None]"
-]
+Derivative = Callable[["Graph", "Node", Gradients, list[bool]], Sequence["Tensor | None"]]
 # Nodes of known shapes that compute the same, or None while a shape that matters is unknown.
 Lower = Callable[["Graph", "Sequence[Tensor]", Attributes], "list[Tensor] | None"]
 
@@ -76,7 +75,7 @@ def only(info: TensorInfo) -> dict[str, TensorInfo]:
     return {"": info}
 
 
-def single(gradients: list[Tensor | None]) -> Tensor:
+def single(gradients: Gradients) -> Tensor:
     """The gradient of the result of a row that has one."""
     (gradient,) = gradients
     assert gradient is not None

@@ -13,6 +13,7 @@ from ...errors import DTypeError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
+    Gradients,
     Infos,
     Op,
     Prepare,
@@ -68,9 +69,7 @@ def _swapped(g: Graph, tensor: Tensor) -> Tensor:
     return g.transpose(tensor, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _matmul_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _matmul_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     gradient, (a, b) = single(gradients), node.inputs
     first = second = None
     if needs[0]:
@@ -159,21 +158,15 @@ def _bool_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, 
     return only(_reduced(inputs[0], attributes, label))
 
 
-def _sum_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _sum_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [broadcast_like(g, single(gradients), node.inputs[0])]
 
 
-def _mean_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _mean_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [mean_like(g, single(gradients), node.inputs[0])]
 
 
-def _max_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _max_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     """Equal largest, or smallest, elements share the gradient."""
     gradient, (tensor,), (result,) = single(gradients), node.inputs, node.results
     largest = g.cast(g.equal(tensor, result), tensor.dtype)
@@ -181,9 +174,7 @@ def _max_derivative(
     return [largest * (gradient / count)]
 
 
-def _product_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _product_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     """The product of the others, also where one of them, or the element itself, is 0."""
     gradient, (tensor,), axes = single(gradients), node.inputs, node.attributes["axes"]
     is_zero = g.equal(tensor, 0.0)

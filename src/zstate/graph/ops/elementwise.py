@@ -14,6 +14,7 @@ from ...layout import TensorInfo
 from .base import (
     Attributes,
     Derivative,
+    Gradients,
     Infos,
     Op,
     broadcast_shapes,
@@ -37,9 +38,7 @@ Part = Callable[["tuple[Tensor, ...]", "Tensor", "Tensor"], "Tensor"]
 
 
 def _derivative(parts: tuple[Part | None, ...]) -> Derivative:
-    def derivative(
-        g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-    ) -> list[Tensor | None]:
+    def derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
         (result,), gradient = node.results, single(gradients)
         found: list[Tensor | None] = []
         for tensor, part, needed in zip(node.inputs, parts, needs, strict=True):
@@ -229,9 +228,7 @@ def _cast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
     return lambda array: astype(array, dtype)
 
 
-def _cast_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _cast_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [g.cast(single(gradients), node.inputs[0].dtype)]
 
 

@@ -13,6 +13,7 @@ from ...errors import ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
+    Gradients,
     Infos,
     Op,
     agree,
@@ -134,9 +135,7 @@ def _scatter_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return scatter
 
 
-def _scatter_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _scatter_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     gradient, (_, indices) = single(gradients), node.inputs
     gather = getattr(g, node.op.name.replace("scatter", "gather"))
     return [gather(gradient, indices, axis=node.attributes["axis"]), None]
@@ -217,9 +216,7 @@ def _gathers(
 ) -> tuple[Op, Op]:
     """A row that takes by index, and the row of its gradient, which is a scatter."""
 
-    def derivative(
-        g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-    ) -> list[Tensor | None]:
+    def derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
         gradient, (updates, indices) = single(gradients), node.inputs
         axis = node.attributes["axis"] % len(updates.shape)
         inputs = (gradient, indices, updates)

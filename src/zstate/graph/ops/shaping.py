@@ -10,6 +10,7 @@ from ...errors import ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
+    Gradients,
     Infos,
     Op,
     agree,
@@ -46,8 +47,8 @@ def _transpose_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> 
 
 
 def _transpose_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+    g: Graph, node: Node, gradients: Gradients, needs: list[bool]
+) -> Gradients:
     axes = node.attributes["permutation"]
     back = sorted(range(len(axes)), key=axes.__getitem__)
     return [g.transpose(single(gradients), back)]
@@ -95,9 +96,7 @@ def _reshape_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return lambda array: reshape(array, shape)
 
 
-def _reshape_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _reshape_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [reshape_like(g, single(gradients), node.inputs[0])]
 
 
@@ -171,8 +170,8 @@ def _broadcast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> 
 
 
 def _broadcast_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+    g: Graph, node: Node, gradients: Gradients, needs: list[bool]
+) -> Gradients:
     return [sum_like(g, single(gradients), node.inputs[0])]
 
 
@@ -205,9 +204,7 @@ def _concat_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Cal
     return lambda *arrays: concat(arrays, axis=axis)
 
 
-def _concat_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _concat_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     axis = axis_of("concat", "axis", node.attributes["axis"], len(node.inputs[0].shape))
     return [*concat_gradient(g, single(gradients), node.inputs, axis)]
 
@@ -231,9 +228,7 @@ def _stack_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return lambda *arrays: stack(arrays, axis)
 
 
-def _stack_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _stack_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     axis = node.attributes["axis"]
     parts = g.split(single(gradients), [1] * len(node.inputs), axis=axis)
     return [g.squeeze(part, axes=[axis]) for part in parts]
@@ -262,9 +257,7 @@ def _split_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return lambda array: tuple(array[place] for place in places)
 
 
-def split_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def split_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     """The pieces' gradients joined; zeros for a piece that nothing reads."""
     from .like import zeros_like
 
@@ -288,9 +281,7 @@ def _slice_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return lambda array: array[places]
 
 
-def _slice_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _slice_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [slice_gradient(g, single(gradients), node.inputs[0], node.attributes)]
 
 
@@ -317,9 +308,7 @@ def _put_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callab
     return put
 
 
-def _put_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _put_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     a = node.attributes
     return [g.strided_slice(single(gradients), a["starts"], a["ends"], a["strides"])]
 
@@ -335,9 +324,7 @@ def _reverse_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return lambda array: flip(array, axes)
 
 
-def _reverse_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _reverse_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [g.reverse(single(gradients), axes=node.attributes["axes"])]
 
 
