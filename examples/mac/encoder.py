@@ -18,7 +18,6 @@ T, N, I, H, K = 6, 4, 3, 5, 2  # steps, sentences, input, hidden, best matches
 LENGTHS = [6, 3, 5, 1]
 F32 = mps.MPSDataTypeFloat32
 device = mps.MTLCreateSystemDefaultDevice()
-graph_device = mps.MPSGraphDevice.deviceWithMTLDevice_(device)
 graph = mps.MPSGraph.alloc().init()
 rng = np.random.default_rng(11)
 

@@ -1,7 +1,7 @@
 """What every operation takes beyond MPSGraph's arguments: resets within a sequence, and heads.
 
-Both are resolved when a call comes in. After that, resets are numbers in the source's type, one per
-step, row and direction, and heads are an option of the descriptor.
+Both are resolved when the call is made. From then on, resets are numbers in the source's type, one
+per step, row and direction, and heads are an option of the descriptor.
 T time, N batch, D directions.
 """
 

@@ -242,9 +242,7 @@ class Layout:
         return None if tokens[0] == "D" else places[0]
 
     def is_backwards(self, name: str, index: int) -> bool:
-        """Whether a tensor's steps are in the opposite order to that in which a direction reads
-        them.
-        """
+        """Whether a direction reads the steps of a tensor from its end."""
         if self.directions == 2:
             return index == 1
         return self.descriptor.reverse and name in _INPUT_ORDER
@@ -283,14 +281,8 @@ class _Checker:
             hidden = self.letters["H"]
             scale = self.gates * self.directions
             self.letters["I"] = None if hidden is None else hidden * scale
-        return Layout(
-            self.operation,
-            self.descriptor,
-            dtype,
-            dict(self.letters),
-            frozenset(tensors),
-            self.device,
-        )
+        letters, present = dict(self.letters), frozenset(tensors)
+        return Layout(self.operation, self.descriptor, dtype, letters, present, self.device)
 
     def _check_types(self, tensors: Mapping[str, TensorInfo]) -> str:
         dtype = tensors["source"].dtype
@@ -494,11 +486,9 @@ def describe(value: object) -> str:
     if value is None:
         return "None"
     kind = type(value)
-    name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    return (
-        f"{name} {value!r:.40}" if isinstance(value, bool | int | float | complex | str) else name
-    )
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    if isinstance(value, bool | int | float | complex | str):
+        name += f" {value!r:.40}"
+    return name

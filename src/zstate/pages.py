@@ -16,6 +16,5 @@ def filled(template: str, parts: Mapping[str, str]) -> str:
 
 
 def script_data(value: Any) -> str:
-    """JSON that may stand inside a script element, where nothing but "</" and "<!--" means
-    something to HTML."""
+    """JSON for a script element, in which only "</" and "<!--" mean something to HTML."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")

@@ -304,7 +304,7 @@ class Call:
     def reader(
         self, at: Steps, own: Mapping[Leaf, Value], weights: _Weights
     ) -> Callable[[Leaf], Value]:
-        """What is known of a step, or of all steps, by its leaf."""
+        """The value of a leaf at one step, or at all steps."""
         names = [state.name for state in self.layout.cell_kind.states]
 
         def read(leaf: Leaf) -> Value:

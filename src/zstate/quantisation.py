@@ -27,7 +27,7 @@ class Quantised(NamedTuple):
     scale: Array
 
     def restored(self, dtype: str = "float32") -> Array:
-        """The floats that the integers stand for."""
+        """The floats that the integers represent."""
         restored: Array = (self.values * self.scale[..., None].astype(np.float64)).astype(dtype)
         return restored
 

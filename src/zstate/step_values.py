@@ -1,7 +1,7 @@
 """Values per step of cells from equations: further gates of x that no weight reaches.
 
-A cell with ``steps="k"`` is one with a gate k more, whose x is the value. So the source is
-projected first, the values are put beside it, and R gets rows of zeros that nothing reads.
+A cell with ``steps="k"`` is one with an extra gate k, whose x is the value. So the source is
+projected first, the values are appended, and R gets rows of zeros that nothing reads.
 T time, N batch, H hidden units, G gates, K values per step, D directions.
 """
 

@@ -1,8 +1,8 @@
 """How far a backend is from the oracle: cases over cells and options, and the error of each.
 
-Used by ``zstate check`` and by whoever brings a backend or a cell of their own. Inputs are random
-and nowhere zero: zeros hide mistakes. A cell from equations begins with states that it reaches
-itself, since others may make no sense to it, and has parameters between 0.2 and 0.8.
+Used by ``zstate check``, and by anyone who adds a backend or a cell. Inputs are random and nowhere
+zero: zeros hide mistakes. A cell from equations starts from states that it can reach, since others
+may make no sense for it, and has parameters between 0.2 and 0.8.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def _smooth(kind: Activation) -> Activation:
 def gradient_error(case: Case, seed: int) -> float:
     """The oracle's gradients against central differences of the oracle's own forward pass.
 
-    The loss is a random weighting of everything that a gradient can come in for; the differences
+    The loss is a random weighting of every result that takes a gradient; the differences
     are of fourth order, along one random direction per input. A difference across a kink means
     nothing, so the activations that have one are replaced by smooth ones; equations stay as they
     are, and the steps become short enough to cross none.

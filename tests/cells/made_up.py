@@ -165,5 +165,21 @@ def _term(rng, pool, smooth):
     return function(name, a)
 
 
+def shapes_of_call(
+    cell: Cell, sizes: tuple[int, int, int, int], directions: int = 1
+) -> dict[str, tuple[int, ...]]:
+    """Of everything that a call takes, except resets and values per step; sizes: T, N, I, H."""
+    (T, N, I, H), D, G = sizes, directions, len(cell.gates)
+    return {
+        "source": (T, N, I),
+        "recurrent_weight": (D, G * H, H)[2 - D :],
+        "input_weight": (D * G * H, I),
+        "bias": (D * G * H,),
+        "mask": (T, N, D * H),
+        **{each.initial: (N, D * H) for each in cell.states},
+        **{each.name: (D, G * H)[2 - D :] if each.by_gate else (D * H,) for each in cell.own},
+    }
+
+
 def operations(cell: Cell) -> tuple[Operation, Operation]:
     return operations_of(cell)

@@ -17,6 +17,8 @@ import zstate.torch  # which cells are told to when they are made
 from zstate import cells
 from zstate.errors import DescriptorError, DTypeError, EquationError, OptionError, ShapeError
 
+from .made_up import shapes_of_call
+
 T, N, I, H = 5, 3, 4, 6
 
 
@@ -44,16 +46,7 @@ peeping = cells.cell("i f z o", "h c", "p_i p_o")(peeping_text)
 def drawn(cell, dtype="float64", directions=1, seed=0):
     """Random inputs of a call with everything that the cell takes."""
     rng = np.random.default_rng(seed)
-    G, D = len(cell.definition.gates), directions
-    shapes = {
-        "source": (T, N, I),
-        "recurrent_weight": (D, G * H, H)[2 - D :],
-        "input_weight": (D * G * H, I),
-        "bias": (D * G * H,),
-        "mask": (T, N, D * H),
-        **{each.initial: (N, D * H) for each in cell.definition.states},
-        **{each.name: (D * H,) for each in cell.definition.own},
-    }
+    shapes = shapes_of_call(cell.definition, (T, N, I, H), directions)
     return {name: (rng.normal(size=s) / 2).astype(dtype) for name, s in shapes.items()}
 
 

@@ -25,20 +25,8 @@ def _rng(config, *more: int) -> np.random.Generator:
 
 def _call(rng, cell, steps, batch, hidden, inputs, **options):
     """Tensors by name, random and not zero, of a forward operation."""
-    both = 2 if options.get("bidirectional") else 1
-    gates = len(cell.gates)
-    shapes = {
-        "source": (steps, batch, inputs),
-        "recurrent_weight": (*(2,) * (both - 1), gates * hidden, hidden),
-        "input_weight": (both * gates * hidden, inputs),
-        "bias": (both * gates * hidden,),
-        "mask": (steps, batch, both * hidden),
-    }
-    shapes |= {state.initial: (batch, both * hidden) for state in cell.states}
-    for own in cell.own:
-        lead = (2,) * (both - 1) if own.by_gate else ()
-        size = gates * hidden if own.by_gate else both * hidden
-        shapes[own.name] = (*lead, size)
+    directions = 2 if options.get("bidirectional") else 1
+    shapes = made_up.shapes_of_call(cell, (steps, batch, inputs, hidden), directions)
     given = {name: rng.standard_normal(shape) * 0.5 for name, shape in shapes.items()}
     for own in cell.own:
         if own.only_with and not options.get(own.only_with):

@@ -17,23 +17,14 @@ from zstate import cells
 from zstate.cells.text import LONGEST, read_cell, write_cell
 from zstate.errors import EquationError
 
-from .made_up import make_by_decorator
+from .made_up import make_by_decorator, shapes_of_call
 
 T, N, I, H = 3, 2, 3, 5
 
 
 def drawn(cell, rng, directions):
     """Random inputs of a call with everything that the cell takes."""
-    G, D = len(cell.definition.gates), directions
-    shapes = {
-        "source": (T, N, I),
-        "recurrent_weight": (D, G * H, H)[2 - D :],
-        "input_weight": (D * G * H, I),
-        "bias": (D * G * H,),
-        "mask": (T, N, D * H),
-        **{each.initial: (N, D * H) for each in cell.definition.states},
-        **{each.name: (D * H,) for each in cell.definition.own},
-    }
+    shapes = shapes_of_call(cell.definition, (T, N, I, H), directions)
     optional = {"mask", *(each.initial for each in cell.definition.states)}
     return {
         name: rng.normal(size=shape) / 2

@@ -15,6 +15,7 @@ import torch
 
 import zstate as zs
 import zstate.onnx as zo
+from tests.cells.made_up import shapes_of_call
 from tests.graph.test_files import rewrite
 from zstate import cells, cli
 from zstate.errors import DescriptorError, DTypeError, GraphError, OptionError, ShapeError
@@ -40,16 +41,8 @@ by_way = pytest.mark.parametrize("way", WAYS, ids=str)
 def drawn(cell: cells.MadeCell, way: dict[str, Any], dtype: Any = "float64") -> dict[str, Any]:
     """Random inputs of a call with everything that the cell takes."""
     rng = np.random.default_rng(len(way) + 10)
-    G, D = len(cell.definition.gates), 2 if way.get("bidirectional") else 1
-    shapes = {
-        "source": (T, N, I),
-        "recurrent_weight": (D, G * H, H)[2 - D :],
-        "input_weight": (D * G * H, I),
-        "bias": (D * G * H,),
-        "mask": (T, N, D * H),
-        **{each.initial: (N, D * H) for each in cell.definition.states},
-        **{each.name: (D * H,) for each in cell.definition.own},
-    }
+    directions = 2 if way.get("bidirectional") else 1
+    shapes = shapes_of_call(cell.definition, (T, N, I, H), directions)
     return {name: (rng.normal(size=s) / 2).astype(dtype) for name, s in shapes.items()}
 
 

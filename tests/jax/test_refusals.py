@@ -16,7 +16,6 @@ import zstate.jax as zj
 from zstate.operations import OPERATIONS
 
 X, R = np.full((4, 2, 12), 0.3), np.full((12, 3), 0.2)  # [T,N,4H], [4H,H]
-TRAINED = zs.LSTMDescriptor(training=True)
 
 
 def refuses(error: type[Exception], text: str, call: Callable[[Any], Any]) -> None:

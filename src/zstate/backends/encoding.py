@@ -27,7 +27,7 @@ class Form(NamedTuple):
 
     cell: Cell
     descriptor: Descriptor
-    given: frozenset[str]  # the inputs that are there
+    given: frozenset[str]  # the inputs that were passed
     wanted: frozenset[str]  # the results
     outer: frozenset[str]  # states with a gradient from outside at every step
     last: frozenset[str]  # and at the last one
@@ -47,7 +47,7 @@ class Form(NamedTuple):
 
     @property
     def vectors(self) -> list[Leaf]:
-        """The own parameters that are there, as vectors [H]."""
+        """The own parameters that were passed, as vectors [H]."""
         return [
             ("own", each.name, gate) if each.by_gate else ("own", each.name)
             for each in self.cell.own

@@ -206,10 +206,7 @@ def run_known_tensors(
 def remember_call(
     operation: Operation, values: tuple[Any, ...], descriptor: AnyDescriptor | None, run: Any
 ) -> None:
-    """Let calls that look like this one, which ``run`` served, be known; ``descriptor`` as given.
-
-    Only what this engine runs can be known to it.
-    """
+    """Cache this call's plan, if ``run`` is this engine's; ``descriptor`` as given."""
     if type(run) is Planned:
         _native.remember(operation, values, descriptor, run.plan)
 

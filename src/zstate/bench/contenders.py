@@ -42,7 +42,7 @@ class Case:
 
     @property
     def place(self) -> str:
-        """Where peers meet: on a device, or beside one of zstate's other ways."""
+        """What peers are grouped by: a device, or one of zstate's other ways."""
         return self.device if self.way in ("numpy", "torch") else self.way
 
 
@@ -282,7 +282,7 @@ OURS: dict[str, Maker] = {
     "prepared": _prepared,
     "streamed": _streamed,
 }
-# zstate's float32 layer beside one with smaller weights; no peer.
+# zstate's float32 layer, timed with one with smaller weights; no peer.
 OWN_FLOAT = "float32"
 
 _ONNX = ("onnxruntime", "onnx")

@@ -35,8 +35,8 @@ class Row:
         return f"{self.cell} {self.T}×{self.N}×{self.H}{both}"
 
     def is_called(self, pattern: str) -> bool:
-        """Whether a title as it can be typed, or a glob of titles, means this row: case does not
-        matter, x stands for ×, and a part of the title with integers will do."""
+        """Whether a typed title, or a glob of titles, matches this row: case does not matter, x
+        matches ×, and a part of the title with whole numbers is enough."""
         title, wanted = _typed(self.title), _typed(pattern)
         if not wanted or set(wanted) & set("*?["):
             return fnmatchcase(title, wanted)

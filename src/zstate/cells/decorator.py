@@ -280,7 +280,7 @@ class MadeCell:
             from ..operations import operations_of
 
             pair = operations_of(self.definition)
-            # The pair last: another thread takes it as a sign that both are there.
+            # The pair last: to another thread it means that both are set.
             self._names = frozenset((*pair[0].inputs, *self.steps))
             self._pair = pair
         return self._pair

@@ -62,7 +62,7 @@ class Cell:
     gates: tuple[str, ...]  # canonical order
     descriptor: type[Descriptor]
     # One step: (context, states before it) -> states after it and, if the cell says what it saves,
-    # one value per gate; a cell that says nothing saves its gates before their activation
+    # one value per gate; by default a cell saves its gates before activation
     equations: Callable[..., Step | Sequence[Expression] | Expression]
     states: tuple[State, ...] = (HIDDEN,)  # what is carried from step to step; h comes first
     own: tuple[Parameter, ...] = ()  # parameters specific to this cell

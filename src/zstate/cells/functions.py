@@ -1,4 +1,4 @@
-"""The functions of equations, each beside its derivative: what Python knows about them.
+"""The functions of equations, each with its derivative.
 
 The five activations of the descriptors are among them. A derivative is written through the
 function's *output* wherever that is enough: the training state keeps outputs. At the kinks

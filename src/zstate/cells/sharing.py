@@ -17,8 +17,8 @@ Label: TypeAlias = tuple[str, ...]  # what an output is: ("after", state), ("ope
 
 
 class Reduction(NamedTuple):
-    """The mean or the variance over the units of a row, of so many ``values`` together: those that
-    were given as ("reduced", first) and after it."""
+    """The mean or the variance over the units of a row, of ``values`` values together: ("reduced",
+    first) and the ones after it."""
 
     op: str
     first: int
@@ -135,7 +135,7 @@ class Cut:
         self._carried_leaves: set[Expression] = set()
 
     def carry_leaves(self, roots: Iterable[Expression]) -> None:
-        """Notes what later stages need as it is: what follows from it cheaply is not carried."""
+        """Note the leaves that later stages need; what is cheap to recompute is not carried."""
         for each in ordered(roots):
             at = self._level(each)
             leaves = [arg for arg in each.args if arg.op == "leaf"] if at > 0 else []

@@ -33,9 +33,9 @@ class Changes(NamedTuple):
 def variant(cell: Cell, changes: Changes, drawn: bool) -> Cell:
     """The cell with these changes: the same object each time.
 
-    ``drawn``: whether a unit keeps its value is drawn at every step, and comes in as a value per
-    step, one per zoned state and last among ``values``: above 0 where it does. Otherwise the state
-    is the expectation of that, p·s[t-1] + (1-p)·new.
+    ``drawn``: at every step, draws decide which units keep their values. They are passed as values
+    per step, one per zoned state and last among ``values``: above 0 where a unit keeps its value.
+    Otherwise the state is the expectation, p·s[t-1] + (1-p)·new.
     """
     known = cell.__dict__.setdefault("_variants", {})
     name = variant_key(cell, changes, drawn)

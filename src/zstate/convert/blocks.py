@@ -1,8 +1,8 @@
 """One direction's arrays, gate by gate: from a framework's order, orientation and biases to
 zstate's, and back. Everything that differs comes from the framework's row of the table.
 
-A framework's arrays go by role: input [G·H,I], recurrent [G·H,H], joint [G·H,I+H], bias [G·H],
-second (the bias that is added, [G·H], or stands inside the reset, [H]), peephole.
+The roles of a framework's arrays: input [G·H,I], recurrent [G·H,H], joint [G·H,I+H], bias [G·H],
+second (a bias that is added, [G·H], or that the reset gate multiplies, [H]), peephole.
 """
 
 from __future__ import annotations

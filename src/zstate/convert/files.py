@@ -207,7 +207,7 @@ def write(
     """Save layers under a framework's names, in the format that the path ends with.
 
     ``stacks`` are layers that feed each other, by name; a single stack needs none (""). ``int8``:
-    their matrices in 8 bits, each with its scales beside it.
+    write their matrices in 8 bits, each with its scales.
     """
     kind = check_target(path, target)
     if int8 and kind != "safetensors":

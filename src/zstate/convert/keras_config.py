@@ -1,7 +1,7 @@
 """How the layers of a Keras model are connected, from the configuration that a file holds.
 
 A model is Sequential (one layer behind another) or functional (each layer lists the tensors that
-it takes), and may stand inside another one as a layer.
+it takes), and may be a layer of another model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACKAGES = ("keras", "tf_keras", "tensorflow")
 class Entry(NamedTuple):
     """One layer of a model."""
 
-    path: tuple[str, ...]  # its name, behind those of the models that it stands in
+    path: tuple[str, ...]  # its name, after those of the models it is in
     kind: str  # its class; with its module if that is not Keras' own
     config: Mapping[str, Any]
 
@@ -167,7 +167,8 @@ def _check_wires(
 
 
 def _options(calls: Any) -> Iterator[str]:
-    """What calls are told beside the model's own tensors: training=True, a constant mask or state.
+    """The arguments of calls other than the model's own tensors: training=True, a constant mask or
+    state.
 
     Keras 3 has them as "kwargs", Keras 2 in the mapping at the end of each tensor's list.
     """

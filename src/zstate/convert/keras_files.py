@@ -33,9 +33,8 @@ _NAMES = {mark + name for mark in ("", *_MARKS) for name in _VARIABLES}
 _CLASSES = {RNN: "SimpleRNN", LSTM: "LSTM", GRU: "GRU"}
 _VERSIONS = {"keras": "3.0.0", "tensorflow": "2.15.0"}  # the oldest that reads what is written
 
-_Path = tuple[str, ...]  # a layer's name, behind those of the models that it stands in
+_Path = tuple[str, ...]  # a layer's name, after those of the models it is in
 _Arrays = dict[str, str]  # paths in the file by the names of a layer's arrays
-_Lookup = Callable[[_Path], list[str]]
 
 
 @contextmanager
@@ -166,7 +165,7 @@ def _arrays_of(arrays: Mapping[_Path, _Arrays], entry: Entry) -> _Arrays:
 
 
 def _by_position(own: _Arrays, entry: Entry) -> _Arrays:
-    """Names such as lstm/lstm_cell/kernel:0: what stands in front says nothing for certain.
+    """Names such as lstm/lstm_cell/kernel:0, whose beginning may mean anything.
 
     Of a Bidirectional, the forward layer's arrays come first.
     """

@@ -2,7 +2,7 @@
 
 Every value of the graph gets a meaning as the nodes are read in order: the steps that a layer
 gives, with the order of their axes; its last states; sizes; initial states. Nodes that only move
-these to where the next layer expects them are part of a stack. Any other node stands beside it.
+these to where the next layer expects them are part of a stack. Any other node is not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Facts: what a framework's layer says beside its arrays, in that framework's own words.
+"""Facts: what a framework's layer says besides its arrays, in that framework's own words.
 
 ``options`` reads them into the fields of a descriptor, ``told`` writes them. They are the
 arguments of the framework's constructor (attributes of an ONNX node, inputs of a MIL operation).
@@ -26,7 +26,7 @@ _ONNX_DEFAULTS: dict[str, tuple[float | None, float | None]] = {"hardsigmoid": (
 
 
 def usual(cell: str) -> dict[str, Activation]:
-    """The activations of every framework's layer that says nothing of them."""
+    """The activations of a layer that names none, in any framework."""
     kind = DESCRIPTORS[cell]
     named = dict(zip(kind.activation_fields, kind().activations, strict=True))
     return {"activation": Activation.TANH} if cell == RNN else named
@@ -132,7 +132,7 @@ _PACKAGES = ("jax", "flax", "keras", "tf_keras", "tensorflow", "mlx", "torch", "
 
 
 def _text(value: Any) -> str:
-    """The word that a string, bytes or a function stands for."""
+    """The name that a string, bytes or a function gives."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     name = value if isinstance(value, str) else str(getattr(value, "__name__", value))
@@ -180,7 +180,7 @@ def by_direction(
 
 
 def _list(left: dict[str, Any], fact: str) -> list[Any]:
-    """A fact that is a list, taken out; empty if it is not told."""
+    """Take out a fact that is a list; empty if it is missing."""
     value = left.pop(fact, None)
     if not isinstance(value, list | tuple | None):
         raise OptionError(refusal("load", fact, "a list", repr(value)))

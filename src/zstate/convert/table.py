@@ -60,7 +60,7 @@ class Framework:
     # The cell that the output gate's peephole looks at. Core ML's is in the equations of LSTMParams
     # (NeuralNetwork.proto); the page of MIL's lstm does not say.
     peephole_cell: str = "c[t]"
-    forget_bias: float | None = None  # what is added to the forget gate's bias, if it is not told
+    forget_bias: float | None = None  # added to the forget gate's bias if no fact says
     reverse: str = ""  # the fact that reverses a layer and leaves its outputs in processing order
     bias_fact: str = ""  # the fact that says whether there is a bias
     reset_fact: str = ""  # the fact that says which form a GRU has

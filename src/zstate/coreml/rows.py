@@ -88,7 +88,7 @@ def _reshape(mb: Any, node: Node, x: Var) -> Var:
 def slice_of(
     mb: Any, node: Node, x: Var, first: Sequence[tuple[int, int, int]] | None = None
 ) -> Var:
-    """``first`` stands for the bounds of the first axes."""
+    """``first`` replaces the bounds of the first axes."""
     shape = _shape(node.inputs[0])
     bounds = [w.indices(size) for w, size in zip(windows(node.attributes), shape, strict=True)]
     if first is not None:

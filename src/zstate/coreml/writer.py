@@ -77,7 +77,7 @@ class Writer:
         if node.op.name not in ROWS:
             raise OptionError(f"MIL has no {title_of(node)}")
         if node.op.name == "slice" and values[0].shape != node.inputs[0].shape:
-            assert is_last_step(node)  # of which MIL's lstm gives no others
+            assert is_last_step(node)  # the only one that MIL's lstm gives
             return [slice_of(self.mb, node, values[0], [(0, 1, 1)])]
         found = ROWS[node.op.name](self.mb, node, *values)
         return list(found) if isinstance(found, list | tuple) else [found]

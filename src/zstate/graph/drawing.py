@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .executable import Executable
     from .graph import Graph
 
-# Light enough for black text; distinct to colour-blind eyes too, and told apart by their titles.
+# Light enough for black text; distinct to colour-blind eyes too, and their titles differ.
 COLOURS = {
     "feed": "#dbeafe",
     "weight": "#fef3c7",
@@ -225,7 +225,7 @@ def _parts(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     updates as one.
 
     A node belongs to the last head that it depends on. So a part reads only parts with an earlier
-    head, and no two read each other. They come in the order of their heads, the updates last.
+    head, and no two read each other. They are in the order of their heads, with the updates last.
     """
     place = {node: k for k, node in enumerate(nodes)}
     heads: dict[Node, Node] = {}

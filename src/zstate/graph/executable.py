@@ -80,7 +80,7 @@ class Executable:
                 self._slots.setdefault(tensor, len(self._slots))
         self._roots = _roots(self.nodes, self.feeds)
         self._steps = self._plan(kept)
-        self.memory = self._measure(kept)
+        self.memory = self._measure()
         self._target_slots = [
             (self._slots[tensor], is_copied)
             for tensor, is_copied in zip(self.targets, self._copies(), strict=True)
@@ -208,7 +208,7 @@ class Executable:
             if node.op.prepare is not None
         ]
 
-    def _measure(self, kept: Sequence[Tensor]) -> Memory:
+    def _measure(self) -> Memory:
         tensors = {slot: tensor for tensor, slot in self._slots.items()}
         alive: dict[Tensor, int] = {}  # how many live tensors share a buffer
         now = peak = total = 0

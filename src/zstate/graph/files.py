@@ -95,11 +95,8 @@ class _Reading:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
-        wrong = (
-            *(ZStateError, ValueError, TypeError, KeyError, IndexError, AttributeError),
-            *(RecursionError, ArithmeticError),
-        )
-        if isinstance(error, wrong):
+        odd = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+        if isinstance(error, (ZStateError, RecursionError, *odd)):
             raise GraphError(
                 f"[load] {fspath(self._path)!r}: expected a file that zstate saved, got an "
                 f"inconsistent one: {error}"

@@ -27,10 +27,9 @@ from .ops import ASSIGN, PLACEHOLDER, VARIABLE
 from .outputs import outputs_of
 from .tensor import Node, Tensor
 
-_FOR_METHODS = {  # what the methods, and programs that write graphs, use to add nodes
-    *("add_node", "add_node_named", "apply", "apply_many", "check_fit", "needed", "note_assign"),
-    *("own", "training_twin"),
-}
+_FOR_METHODS = (  # what the methods, and programs that write graphs, use to add nodes
+    "add_node add_node_named apply apply_many check_fit needed note_assign own training_twin"
+).split()
 _MOST_PROGRAMS = 32  # kept by run(): a bound, not a policy
 
 

@@ -1,7 +1,6 @@
 """A program as a picture: as SVG, as PNG, and as a page that lays itself out in the browser.
 
-No text of a user's stands in the page's HTML: it is in JSON, and the page's script shows it as
-text.
+The page's HTML contains no user text: that is in JSON, and the page's script shows it as text.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def to_png(program: Program, file: BinaryIO, fold: bool | None = None) -> None:
 
 
 def to_html(programs: Sequence[Program], chosen: str = "", unfold: bool = False) -> str:
-    """A page with these programs, of which it shows one at a time."""
+    """A page with these programs, which it shows one at a time."""
     said = [
         {
             "name": program.name,

@@ -74,7 +74,7 @@ def picture_of(boxes: Sequence[Box]) -> dict[str, Any]:
 
 
 def has_dagre() -> bool:
-    """Whether QuickJS is there to run it."""
+    """Whether QuickJS is installed, which runs it."""
     return importlib.util.find_spec("quickjs") is not None
 
 

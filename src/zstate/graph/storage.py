@@ -89,7 +89,7 @@ def check_path(label: str, path: object) -> None:
 
 
 def cannot_write(path: str | PathLike[str], error: Exception) -> SaveError:
-    """The refusal that names the file, and not a temporary one that zstate wrote beside it."""
+    """An error that names this file, not the temporary one that zstate wrote first."""
     reason = getattr(error, "strerror", None) or str(error)
     refused = SaveError(f"[save] {fspath(path)!r}: cannot be written: {reason}")
     refused.errno = getattr(error, "errno", None)

@@ -30,8 +30,8 @@ class Blob:
         return self._added(data, int(np.size(array)), kind)
 
     def add_levels(self, levels: Array, bits: int) -> dict[str, Any]:
-        """Levels of so many bits; of more than 8, all high bytes and then all low ones, since
-        these compress better apart."""
+        """Levels of this many bits. Above 8, all high bytes come before all low ones, which
+        compresses better."""
         if bits <= 8:
             return self.add(levels, "u1")
         wide = np.ascontiguousarray(levels, np.uint16)
@@ -75,8 +75,8 @@ def logarithmic(blob: Blob, norms: Array) -> dict[str, Any]:
 def as_small_as(
     megabytes: float, values: int, write: Callable[[Blob, int], dict[str, Any]]
 ) -> tuple[dict[str, Any], str, int]:
-    """What ``write`` says of the arrays that it adds to a blob, the blob in base64, and the bits of
-    a value: as many as fit into so many megabytes, at least those of the last entry of BITS."""
+    """What ``write`` returns for the arrays it adds to a blob, the blob in base64, and the bits per
+    value: as many as fit into ``megabytes``, but no fewer than the last entry of BITS."""
     room = megabytes * 1e6 * 3 / 4
     for bits in BITS:
         if values * bits / 8 * _LEAST_SHARE > room and bits != BITS[-1]:

@@ -17,13 +17,11 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(
-        self, version: Callable[[], str], make: Callable[[str], bytes], port: int = 0
-    ) -> None:
+    def __init__(self, version: Callable[[], str], make: Callable[[str], bytes]) -> None:
         self._version, self._make, self._lock = version, make, Lock()
         self._made = ("", b"")
         self.current()  # any error comes before the browser opens
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
     def address(self) -> str:

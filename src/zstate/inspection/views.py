@@ -182,7 +182,7 @@ def _loss(
 ) -> tuple[Array | None, tuple[Array, Array] | None, Array]:
     """The loss in bits, the likeliest classes, and the gradients of each loss by its step's output.
 
-    Without a readout, the norm of the output stands for a loss.
+    Without a readout, the norm of the output serves as the loss.
     """
     if subject.readout is None or subject.targets is None:
         norm = np.linalg.norm(output, axis=1, keepdims=True)

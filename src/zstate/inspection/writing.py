@@ -1,7 +1,7 @@
 """The page: its parts put together once, and the arrays of one or two models in it.
 
-No text of a user's stands in the HTML: names and labels are in JSON, and the page's script shows
-them as text.
+The HTML contains no user text: names and labels are in JSON, and the page's script shows them as
+text.
 """
 
 from __future__ import annotations

@@ -122,9 +122,7 @@ def run(signature: Signature, values: Sequence[Any]) -> list[Any]:
 def _run_engine(
     layout: Layout, heads: int, given: dict[str, Any], without: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The results by name, but for those that nobody wants; R of several heads as heads.py stacks
-    it.
-    """
+    """Results by name, except those in ``without``; R of several heads as heads.py stacks it."""
     inputs = [name for name in layout.operation.inputs if name in given]
     shapes = {name: tuple(given[name].shape) for name in inputs}
     gradient = layout.operation.is_gradient

@@ -119,7 +119,7 @@ def _ending(status: int, said: list[str]) -> str:
 
 
 def main(modules: Sequence[str]) -> None:
-    """Perform the calls that come in, until there are no more."""
+    """Run incoming calls until there are no more."""
     # What a framework prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -317,7 +317,7 @@ def _kinks(cell: str, add: Add) -> None:
 
 
 def _limits(cell: str, add: Add) -> None:
-    """What may end the process; nothing follows from it for other probes, so it comes last."""
+    """Probes that may end the process. No other probe depends on them, so they come last."""
     add = partial(add, carried=False)
     refused = {"raises an exception": REFUSED}
     bad = {"recurrent_weight": (3, 12), "input_weight": (3, 12), "init_state": (3, 5)}

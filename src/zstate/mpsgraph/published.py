@@ -71,7 +71,7 @@ class Method:
 
     @property
     def keywords(self) -> tuple[str, ...] | None:
-        """With which PyObjC's constructor stands for this method; None where it makes no object."""
+        """The keywords of PyObjC's constructor that calls this; None if it makes no object."""
         first, *rest = self.selector.split(":")
         prefix, with_, name = first.partition("With")
         if not with_ or not (self.class_method or prefix == "init"):
@@ -128,7 +128,7 @@ class Method:
 
 
 def _split_call(swift: str) -> tuple[str, str]:
-    """What is between the parentheses of a declaration, and what follows them."""
+    """The text between the parentheses of a declaration, and the text after them."""
     start = swift.index("(") + 1
     depth = 1
     for index in range(start, len(swift)):

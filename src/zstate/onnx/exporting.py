@@ -5,8 +5,8 @@
 
 An operator of zstate becomes what ``save`` makes of the graph's node: an RNN, LSTM, GRU or Scan. So
 do the operators of cells from equations, if they were defined before the table was made.
-Further states of all steps, which an LSTM node does not give, come from a Scan beside it; the
-exporter drops that one where nobody reads them.
+Other states of all steps, which an LSTM node does not return, come from an extra Scan; the exporter
+drops it if nothing reads them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return table
 
 
-# The translations of the tables that somebody holds, as torch does while it exports with one, and
-# the operations that they are of.
+# The translations of all tables still in use, as by torch while it exports with one, and their
+# operations.
 _IN_USE: WeakKeyDictionary[Callable[..., Any], str] = WeakKeyDictionary()
 
 

@@ -23,12 +23,7 @@ from .nodes import translate
 from .quantised import is_quantised, plain
 from .reading import LABEL, array_of, read_model, type_name
 
-_ODD = (
-    *(ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError),
-    *(RecursionError, MemoryError),
-)
-
-
+_ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 _OF_ONNX = ("", "ai.onnx")  # the names of its own domain
 
 
@@ -65,7 +60,7 @@ def _well_formed(expected: str) -> Iterator[None]:
         yield
     except ZStateError:
         raise
-    except _ODD as error:
+    except (*_ODD, RecursionError, MemoryError) as error:
         raise GraphError(f"{expected}{str(error) or type(error).__name__}") from error
 
 

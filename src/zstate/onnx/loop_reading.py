@@ -39,8 +39,8 @@ class _Body:
     """The values of one step: outside the loop by their own names, the others here.
 
     What depends on the state is an expression. Its leaves are the state and tensors from outside:
-    "x" of all steps [T,N,·], "own" of none; a sum has one of these at the most, in front. A product
-    has the tensor of its weight [H,·].
+    "x" of all steps [T,N,·], "own" of none; a sum has at most one of these, in front. A product has
+    the tensor of its weight [H,·].
     """
 
     def __init__(self, node: Node, graph: Any, values: dict[str, Any], book: Book) -> None:

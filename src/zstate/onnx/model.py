@@ -123,7 +123,7 @@ def _key(wanted: tuple[str, ...], feeds: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def drop_unused(graph: Graph, outputs: Mapping[str, Tensor], parameters: dict[str, Tensor]) -> None:
-    """Nodes that no output needs are no part of a model: they told a value at load."""
+    """Remove nodes that no output needs: loading has already used their values."""
     needed = {*graph.needed(outputs.values())}
     graph.nodes[:] = [node for node in graph.nodes if node in needed or node.op is PLACEHOLDER]
     for name, tensor in [*parameters.items()]:

@@ -2,7 +2,7 @@
 
 Such a node has W [D,I,4H] and R [D,H,4H] in 8 bits, each with a scale [D] or [D,4H] and a zero
 point of that shape, and is an LSTM in all else. Read, it becomes an LSTM whose weights are the
-floats that the integers stand for: ONNX Runtime rounds x and h to 8 bits too, so the two agree to
+floats that the integers represent: ONNX Runtime rounds x and h to 8 bits too, so the two agree to
 the accuracy of that.
 """
 

@@ -1,6 +1,6 @@
 """ONNX files as untrusted input: the model, its arrays, and its external data.
 
-Sizes are compared with the data that is there before anything is allocated, and external data is
+Sizes are compared with the data in the file before anything is allocated, and external data is
 read only from the model's own folder.
 """
 
@@ -14,17 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError, refusal
+from ..graph.methods.core import DTYPES
 from ..graph.ops.base import check_size
 from ..layout import TensorInfo, brackets
 from ..types import Array
 from .package import onnx_package
 
 LABEL = "onnx.load"
-# Types whose elements NumPy (with ml_dtypes) holds one by one, and that the graph computes with.
-TYPES = (
-    *("float16", "bfloat16", "float32", "float64", "bool"),
-    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-)
 
 
 def read_model(source: Any) -> tuple[Any, Path | None]:
@@ -57,9 +53,9 @@ def type_name(number: int, what: str) -> str:
         name = str(onnx.helper.tensor_dtype_to_np_dtype(number))
     except (KeyError, TypeError, ValueError) as error:
         raise DTypeError(refusal(LABEL, what, "a type of tensors", str(number))) from error
-    if name not in TYPES or number == onnx.TensorProto.STRING:
+    if name not in DTYPES or number == onnx.TensorProto.STRING:
         got = onnx.TensorProto.DataType.Name(number)
-        raise DTypeError(refusal(LABEL, what, f"one of {', '.join(TYPES)}", got))
+        raise DTypeError(refusal(LABEL, what, f"one of {', '.join(DTYPES)}", got))
     return name
 
 

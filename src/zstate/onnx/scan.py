@@ -186,13 +186,13 @@ class _Body:
         self.x = dict(zip(layer.order, [split] if gates == 1 else split, strict=True))
 
     def written(self) -> tuple[Any, list[Any]]:
-        """The body, and the values from outside that come in as states."""
+        """The body, and the outside values that it takes as states."""
         e, helper = self.e, self.e.onnx.helper
         found = program(self.trace.states).run(self._read, self._compute, self._multiply)
-        # A result stands in a body once as a state and once as an output of the step.
+        # A body has each result twice: as a state and as an output of the step.
         outputs = [e.emit("Identity", self._whole(each)) for each in (*found, *found)]
         nodes, captured = e.end_body()
-        # A value that comes in as a state goes out as it came.
+        # A value passed as a state leaves unchanged.
         kept = [(name, e.new_name(name), value) for name, value in captured]
         nodes += [helper.make_node("Identity", [name], [out]) for name, out, _ in kept]
         number, hidden = e.type_number(self.layer.dtype), self.layer.hidden

@@ -86,7 +86,7 @@ class Body:
             raise other(f"{sequences} inputs of each step")
         if len(graph.node) > _MOST_NODES:
             raise other(f"{len(graph.node)} nodes")
-        self.places = len(node.inputs) - sequences  # of states, and of what comes in as one
+        self.places = len(node.inputs) - sequences  # of states, and of values passed as states
         count = len(results) - self.places
         if len(names) != len(node.inputs) or not 0 < count <= self.places:
             raise other(f"{len(names)} inputs and {len(results)} results")

@@ -153,8 +153,8 @@ def _built_in(body: Body) -> _Layer | None:
 
 
 class Match:
-    """Whether equations are those of a cell, and what its names stand for in them: its activations,
-    its leaves, and R of each gate. With ``commutes`` operands may be the other way round."""
+    """Whether equations are those of a cell, and what its names mean in them: its activations, its
+    leaves, and R of each gate. With ``commutes``, operands may be swapped."""
 
     def __init__(self, cell: Cell, *, commutes: bool = False) -> None:
         self._fields, self._commutes = frozenset(cell.descriptor.activation_fields), commutes
@@ -197,7 +197,7 @@ class Match:
 
 
 def _bound(body: Body, cell: Cell, options: Mapping[str, Any], match: Match) -> _Layer | None:
-    """A cell with what its names stand for; None if its gates or states lie in another order."""
+    """A cell with the meaning of its names; None if its gates or states are in another order."""
     bound = match.bound
     names = zip(cell.states, body.names, strict=True)
     if any(bound.get(("before", state.name), name) != name for state, name in names):

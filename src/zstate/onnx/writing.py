@@ -190,7 +190,7 @@ class _Layer:
         return self.e.named(self._gates(self.e.value(tensor), self.hidden), tensor.name)
 
     def _bias(self) -> Any:
-        """Both biases in one array; the second is what stands inside the reset."""
+        """Both biases in one array; the second is the one that the reset gate multiplies."""
         e, tensors = self.e, self.tensors
         if not {"bias", "secondary_bias"} & {*tensors}:
             return ""

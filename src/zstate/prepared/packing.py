@@ -69,8 +69,8 @@ class NativeStack:
 
     @property
     def call(self) -> Any:
-        """x [T,N,I] and states to what a call of the model returns, or None where those need more
-        than a look: only for layers without a mask, whose states begin at zero."""
+        """What a call of the model returns for x [T,N,I] and states, or None if they need a closer
+        check. Only layers without a mask whose states begin at zero have it."""
         return self._native.call
 
     def run(
@@ -107,5 +107,5 @@ class NativeStack:
         return native.unpack_rows(output, rows, steps, batch), last
 
     def stream(self, batch: int, initial: list[list[Array]], masks: list[Array | None]) -> Any:
-        """Steps of so many rows."""
+        """Steps of ``batch`` rows."""
         return native.stream(self._native, batch, initial, masks)

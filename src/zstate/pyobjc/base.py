@@ -45,7 +45,7 @@ class Class(type):
     """The metaclass: PyObjC's constructors, and a suggestion for mistyped class methods."""
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:
-        """An object; with keywords as PyObjC has them, by the method that they stand for."""
+        """An object; PyObjC's keywords select the method that makes it."""
         if not keywords:
             return super().__call__(*args)
         for row in published_names(cls.__name__).values():

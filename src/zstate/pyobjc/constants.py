@@ -88,7 +88,7 @@ def type_name(label: str, number: object) -> str:
 
 
 def chosen(label: str, name: str, names: Mapping[int, str], number: object) -> str:
-    """What a constant of an enumeration stands for; some of Apple's are not served here."""
+    """The meaning of an enumeration's constant; some of Apple's are not supported."""
     if not isinstance(number, int) or number not in names:
         served = ", ".join(f"{value} ({word})" for value, word in names.items())
         raise OptionError(refusal(label, name, f"one of {served}", shown(number)))

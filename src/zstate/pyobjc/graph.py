@@ -35,7 +35,6 @@ from .objects import (
 )
 from .operations import Form, operations, selectors
 
-_Feeds = Mapping[MPSGraphTensor, Any]
 _Tensors = Sequence[MPSGraphTensor]
 _Operations = Sequence[MPSGraphOperation] | None
 _Results = dict[MPSGraphTensor, MPSGraphTensorData]

@@ -1,7 +1,7 @@
-"""Metal's objects: a device that stands for this machine, buffers in its memory, and queues.
+"""Metal's objects: a device for this machine, buffers in its memory, and queues.
 
 Work that is encoded into a command buffer is done by its ``commit``, in the order in which it was
-encoded, before ``commit`` returns; what a handler would be told later it is told then.
+encoded, before ``commit`` returns. Handlers are called then too.
 """
 
 from __future__ import annotations

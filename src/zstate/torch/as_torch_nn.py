@@ -1,4 +1,4 @@
-"""What code that asks for torch.nn's RNNBase and RNNCellBase finds in our modules, or is refused.
+"""The attributes of torch.nn's RNNBase and RNNCellBase on our modules, or an error.
 
 The layers are RNNBase and the cells RNNCellBase; those in nn.py are torch.nn.LSTM and so on too.
 """

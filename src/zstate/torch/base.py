@@ -348,7 +348,7 @@ class BuiltIn(Layers):
 def own_of(
     operation: Operation, peephole: Tensor | None, secondary: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The own parameter of a built-in cell, of which none has more than one."""
+    """The own parameter of a built-in cell; no such cell has more than one."""
     own = operation.cell.own
     return (peephole if own[0].name == "peephole" else secondary,) if own else ()
 

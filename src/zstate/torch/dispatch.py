@@ -72,8 +72,8 @@ def engine_gives_gradients(incoming: Tensors) -> bool:
 
 
 def values_are_hidden() -> bool:
-    """Whether a tensor's values must not be read, since they stand for others: in a graph that is
-    being compiled or traced, or in a transform."""
+    """Whether a tensor's values must not be read: in a graph that is being compiled or traced, or
+    in a transform, they are placeholders."""
     if torch.compiler.is_compiling() or is_tracing():
         return True
     return current_transform() is not None or is_forward_mode()

@@ -110,7 +110,7 @@ def run_in_one_call(
 
 
 def _in_steps(module: Layers, tensors: Tensors, sequences: Sequences) -> Tensors:
-    """The same by operators that autograd, and whoever else is there, sees one by one."""
+    """The same by separate operators, which autograd and transforms can see."""
     results = run_operation(module, _inputs(module, tensors), module.descriptor, sequences)
     return _outputs(module, results, _initial(module, tensors), sequences)
 

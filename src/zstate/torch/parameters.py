@@ -93,8 +93,8 @@ def one_bias(
 ) -> tuple[Tensor | None, Tensor | None]:
     """bias [G·H] and secondary_bias [H] from torch.nn's two biases [G·H].
 
-    Only their sum counts, but for a GRU that resets after the product: there the last H of the
-    second stand inside the reset. Without ``sums``, the bias is right in shape alone.
+    Only their sum counts, except in a GRU that resets after the product: there the reset gate
+    multiplies the last H of the second. Without ``sums``, only the shape of the bias is right.
     """
     if ih is None or hh is None:
         return None, None

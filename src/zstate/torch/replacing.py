@@ -99,7 +99,7 @@ def exchange(
     if not isinstance(model, torch.nn.Module):
         raise DTypeError(refusal(label, "model", "a torch.nn.Module", describe(model)))
     report = Report()
-    made: dict[int, torch.nn.Module] = {}  # a module that stands in two places stays one
+    made: dict[int, torch.nn.Module] = {}  # a module used in two places stays one
 
     def exchanged(module: torch.nn.Module, path: str) -> torch.nn.Module:
         if id(module) in made:
@@ -161,7 +161,7 @@ def _why_not_move(module: torch.nn.Module) -> str | None:
 
 
 def _added(module: torch.nn.Module, plain: torch.nn.Module) -> dict[str, Any]:
-    """The attributes that somebody gave the module after it was made."""
+    """The attributes that were set on the module after it was made."""
     return {name: value for name, value in vars(module).items() if name not in vars(plain)}
 
 

@@ -65,7 +65,7 @@ def run_operation(
 def values_of_caller(
     module: Layers, steps: Mapping[str, Tensor] | None, source: Tensor, lead: tuple[int, ...]
 ) -> dict[str, Tensor]:
-    """The values per step that the module's cell asks for, by name, [T,N,H] or [T,N,1] each.
+    """The values per step that the module's cell takes, by name, [T,N,H] or [T,N,1] each.
 
     ``lead``: T and N as the caller has them, or T alone.
     """

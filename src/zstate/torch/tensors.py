@@ -62,8 +62,8 @@ def run_known(
 ) -> AnyResult | None:
     """The results of a call on a GPU that looks like one before, or None.
 
-    None too where anybody but the backend has a say in it. One pass over the tensors, since on a
-    GPU nothing else of a short call takes as long as what stands in front of it.
+    Also None where something other than the backend must see the call. One pass over the tensors,
+    because what comes before a short call on a GPU takes the longest.
     """
     first = tensors[0]
     if type(first) not in PLAIN_TYPES or not first.is_cuda:  # type: ignore[union-attr]
@@ -124,7 +124,7 @@ def compute_packed(
     sizes: tuple[int, ...],
 ) -> tuple[Tensor | None, ...]:
     """``compute`` on CPU tensors of sequences of different lengths; see native.packed."""
-    # Checked as if no step were missing: the first row may stand in for all of them.
+    # Checked as if no step were missing: the first row may represent all of them.
     steps, batch = len(sizes), sizes[0]
     if tensors[-1] is not None:
         tensors = (*tensors[:-1], _unpacked_resets(tensors[-1], sizes))

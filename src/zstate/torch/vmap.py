@@ -1,8 +1,8 @@
 """torch.vmap over an operation: one more batch axis.
 
-A forward operation whose weights are shared takes the new axis into N, in one call. Where each
-member of the batch has weights of its own, or wants weight gradients of its own, there is one call
-per member: no engine computes several layers at once.
+A forward operation whose weights are shared takes the new axis into N, in one call. If each
+member of the batch has its own weights, or needs its own weight gradients, there is one call per
+member: no engine computes several layers at once.
 """
 
 from __future__ import annotations

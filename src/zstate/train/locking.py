@@ -68,7 +68,7 @@ def _locked(folder: Path) -> BinaryIO:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             file = path.open("a+b")
-        except FileNotFoundError:  # whoever held the folder has just removed it
+        except FileNotFoundError:  # the process that held the folder has just removed it
             continue
         try:
             _try_to_lock(file)

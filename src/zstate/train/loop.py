@@ -234,7 +234,7 @@ class Run:
             file.write(json.dumps(about).encode())
 
     def train(self, every: int, stops: Callable[[], bool] | None = None) -> Iterator[Progress]:
-        """Train to the end, one step per item; validate and save every so many steps.
+        """Train to the end, one step per item; validate and save every ``every`` steps.
 
         On a device, items come once their losses are read, some steps later. Several processes
         all stop after the same step, soon after ``stops`` holds in one of them.

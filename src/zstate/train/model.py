@@ -124,9 +124,9 @@ class Layer:
 
 
 class Model:
-    """The graph of a language model over an alphabet of so many characters, whose programs run on
-    a device of :meth:`zstate.Graph.compile`. ``share``: the streams that this process trains, of
-    those that several processes train together."""
+    """The graph of a language model over an alphabet of this size. Its programs run on a device of
+    :meth:`zstate.Graph.compile`. ``share``: which streams this process trains, if several
+    processes train together."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class Processes:
                 expected = f"at most {torch.cuda.device_count()}, one per GPU"
                 raise OptionError(refusal("train", "processes", expected, f"{local + 1} or more"))
             torch.cuda.set_device(local)
-        # Objects and stops go by gloo, gradients on GPUs by NCCL.
+        # gloo carries objects and stops, NCCL the gradients on GPUs.
         self._distributed.init_process_group("cpu:gloo,cuda:nccl" if uses_gpus else "gloo")
         self.rank, self.count = self._distributed.get_rank(), self._distributed.get_world_size()
 

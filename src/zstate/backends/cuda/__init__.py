@@ -39,7 +39,7 @@ def unavailable() -> str | None:
 
 
 def no_compiler() -> str | None:
-    """Why no kernel can be compiled here, whoever would launch it, or None."""
+    """Why no kernel can be compiled on this machine, or None."""
     if find_spec("cuda") is None or find_spec("cuda.core") is None:
         return "NVIDIA's cuda-core is not installed: pip install 'zstate[cuda]'"
     return None

@@ -52,7 +52,7 @@ class Arguments:
         return name
 
     def address(self, name: str | None, begin: int = 0) -> Argument:
-        """The address so many bytes into a tensor; 0 where there is none."""
+        """The address ``begin`` bytes into a tensor; 0 if there is no tensor."""
         if name is None:
             return self.constant(0)
         if begin:

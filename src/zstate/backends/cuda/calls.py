@@ -1,7 +1,7 @@
-"""A call as steps around the scan, whoever takes them: project → scan → contract.
+"""A call as steps around the scan, whatever runs them: project → scan → contract.
 
-``describe`` says which tensors a call reads, makes and needs between, and what to do with them in
-which order. ``engine`` does it with torch, ``zstate.jax`` as part of a compiled program.
+``describe`` lists the tensors that a call reads, makes and needs in between, and the steps on them
+in order. ``engine`` runs them with torch, ``zstate.jax`` as part of a compiled program.
 """
 
 from __future__ import annotations
@@ -425,9 +425,9 @@ def scan_of(layout: Layout, exact: bool) -> Scan:
 
 
 def optional_registers(form: Form, options: Options) -> int:
-    """Of a pair of units: the mask, own parameters by gate and the sums of their gradients.
+    """Registers per pair of units: mask, own parameters by gate and the sums of their gradients.
 
-    And what a cell reads and keeps beyond the usual, twice: what follows from it takes room too.
+    What a cell reads and keeps beyond the usual counts twice, for the values computed from it.
     """
     by_gate = sum(each.by_gate for each in options.cell.own if each.name in options.own)
     sums = 2 if options.backward else 1

@@ -102,7 +102,7 @@ def _version() -> str:
 
 
 def compile_text(text: str, architecture: str, log: TextIO | None = None) -> bytes:
-    """Machine code by NVRTC; no cache. A log gets what the assembler says of registers."""
+    """Machine code by NVRTC, uncached. The assembler's register counts go to ``log``."""
     from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(
@@ -116,7 +116,7 @@ def compile_text(text: str, architecture: str, log: TextIO | None = None) -> byt
 
 
 def machine_code(text: str, architecture: str) -> bytes:
-    """The machine code of a specialisation, from the cache where it is there."""
+    """The machine code of a specialisation, from the cache if it has it."""
     key = hashlib.sha256("\0".join((text, architecture, _version())).encode()).hexdigest()
     path = cache_folder() / "cuda" / f"{key}.cubin"
     code = load(path)

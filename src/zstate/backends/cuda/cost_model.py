@@ -132,6 +132,7 @@ def read(entry: dict[str, Any]) -> Model:
 def streamed_costs(
     forward: dict[str, float], backward: dict[str, float], **others: float
 ) -> StreamedCosts:
+    """From an entry of cost_model.json."""
     steps = StreamedStep(**forward), StreamedStep(**backward)
     return StreamedCosts(**others, forward=steps[0], backward=steps[1])
 

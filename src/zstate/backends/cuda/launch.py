@@ -168,7 +168,7 @@ class Launch:
 
 
 def loaded(code: bytes, names: Sequence[bytes], shared: int) -> list[Any]:
-    """Functions of machine code, allowed so many bytes of shared memory; they stay loaded."""
+    """Functions of machine code, allowed ``shared`` bytes of shared memory; they stay loaded."""
     module = checked(driver.cuModuleLoadData(code))
     functions = [checked(driver.cuModuleGetFunction(module, name)) for name in names]
     dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -227,7 +227,7 @@ class Kernel:
         ]
 
     def exchange(self, steps: int) -> Exchange:
-        """What blocks exchange through in a call of so many steps."""
+        """The memory through which blocks exchange values in a call of this many steps."""
         scan, placement = self.scan, self.placement
         if not placement.is_cooperative:
             return Exchange(0, 0)

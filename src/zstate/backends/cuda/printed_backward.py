@@ -13,6 +13,8 @@ from .printed_stage import StageText, variable
 
 
 class BackwardPrinter(Printer):
+    """The C++ of a cell's step backward, stage by stage."""
+
     found: BackwardPass
 
     def __init__(self, found: BackwardPass) -> None:

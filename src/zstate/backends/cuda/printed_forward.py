@@ -106,6 +106,8 @@ class Printer:
 
 
 class ForwardPrinter(Printer):
+    """The C++ of a cell's step forward, phase by phase."""
+
     found: ForwardPass
 
     def __init__(self, found: ForwardPass) -> None:

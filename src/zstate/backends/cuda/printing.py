@@ -69,8 +69,8 @@ def written_by(found: AnyPass) -> list[str]:
 def arguments_text(found: AnyPass) -> str:
     """The struct of these words.
 
-    initial, d_initial and last [N,D,H]; after, outer, recomputed and operand [T,N,D,H], of which
-    operand lies in the order of the input; products [T,N,D,gates,H]; own [D,H] or [D,G,H], and sum
+    initial, d_initial and last [N,D,H]; after, outer, recomputed and operand [T,N,D,H], the last
+    in the order of the input; products [T,N,D,gates,H]; own [D,H] or [D,G,H], and sum
     likewise, per tile group.
     """
     kinds = FIELDS | dict.fromkeys(found.read, "const Stored*")

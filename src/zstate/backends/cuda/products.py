@@ -28,7 +28,7 @@ class Matrix(NamedTuple):
     begin: int = 0
 
     def behind(self, count: int) -> Matrix:
-        """The matrix that begins so many numbers later."""
+        """The matrix that begins ``count`` numbers later."""
         return self._replace(begin=self.begin + count)
 
 
@@ -63,7 +63,7 @@ class Product(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Of a launch: one per tile or, for a sum, one per so many numbers."""
+        """Blocks per launch: one per tile or, for a sum, one per THREADS numbers."""
         if self.kind == "sum":
             return -(-self.n // THREADS)
         return -(-self.n // SIDE) * -(-self.m // SIDE)
@@ -99,7 +99,7 @@ class Product(NamedTuple):
         return kind == "tf32" and self.kind in ("nn", "tn") and is_large
 
     def in_pieces(self, count: int) -> bool:
-        """Whether rows consist of whole pieces of so many numbers, each in its place."""
+        """Whether rows consist of whole, aligned pieces of ``count`` numbers."""
         if self.kind == "sum":
             return True
         shapes = self.shapes()

@@ -72,7 +72,7 @@ class Streamed(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Blocks: so many pieces of K times so many side by side."""
+    """The grid of blocks: pieces of K, times blocks side by side."""
 
     width: int  # bytes of a row in a stage
     pieces: int

@@ -135,7 +135,7 @@ class _Printer:
         ]
 
     def _reserve(self, vectors: int) -> Place:
-        """Where so many values per unit have room in the scratch."""
+        """A place in the scratch memory for this many values per unit."""
         place = self._work
         self._work += vectors * self._around.hidden
         return Place("work", place)

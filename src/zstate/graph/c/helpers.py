@@ -118,6 +118,6 @@ NEEDS = {"multiply_int8": ("quantise",)}
 
 
 def texts(prefix: str, used: set[str]) -> list[str]:
-    """The functions used, each after those that it stands beside."""
+    """The functions used, and those they call, in an order that C accepts."""
     every = used | {other for each in used for other in NEEDS.get(each, ())}
     return [text.replace("@", prefix) for name, text in HELPERS.items() if name in every]

@@ -101,15 +101,15 @@ def loop(count: int, *body: str, index: str = "i") -> list[str]:
     return [f"for (int {index} = 0; {index} < {count}; ++{index}) {{", *inner, "}"]
 
 
-def broadcast_index(shape: Sequence[int], result: Sequence[int], index: str = "i") -> str:
-    """Where the element of a result's flat index lies in an array that is broadcast to it."""
+def broadcast_index(shape: Sequence[int], result: Sequence[int]) -> str:
+    """Where element i of a result, by its flat index, lies in an array that is broadcast to it."""
     padded = [1] * (len(result) - len(shape)) + list(shape)
     if padded == list(result):
-        return index
+        return "i"
     terms, below, stride = [], 1, 1
     for size, full in zip(reversed(padded), reversed(result), strict=True):
         if size != 1:
-            place = index if below == 1 else f"{index} / {below}"
+            place = "i" if below == 1 else f"i / {below}"
             term = f"{place} % {full}"
             terms.append(term if stride == 1 else f"({term}) * {stride}")
             stride *= size

@@ -90,11 +90,7 @@ class Core:
         return list(node.results)
 
     def add_node_named(
-        self,
-        op: str,
-        inputs: tuple[Tensor, ...],
-        attributes: Mapping[str, Any],
-        name: str | None = None,
+        self, op: str, inputs: tuple[Tensor, ...], attributes: Mapping[str, Any]
     ) -> Tensor:
         """The one result of a named row; its lowered form if there is one."""
         row = OPS[op]
@@ -102,7 +98,7 @@ class Core:
             lowered = row.lower(cast(Any, self), inputs, attributes)
             if lowered is not None:
                 return lowered[0]
-        return self.add_node(row, inputs, attributes, name)[0]
+        return self.add_node(row, inputs, attributes)[0]
 
     def own(self, label: str, name: str, tensor: object) -> Tensor:
         """The tensor, if it belongs to this graph."""

@@ -248,10 +248,8 @@ class Learning(Arithmetic):
         m = β1·m + (1-β1)·g, v = β2·v + (1-β2)·g², values - lr·√(1-β2^t)/(1-β1^t) · m/(√v + ε).
         The powers are β1^t and β2^t of this step, t from 1; assign the results to the variables.
         """
-        tensors: list[Tensor | float] = [
-            *(learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power),
-            *(values, momentum, velocity, gradient),
-        ]
+        rates = (learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power)
+        tensors: list[Tensor | float] = [*rates, values, momentum, velocity, gradient]
         if maximum_velocity is not None:
             tensors.append(maximum_velocity)
         return self.apply_many("adam", tensors, name=name)

@@ -1,8 +1,8 @@
 """Steps of a program that a device computes in one launch: all sums of squares, all of Adam, all
 16-bit copies of variables.
 
-They stand in every training program, once per parameter. What they compute follows from the steps
-alone; a program without them keeps its order.
+Every training program has them, once per parameter. What they compute depends only on the steps;
+a program without them keeps its order.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Adam(NamedTuple):
 def adam_groups(
     nodes: Sequence[Node], updates: Mapping[Node, Tensor], targets: Iterable[Tensor]
 ) -> tuple[list[Adam], set[Node]]:
-    """Adam's steps whose results go nowhere but into their own variables, and the nodes that these
-    stand for."""
+    """Adam's steps whose results only go into their own variables, and the nodes they replace."""
     readers = _readers(nodes, [*targets, *updates.values()])
     groups: dict[Any, Adam] = {}
     replaced: set[Node] = set()

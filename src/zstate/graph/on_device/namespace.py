@@ -36,9 +36,9 @@ class HostNeededError(GraphError):
 class DeviceNamespace(TorchNamespace):
     """The namespace of one program on its device.
 
-    An index outside its axis cannot be refused at once without waiting for the device. It is moved
-    inside, and ``withheld`` keeps the number of the check that found it. From then on no variable
-    changes, until the program has told its caller.
+    Rejecting an index outside its axis at once would force a sync. The index is moved inside
+    instead, and ``withheld`` keeps the number of the check that found it. From then on no variable
+    changes until the program has raised an error.
     """
 
     adds_widely = True

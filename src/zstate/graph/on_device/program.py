@@ -43,7 +43,7 @@ class DeviceExecutable(Executable):
     @property
     def why_plain(self) -> str | None:
         """The node that no CUDA graph can hold, and why, so that every run launches one by one;
-        None while nothing is known to stand in the way."""
+        None as long as no such node is known."""
         return self._here().why_plain
 
     @property
@@ -90,12 +90,12 @@ def device_named(operation: str, name: object) -> tuple[Any, Kernels | None] | N
     reason = cuda.unavailable()
     if reason is not None:
         got = f"{name!r}: {reason}"
-        raise BackendError(refusal(operation, "device", "one that is there", got))
+        raise BackendError(refusal(operation, "device", "an available device", got))
     torch = import_module("torch")
     number = int(index) if index else torch.cuda.current_device()
     if number >= torch.cuda.device_count():
         got = f"{name!r} of {torch.cuda.device_count()}"
-        raise BackendError(refusal(operation, "device", "one that is there", got))
+        raise BackendError(refusal(operation, "device", "an available device", got))
     from ...backends.cuda.graph_kernels import graph_kernels
 
     return torch.device("cuda", number), graph_kernels(number)

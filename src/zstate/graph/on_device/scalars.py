@@ -1,5 +1,5 @@
 """Arithmetic on single numbers, such as a norm, its clipping and the powers of Adam's betas: one
-launch for all that stands between two other steps of a program."""
+launch for all of it between two other steps of a program."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from ..tensor import Tensor
 from .groups import Unit
 
 # In the order of graph.cu's enum. A reshape of one number is no step.
-OPERATIONS = (
-    *("addition", "subtraction", "multiplication", "division", "minimum", "maximum"),
-    "square_root",
-)
+OPERATIONS = "addition subtraction multiplication division minimum maximum square_root".split()
 MOST_STEPS = 48  # of one launch
 MOST_INPUTS = 2 * MOST_STEPS
 Step = tuple[int, int, int]  # operation, operands: numbers of inputs, then of earlier steps
@@ -57,7 +54,7 @@ def _is_number(tensor: Tensor) -> bool:
 
 
 def _together(units: Sequence[Unit], compute: Callable[..., Any]) -> list[Unit]:
-    """One unit for all, unless there is but one to compute."""
+    """One unit for all of them, unless there is only one."""
     computed = [u for u in units if u.results[0].node.op.name != "reshape"]
     if len(computed) < 2:
         return list(units)

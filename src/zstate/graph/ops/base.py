@@ -30,11 +30,10 @@ Infer = Callable[[Infos, Attributes, str], dict[str, TensorInfo]]
 # The namespace, the inputs' shapes and types, the attributes -> a function of the input arrays that
 # returns an array, or a tuple of arrays for a row with several results.
 Prepare = Callable[["Namespace", Infos, Attributes], Callable[..., Any]]
+Gradients = list["Tensor | None"]
 # The graph, the node, the gradient of each result (None: nothing depends on it), and which inputs
 # need a gradient -> one gradient for every input, None where none is needed or there is none.
-Derivative = Callable[
-    ["Graph", "Node", "list[Tensor | None]", "list[bool]"], "Sequence[Tensor | None]"
-]
+Derivative = Callable[["Graph", "Node", Gradients, list[bool]], Sequence["Tensor | None"]]
 # Nodes of known shapes that compute the same, or None while a shape that matters is unknown.
 Lower = Callable[["Graph", "Sequence[Tensor]", Attributes], "list[Tensor] | None"]
 
@@ -44,7 +43,7 @@ class Op:
     """One row of the op table.
 
     ``operands`` names the inputs for messages, the last one standing for all further ones;
-    ``kinds`` says of what kind each attribute is, so that a file can be checked against it;
+    ``kinds`` gives the kind of each attribute, so that a file can be checked against it;
     ``view`` says that the result may share memory with the first input; ``passive`` lists inputs
     on whose values the results do not depend.
     """
@@ -60,7 +59,7 @@ class Op:
     passive: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By name: rows are told apart by identity, also in a graph that was copied or pickled."""
+        """By name, because rows compare by identity, even in a copied or pickled graph."""
         from . import row_named
 
         return row_named, (self.name,)
@@ -74,6 +73,13 @@ class Op:
 def only(info: TensorInfo) -> dict[str, TensorInfo]:
     """The results of a row that has one."""
     return {"": info}
+
+
+def single(gradients: Gradients) -> Tensor:
+    """The gradient of the result of a row that has one."""
+    (gradient,) = gradients
+    assert gradient is not None
+    return gradient
 
 
 def require_float(label: str, name: str, info: TensorInfo) -> None:

@@ -13,6 +13,7 @@ from ...errors import DTypeError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
+    Gradients,
     Infos,
     Op,
     Prepare,
@@ -24,6 +25,7 @@ from .base import (
     require_float,
     require_number,
     require_same_type,
+    single,
     widened,
 )
 from .like import broadcast_like, mean_like, sum_like
@@ -67,11 +69,8 @@ def _swapped(g: Graph, tensor: Tensor) -> Tensor:
     return g.transpose(tensor, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _matmul_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,), (a, b) = gradients, node.inputs
-    assert gradient is not None
+def _matmul_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    gradient, (a, b) = single(gradients), node.inputs
     first = second = None
     if needs[0]:
         first = sum_like(g, g.matrix_multiplication(gradient, _swapped(g, b)), a)
@@ -159,39 +158,25 @@ def _bool_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, 
     return only(_reduced(inputs[0], attributes, label))
 
 
-def _sum_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [broadcast_like(g, gradient, node.inputs[0])]
+def _sum_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [broadcast_like(g, single(gradients), node.inputs[0])]
 
 
-def _mean_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [mean_like(g, gradient, node.inputs[0])]
+def _mean_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [mean_like(g, single(gradients), node.inputs[0])]
 
 
-def _max_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _max_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     """Equal largest, or smallest, elements share the gradient."""
-    (gradient,), (tensor,), (result,) = gradients, node.inputs, node.results
-    assert gradient is not None
+    gradient, (tensor,), (result,) = single(gradients), node.inputs, node.results
     largest = g.cast(g.equal(tensor, result), tensor.dtype)
     count = g.reduction_sum(largest, axes=node.attributes["axes"])
     return [largest * (gradient / count)]
 
 
-def _product_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _product_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     """The product of the others, also where one of them, or the element itself, is 0."""
-    (gradient,), (tensor,), axes = gradients, node.inputs, node.attributes["axes"]
-    assert gradient is not None
+    gradient, (tensor,), axes = single(gradients), node.inputs, node.attributes["axes"]
     is_zero = g.equal(tensor, 0.0)
     zeros = g.reduction_sum(g.cast(is_zero, tensor.dtype), axes=axes)
     safe = g.select(is_zero, 1.0, tensor)

@@ -14,6 +14,7 @@ from ...layout import TensorInfo
 from .base import (
     Attributes,
     Derivative,
+    Gradients,
     Infos,
     Op,
     broadcast_shapes,
@@ -22,6 +23,7 @@ from .base import (
     require_integer,
     require_number,
     require_same_type,
+    single,
 )
 from .like import sum_like
 
@@ -36,11 +38,8 @@ Part = Callable[["tuple[Tensor, ...]", "Tensor", "Tensor"], "Tensor"]
 
 
 def _derivative(parts: tuple[Part | None, ...]) -> Derivative:
-    def derivative(
-        g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-    ) -> list[Tensor | None]:
-        (result,), (gradient,) = node.results, gradients
-        assert gradient is not None
+    def derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+        (result,), gradient = node.results, single(gradients)
         found: list[Tensor | None] = []
         for tensor, part, needed in zip(node.inputs, parts, needs, strict=True):
             if part is None or not needed:
@@ -229,12 +228,8 @@ def _cast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Calla
     return lambda array: astype(array, dtype)
 
 
-def _cast_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [g.cast(gradient, node.inputs[0].dtype)]
+def _cast_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [g.cast(single(gradients), node.inputs[0].dtype)]
 
 
 def _cast_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:

@@ -13,6 +13,7 @@ from ...errors import ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
+    Gradients,
     Infos,
     Op,
     agree,
@@ -22,6 +23,7 @@ from .base import (
     only,
     require_float,
     require_integer,
+    single,
 )
 
 if TYPE_CHECKING:
@@ -94,45 +96,6 @@ def _gather_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Cal
     )
 
 
-def _gather_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,), (updates, indices) = gradients, node.inputs
-    assert gradient is not None
-    axis = node.attributes["axis"] % len(updates.shape)
-    inputs = (gradient, indices, updates)
-    return [g.add_node_named("gather_gradient", inputs, {"axis": axis}), None]
-
-
-def _gather_gradient_infer(
-    inputs: Infos, attributes: Attributes, label: str
-) -> dict[str, TensorInfo]:
-    gradient, indices, like = inputs
-    require_float(label, "gradient", gradient)
-    wanted = _gather_infer((like, indices), attributes, label)[""].shape
-    if not agree(gradient.shape, wanted):
-        raise ShapeError(refusal(label, "gradient", brackets(wanted), brackets(gradient.shape)))
-    return only(TensorInfo(like.shape, gradient.dtype))
-
-
-def _gather_along_gradient_infer(
-    inputs: Infos, attributes: Attributes, label: str
-) -> dict[str, TensorInfo]:
-    gradient, indices, like = inputs
-    require_float(label, "gradient", gradient)
-    _along_shape(label, like, indices, attributes["axis"])
-    if not agree(gradient.shape, indices.shape):
-        expected, got = brackets(indices.shape), brackets(gradient.shape)
-        raise ShapeError(refusal(label, "gradient", expected, got))
-    return only(TensorInfo(like.shape, gradient.dtype))
-
-
-def _gather_gradient_lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:
-    gradient, indices, updates = inputs
-    size = updates.shape[attributes["axis"]]
-    return None if size is None else [g.scatter(gradient, indices, size, attributes["axis"])]
-
-
 def _scatter_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
     updates, indices = inputs
     require_float(label, "updates", updates)
@@ -172,12 +135,10 @@ def _scatter_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return scatter
 
 
-def _scatter_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,), (_, indices) = gradients, node.inputs
-    assert gradient is not None
-    return [g.gather(gradient, indices, axis=node.attributes["axis"]), None]
+def _scatter_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    gradient, (_, indices) = single(gradients), node.inputs
+    gather = getattr(g, node.op.name.replace("scatter", "gather"))
+    return [gather(gradient, indices, axis=node.attributes["axis"]), None]
 
 
 def _check_extent(label: str, attributes: Attributes) -> None:
@@ -217,26 +178,6 @@ def _gather_along_prepare(
     )
 
 
-def _gather_along_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,), (updates, indices) = gradients, node.inputs
-    assert gradient is not None
-    axis = node.attributes["axis"] % len(updates.shape)
-    inputs = (gradient, indices, updates)
-    return [g.add_node_named("gather_along_axis_gradient", inputs, {"axis": axis}), None]
-
-
-def _gather_along_gradient_lower(
-    g: Graph, inputs: Any, attributes: Attributes
-) -> list[Tensor] | None:
-    gradient, indices, updates = inputs
-    size = updates.shape[attributes["axis"]]
-    if size is None:
-        return None
-    return [g.scatter_along_axis(gradient, indices, size, attributes["axis"])]
-
-
 def _scatter_along_infer(
     inputs: Infos, attributes: Attributes, label: str
 ) -> dict[str, TensorInfo]:
@@ -266,16 +207,42 @@ def _scatter_along_prepare(
     )
 
 
-def _scatter_along_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,), (_, indices) = gradients, node.inputs
-    assert gradient is not None
-    return [g.gather_along_axis(gradient, indices, node.attributes["axis"]), None]
-
-
 _UPDATES = ("updates", "indices")
 _AXIS = {"axis": "int"}
+
+
+def _gathers(
+    name: str, infer: Callable[..., dict[str, TensorInfo]], prepare: Callable[..., Any]
+) -> tuple[Op, Op]:
+    """A row that takes by index, and the row of its gradient, which is a scatter."""
+
+    def derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+        gradient, (updates, indices) = single(gradients), node.inputs
+        axis = node.attributes["axis"] % len(updates.shape)
+        inputs = (gradient, indices, updates)
+        return [g.add_node_named(f"{name}_gradient", inputs, {"axis": axis}), None]
+
+    def gradient_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
+        gradient, indices, like = inputs
+        require_float(label, "gradient", gradient)
+        wanted = infer((like, indices), attributes, label)[""].shape
+        if not agree(gradient.shape, wanted):
+            raise ShapeError(refusal(label, "gradient", brackets(wanted), brackets(gradient.shape)))
+        return only(TensorInfo(like.shape, gradient.dtype))
+
+    def lower(g: Graph, inputs: Any, attributes: Attributes) -> list[Tensor] | None:
+        gradient, indices, updates = inputs
+        size = updates.shape[attributes["axis"]]
+        scatter = getattr(g, name.replace("gather", "scatter"))
+        return None if size is None else [scatter(gradient, indices, size, attributes["axis"])]
+
+    like = ("gradient", "indices", "like")
+    return (
+        Op(name, infer, prepare, derivative, operands=_UPDATES, kinds=_AXIS),
+        Op(f"{name}_gradient", gradient_infer, lower=lower, operands=like, kinds=_AXIS),
+    )
+
+
 ROWS = (
     # The lengths, if all are within the first axis of the tensor [T,…].
     Op(
@@ -300,16 +267,7 @@ ROWS = (
             "off_value": "number",
         },
     ),
-    Op(
-        "gather", _gather_infer, _gather_prepare, _gather_derivative, operands=_UPDATES, kinds=_AXIS
-    ),
-    Op(
-        "gather_gradient",
-        _gather_gradient_infer,
-        lower=_gather_gradient_lower,
-        operands=("gradient", "indices", "like"),
-        kinds=_AXIS,
-    ),
+    *_gathers("gather", _gather_infer, _gather_prepare),
     Op(
         "scatter",
         _scatter_infer,
@@ -318,26 +276,12 @@ ROWS = (
         operands=_UPDATES,
         kinds={"size": "int", "axis": "int"},
     ),
-    Op(
-        "gather_along_axis",
-        _gather_along_infer,
-        _gather_along_prepare,
-        _gather_along_derivative,
-        operands=_UPDATES,
-        kinds=_AXIS,
-    ),
-    Op(
-        "gather_along_axis_gradient",
-        _gather_along_gradient_infer,
-        lower=_gather_along_gradient_lower,
-        operands=("gradient", "indices", "like"),
-        kinds=_AXIS,
-    ),
+    *_gathers("gather_along_axis", _gather_along_infer, _gather_along_prepare),
     Op(
         "scatter_along_axis",
         _scatter_along_infer,
         _scatter_along_prepare,
-        _scatter_along_derivative,
+        _scatter_derivative,
         operands=_UPDATES,
         kinds={"size": "int", "axis": "int"},
     ),

@@ -10,6 +10,7 @@ from ...errors import OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
+    Gradients,
     Infos,
     Op,
     agree,
@@ -18,6 +19,7 @@ from .base import (
     only,
     require_float,
     require_same_type,
+    single,
     wide,
     widened,
 )
@@ -25,7 +27,7 @@ from .base import (
 if TYPE_CHECKING:
     from ...arrays import Namespace
     from ..graph import Graph
-    from ..tensor import Node, Tensor
+    from ..tensor import Node
 
 REDUCTIONS = ("none", "sum", "mean")
 
@@ -61,11 +63,8 @@ def _softmax_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return widened(xp, inputs[0].dtype, lambda array: _softmax(xp, array, axis))
 
 
-def _softmax_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,), (y,) = gradients, node.results
-    assert gradient is not None
+def _softmax_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    gradient, (y,) = single(gradients), node.results
     inner = g.reduction_sum(gradient * y, axes=[node.attributes["axis"]])
     return [y * (gradient - inner)]
 
@@ -130,9 +129,7 @@ def _entropy_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return widened(xp, inputs[0].dtype, entropy)
 
 
-def _entropy_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _entropy_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     gradient, through_soft_max = gradients
     (source, labels), a = node.inputs, node.attributes
     assert gradient is not None and through_soft_max is None  # nothing else reads the softmax

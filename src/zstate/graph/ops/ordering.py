@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...layout import TensorInfo
-from .base import Attributes, Infos, Op, axis_of, only, require_number, widened
+from .base import Attributes, Gradients, Infos, Op, axis_of, only, require_number, single, widened
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
     from ..graph import Graph
-    from ..tensor import Node, Tensor
+    from ..tensor import Node
 
 
 def _order_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -46,12 +46,8 @@ def _sum_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callab
     return widened(xp, dtype, lambda array: total(array, axis))
 
 
-def _sum_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [g.cumulative_sum(gradient, axis=node.attributes["axis"], reverse=True)]
+def _sum_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [g.cumulative_sum(single(gradients), axis=node.attributes["axis"], reverse=True)]
 
 
 ROWS = (

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from ...types import Array, PartialShape
-from .base import Attributes, Infos, Op, check_number, known, only, require_float
+from .base import Attributes, Gradients, Infos, Op, check_number, known, only, require_float, single
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
@@ -65,14 +65,10 @@ def _pad_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callab
     return pad
 
 
-def _pad_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _pad_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     left, right = node.attributes["left"], node.attributes["right"]
     ends = [-size if size else None for size in right]
-    (gradient,) = gradients
-    assert gradient is not None
-    return [g.strided_slice(gradient, left, ends, [1] * len(left))]
+    return [g.strided_slice(single(gradients), left, ends, [1] * len(left))]
 
 
 # Padding with elements of the tensor: which one is at index i of an axis of a size, i from -left to
@@ -174,13 +170,9 @@ def _gradient_lower(
     return [tensor]
 
 
-def _derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
+def _derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     other = _GRADIENT if node.op is _AROUND else _AROUND
-    return [g.add_node_named(other.name, (gradient,), node.attributes)]
+    return [g.add_node_named(other.name, (single(gradients),), node.attributes)]
 
 
 _KINDS = {"left": "ints", "right": "ints", "mode": "str"}

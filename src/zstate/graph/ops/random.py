@@ -1,7 +1,7 @@
 """Rows that draw numbers: pure functions of a generator's state, which is a tensor like any other.
 
-The generator is Philox, as MPSGraph's. Its state is int64 [6]: the key (2 words) and the counter
-(4 words), of which the highest counts the draws; so every draw has a stream of its own, and the
+The generator is Philox, as in MPSGraph. Its state is int64 [6]: the key (2 words) and the counter
+(4 words). The counter's highest word counts the draws, so every draw has its own stream, and the
 same seed gives the same numbers in every array library. Numbers are drawn by NumPy; on a GPU, a
 kernel draws the same uniform numbers.
 """

@@ -18,13 +18,13 @@ from ...extensions import resets_info
 from ...layout import TensorInfo, cell_of, check, check_descriptor
 from ...operations import OPERATIONS, Operation, operations_of
 from ..tensor import result_name
-from .base import Attributes, Derivative, Infos, Op
+from .base import Attributes, Derivative, Gradients, Infos, Op
 from .like import zeros_like
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
     from ..graph import Graph
-    from ..tensor import Node, Tensor
+    from ..tensor import Node
 
 
 MADE = "recurrent"  # the row of every cell from equations
@@ -116,9 +116,7 @@ def _row(row: str, operands: tuple[str, ...], **kinds: str) -> Op:
 def _derivative(row: str) -> Derivative:
     """The derivative of a forward row: a node of its gradient row."""
 
-    def derivative(
-        g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-    ) -> list[Tensor | None]:
+    def derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
         incoming = dict(zip(_result_names(node), gradients, strict=True))
         if incoming.get("training_state") is not None:
             raise GraphError(
@@ -161,7 +159,7 @@ def with_training(attributes: Attributes) -> dict[str, Any]:
 
 
 def normal(attributes: Attributes) -> dict[str, Any]:
-    """With training every state comes, so the option that asks for them makes no difference."""
+    """Without the option to return every state if training returns them anyway."""
     descriptor = attributes["descriptor"]
     if not descriptor.training or isinstance(descriptor, CellDescriptor):  # gives every one anyway
         return dict(attributes)

@@ -10,6 +10,7 @@ from ...errors import ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from .base import (
     Attributes,
+    Gradients,
     Infos,
     Op,
     agree,
@@ -19,6 +20,7 @@ from .base import (
     known,
     only,
     require_same_type,
+    single,
 )
 from .like import concat_gradient, reshape_like, slice_gradient, sliced, sum_like, windows
 
@@ -26,12 +28,6 @@ if TYPE_CHECKING:
     from ...arrays import Namespace
     from ..graph import Graph
     from ..tensor import Node, Tensor
-
-
-def _single(gradients: list[Tensor | None]) -> Tensor:
-    (gradient,) = gradients
-    assert gradient is not None
-    return gradient
 
 
 # transpose
@@ -51,11 +47,11 @@ def _transpose_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> 
 
 
 def _transpose_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+    g: Graph, node: Node, gradients: Gradients, needs: list[bool]
+) -> Gradients:
     axes = node.attributes["permutation"]
     back = sorted(range(len(axes)), key=axes.__getitem__)
-    return [g.transpose(_single(gradients), back)]
+    return [g.transpose(single(gradients), back)]
 
 
 def _transpose_lower(
@@ -100,10 +96,8 @@ def _reshape_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return lambda array: reshape(array, shape)
 
 
-def _reshape_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    return [reshape_like(g, _single(gradients), node.inputs[0])]
+def _reshape_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [reshape_like(g, single(gradients), node.inputs[0])]
 
 
 def _reshape_lower(
@@ -176,9 +170,9 @@ def _broadcast_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> 
 
 
 def _broadcast_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    return [sum_like(g, _single(gradients), node.inputs[0])]
+    g: Graph, node: Node, gradients: Gradients, needs: list[bool]
+) -> Gradients:
+    return [sum_like(g, single(gradients), node.inputs[0])]
 
 
 # concat, stack, split
@@ -210,11 +204,9 @@ def _concat_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Cal
     return lambda *arrays: concat(arrays, axis=axis)
 
 
-def _concat_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _concat_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     axis = axis_of("concat", "axis", node.attributes["axis"], len(node.inputs[0].shape))
-    return [*concat_gradient(g, _single(gradients), node.inputs, axis)]
+    return [*concat_gradient(g, single(gradients), node.inputs, axis)]
 
 
 def _stack_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -236,11 +228,9 @@ def _stack_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return lambda *arrays: stack(arrays, axis)
 
 
-def _stack_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _stack_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     axis = node.attributes["axis"]
-    parts = g.split(_single(gradients), [1] * len(node.inputs), axis=axis)
+    parts = g.split(single(gradients), [1] * len(node.inputs), axis=axis)
     return [g.squeeze(part, axes=[axis]) for part in parts]
 
 
@@ -267,9 +257,8 @@ def _split_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return lambda array: tuple(array[place] for place in places)
 
 
-def split_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def split_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    """The pieces' gradients joined; zeros for a piece that nothing reads."""
     from .like import zeros_like
 
     pieces = [
@@ -292,10 +281,8 @@ def _slice_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Call
     return lambda array: array[places]
 
 
-def _slice_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    return [slice_gradient(g, _single(gradients), node.inputs[0], node.attributes)]
+def _slice_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [slice_gradient(g, single(gradients), node.inputs[0], node.attributes)]
 
 
 def _put_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -321,11 +308,9 @@ def _put_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callab
     return put
 
 
-def _put_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _put_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     a = node.attributes
-    return [g.strided_slice(_single(gradients), a["starts"], a["ends"], a["strides"])]
+    return [g.strided_slice(single(gradients), a["starts"], a["ends"], a["strides"])]
 
 
 def _reverse_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -339,10 +324,8 @@ def _reverse_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Ca
     return lambda array: flip(array, axes)
 
 
-def _reverse_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    return [g.reverse(_single(gradients), axes=node.attributes["axes"])]
+def _reverse_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [g.reverse(single(gradients), axes=node.attributes["axes"])]
 
 
 _SLICE = {"starts": "ints", "ends": "bounds", "strides": "ints"}

@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import OptionError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
 from ...types import PartialShape
-from .base import Attributes, Infos, Op, axis_of, broadcast_shapes, known, only
+from .base import Attributes, Gradients, Infos, Op, axis_of, broadcast_shapes, known, only, single
 from .like import reshape_like, sum_like
 from .shaping import split_derivative
 
@@ -82,12 +82,8 @@ def _reshape_lower(
     return None if sizes is None else [g.reshape(inputs[0], sizes)]
 
 
-def _reshape_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [reshape_like(g, gradient, node.inputs[0]), *[None] * (len(node.inputs) - 1)]
+def _reshape_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    return [reshape_like(g, single(gradients), node.inputs[0]), *[None] * (len(node.inputs) - 1)]
 
 
 def _broadcast_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -113,11 +109,9 @@ def _broadcast_lower(
 
 
 def _broadcast_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
-    return [sum_like(g, gradient, node.inputs[0]), *[None] * (len(node.inputs) - 1)]
+    g: Graph, node: Node, gradients: Gradients, needs: list[bool]
+) -> Gradients:
+    return [sum_like(g, single(gradients), node.inputs[0]), *[None] * (len(node.inputs) - 1)]
 
 
 def _values_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -219,11 +213,8 @@ def _slice_lower(g: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> 
     return [g.add_node_named("slice", (tensor,), columns)]
 
 
-def _slice_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
-    (gradient,) = gradients
-    assert gradient is not None
+def _slice_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
+    gradient = single(gradients)
     found = g.add_node_named("slice_to_gradient", (gradient, *node.inputs), node.attributes)
     return [found, *[None] * (len(node.inputs) - 1)]
 
@@ -315,9 +306,7 @@ def _expect_lower(
     return None if is_open else [inputs[0]]
 
 
-def _expect_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _expect_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [*gradients, *[None] * (len(node.inputs) - 1)]
 
 

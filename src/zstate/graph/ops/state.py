@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import GraphError, ShapeError, refusal
 from ...layout import TensorInfo, brackets
-from .base import Attributes, Infos, Op, agree, only, require_float, require_same_type, widened
+from .base import (
+    Attributes,
+    Gradients,
+    Infos,
+    Op,
+    agree,
+    only,
+    require_float,
+    require_same_type,
+    widened,
+)
 
 if TYPE_CHECKING:
     from ...arrays import Namespace
     from ..graph import Graph
-    from ..tensor import Node, Tensor
+    from ..tensor import Node
 
 
 def _given(inputs: Infos, attributes: Attributes, label: str) -> dict[str, TensorInfo]:
@@ -25,9 +35,7 @@ def _read_infer(inputs: Infos, attributes: Attributes, label: str) -> dict[str, 
     return only(inputs[0])
 
 
-def _pass_through(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _pass_through(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     return [None, gradients[0]] if len(node.inputs) == 2 else [gradients[0]]
 
 
@@ -68,9 +76,7 @@ def _sgd_prepare(xp: Namespace, inputs: Infos, attributes: Attributes) -> Callab
     return widened(xp, inputs[0].dtype, lambda rate, values, gradient: values - rate * gradient)
 
 
-def _sgd_derivative(
-    g: Graph, node: Node, gradients: list[Tensor | None], needs: list[bool]
-) -> list[Tensor | None]:
+def _sgd_derivative(g: Graph, node: Node, gradients: Gradients, needs: list[bool]) -> Gradients:
     (d,), (rate, _, gradient) = gradients, node.inputs
     assert d is not None
     from .like import sum_like

@@ -48,8 +48,8 @@ def _reshaped(w: Writer, node: Node, name: str) -> Call:
 
 
 def _on_axis(title: str, more: int = 0, *, rank: int = 0) -> Row:
-    """A method of the node's tensors and its axis. Where input ``rank`` has no dimensions the
-    result is put into the shape that it has without the one which stands for none."""
+    """A method of the node's tensors and its axis. If input ``rank`` has no dimensions, Swift
+    gives it the shape [1]; the result is reshaped to what it is without that axis."""
 
     def row(w: Writer, node: Node, name: str) -> Call:
         values = [w.value(tensor) for tensor in node.inputs]

@@ -17,19 +17,19 @@ LABEL = "to_swift"
 _WIDTH = 110
 INDENT = " " * 8
 NAMES = (  # what the file itself calls something, and Swift's reserved words
-    *("graph", "weights", "returned", "stored", "step", "self", "init", "Safetensors"),
-    *("as", "associatedtype", "break", "case", "catch", "class", "continue", "default", "defer"),
-    *("deinit", "do", "else", "enum", "extension", "fallthrough", "false", "fileprivate", "for"),
-    *("func", "guard", "if", "import", "in", "inout", "internal", "is", "let", "nil", "open"),
-    *("operator", "precedencegroup", "private", "protocol", "public", "repeat", "rethrows"),
-    *("return", "static", "struct", "subscript", "super", "switch", "throw", "throws", "true"),
-    *("try", "typealias", "var", "where", "while", "Any", "Self", "_"),
-)
+    "graph weights returned stored step self init Safetensors "
+    "as associatedtype break case catch class continue default defer "
+    "deinit do else enum extension fallthrough false fileprivate for "
+    "func guard if import in inout internal is let nil open "
+    "operator precedencegroup private protocol public repeat rethrows "
+    "return static struct subscript super switch throw throws true "
+    "try typealias var where while Any Self _"
+).split()
 GLOBAL_NAMES = (  # what the file uses outside of the struct
-    *("here", "model", "given", "device", "feed", "results", "CommandLine", "Data", "Error"),
-    *("Float", "Int", "JSONSerialization", "NSNumber", "Problem", "Range", "String", "UInt64"),
-    *("URL", "print"),
-)
+    "here model given device feed results CommandLine Data Error "
+    "Float Int JSONSerialization NSNumber Problem Range String UInt64 "
+    "URL print"
+).split()
 
 
 class Call(NamedTuple):

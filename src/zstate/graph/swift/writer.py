@@ -221,8 +221,8 @@ def _overload(op: str, said: Mapping[str, str]) -> Method:
 
 
 def _source(tensor: Tensor) -> Tensor:
-    """The graph gives zState for a source of which only the shape matters; Apple's methods take
-    the forward operation's own."""
+    """Where only the source's shape matters the graph passes zState; Apple's methods take the
+    forward operation's source."""
     if tensor.node.op.name in FORWARD and tensor.name.endswith(":training_state"):
         names: tuple[str, ...] = tensor.node.attributes["names"]
         return tensor.node.inputs[names.index("source")]

@@ -14,7 +14,7 @@ from .elementwise import cast_to
 
 
 def _positive(node: Node, index: int, size: int | Size) -> Tensor:
-    """Indices of which negative ones count from the back, as those that count from the front."""
+    """Indices with negative ones, which count from the end, replaced by positive ones."""
     g, name = node.graph, node.inputs[index]
     if isinstance(size, int) and name in node.owner.arrays:
         array = node.owner.arrays[name]
@@ -64,7 +64,7 @@ def _one_hot(node: Node) -> list[Tensor]:
 
 
 def within_steps(node: Node, lengths: Tensor, tensor: Tensor) -> Tensor:
-    """The lengths as int64, of which the run refuses those outside 0 to T of [T,N,…]."""
+    """The lengths as int64; the run rejects any outside 0 to T of [T,N,…]."""
     g = node.graph
     checked = g.add_node_named("expect_lengths", (lengths, tensor), {"what": node.kind})
     return cast_to(checked, "int64")

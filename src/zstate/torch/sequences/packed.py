@@ -1,8 +1,8 @@
 """Sequences of different lengths without their padding, on the CPU: rows as in a PackedSequence.
 
 N sequences, longest first. Their rows are all first steps, then all second ones, and so on; M rows
-in all, of which batch_sizes[t] belong to step t. The native engine computes them in one call. What
-it does not give (gradients of gradients) comes sequence by sequence from the operators.
+in all, batch_sizes[t] of them for step t. The native engine computes them in one call. What it
+cannot (gradients of gradients), the operators compute sequence by sequence.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Packed:
 
     @cached_property
     def _turned(self) -> Tensor:
-        """The row that comes in each row's place when every sequence is turned round, [M]."""
+        """The row that takes each row's place when every sequence is reversed, [M]."""
         steps = np.repeat(np.arange(len(self.sizes)), self.sizes)
         places = np.arange(len(steps)) - self._starts[steps]  # which sequence
         return torch.from_numpy(self._starts[self._lengths[places] - 1 - steps] + places)

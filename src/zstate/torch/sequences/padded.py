@@ -60,8 +60,8 @@ class Padded:
         return steps.masked_fill(~self._inside, 0)
 
     def held(self, steps: Tensor) -> Tensor:
-        """[T,N,F] with each sequence's last step in its padding, 1 if there is none: values per
-        step of which nothing is known but that a cell computes with them."""
+        """[T,N,F] with each sequence's last step in its padding, or 1 if it has no step: values
+        per step that a cell can compute with."""
         times = torch.arange(steps.shape[0], device=steps.device)[:, None]
         places = times.minimum((self._lengths - 1).clamp(min=0))[:, :, None].expand(steps.shape)
         return steps.gather(0, places).masked_fill((self._lengths <= 0)[:, None], 1)
