@@ -229,6 +229,7 @@ def test_what_needs_a_graph_is_refused() -> None:
         lambda: torch.jit.trace(model, (x,)),
         lambda: torch.export.export(model, (x,)),
         lambda: torch.func.vmap(model)(x[None]),
+        lambda: torch.jit.trace(lambda source: model.model(source)[0], (x,)),
     ):
         with pytest.raises(
             zs.GraphError, match=r"\[prepare\] input: expected a tensor with values"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, refusal
+from ..errors import DTypeError, GraphError, refusal
 from ..layout import describe, is_torch_tensor
 from ..types import Array
 
@@ -16,6 +16,8 @@ class Library:
 
     def __init__(self, x: Any) -> None:
         self._torch = is_torch_tensor(x)
+        if self._torch:
+            refuse_hidden_values()
 
     def array(self, value: Any, name: str) -> Array:
         if isinstance(value, np.ndarray):
@@ -32,6 +34,16 @@ class Library:
         import torch
 
         return torch.from_numpy(array)
+
+
+def refuse_hidden_values() -> None:
+    """Refuse torch's traces, exports and transforms: they would keep what their example gave."""
+    from ..torch.dispatch import values_are_hidden  # where torch is there
+
+    if values_are_hidden():
+        expected = "a tensor with values: trace, export or transform the model unprepared"
+        got = "one that stands for others"
+        raise GraphError(refusal("prepare", "input", expected, got))
 
 
 def _of_torch(value: Any) -> Array | None:

@@ -17,11 +17,10 @@ from ..convert.layer import Layer
 from ..errors import DTypeError, GraphError, OptionError, ShapeError, ZStateError, refusal
 from ..layout import brackets, describe
 from ..prepared import model as prepared
-from ..prepared.libraries import Library, in_words
+from ..prepared.libraries import Library, in_words, refuse_hidden_values
 from .any_cell import Recurrent
 from .base import Layers
 from .checks import as_lengths, check_tensor, checked_resets
-from .dispatch import values_are_hidden
 from .layers import GRU, LSTM, RNN
 from .private import has_hooks
 from .replacing import BOTH, Report, exchange, subclass_of
@@ -94,10 +93,7 @@ class PreparedLayers(torch.nn.Module):
             resets: [T,N], or [N,T] with batch_first: true where step t starts a new sequence.
             states: another name of hx, the one that zt.Recurrent has.
         """
-        if values_are_hidden():
-            expected = "a tensor with values: trace, export or transform the model unprepared"
-            got = "one that stands for others"
-            raise GraphError(refusal("prepare", "input", expected, got))
+        refuse_hidden_values()
         if states is not None:
             if hx is not None:
                 raise OptionError(refusal("prepare", "states", "none beside hx", describe(states)))
