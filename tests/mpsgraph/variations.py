@@ -348,7 +348,7 @@ add(
 # --- LSTM
 
 
-@case("initCell is h[-1]", "tensors", {"LSTM: initCell": "the other way round"})
+@case("initCell is h[-1]", "tensors", {"LSTM: initCell": "no: they are swapped"})
 def exchanged(cell: str, options: Options, tensors: Tensors) -> Tensors:
     if cell != "lstm":
         return tensors
