@@ -240,7 +240,7 @@ _TWICE = {"W": np.ones((2, 8, 3)), "R": np.ones((2, 8, 2))}
             "HardSigmoid: expected alpha=0.2, beta=0.5, got alpha=0.25",
         ),
         (_LSTM, {"activations": ["Affine", "Tanh", "Tanh"]}, "Affine: expected alpha=1.0"),
-        (_LSTM, {"activation_alpha": [0.1]}, "activation_alpha: expected no more"),
+        (_LSTM, {"activation_alpha": [0.1]}, "activation_alpha: expected at most as many values"),
         (_TWICE, {"activations": ["Sigmoid", "Tanh", "Tanh", "Tanh", "Tanh", "Tanh"]}, "both"),
         (_LSTM, {"linear_before_reset": 1}, "facts: expected those of ONNX.*linear_before_reset"),
         (_GRU, {"reset_after": True}, "facts.*got reset_after"),
