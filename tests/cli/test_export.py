@@ -144,7 +144,10 @@ def test_swift(cell: str, layers: int, capsys: pytest.CaptureFixture[str]) -> No
         (["nope", "--to=onnx"], "[run] 'nope': expected the folder of a run of `zstate train`, "),
         (["text", "--to=onnx"], "got a file"),
         (["empty", "--to=onnx"], "got a folder without run.json"),
-        (["run", "--to=onnx", "--out=run/run.onnx"], "run.json beside it would overwrite the run's"),
+        (
+            ["run", "--to=onnx", "--out=run/run.onnx"],
+            "run.json beside it would overwrite the run's",
+        ),
         (["run", "--to=coreml", "--out=run/run.mlpackage"], "run.json beside it would overwrite"),
         (["run", "--to=swift", "--out=run/checkpoint.swift"], "checkpoint.safetensors beside it"),
         (["run", "--to=onnx", "--out=nowhere/a.onnx"], "--out: expected a file in a folder that"),

@@ -292,7 +292,9 @@ def test_arguments_of_other_types() -> None:
     with pytest.raises(zs.OptionError, match="cell: expected 'single_gate_rnn'"):
         zc.load(_KERNELS, source="torch", cell=np.array(["rnn", "gru"]))  # type: ignore[arg-type]
     for odd in (None, 3, _KERNELS, [layer, 3]):
-        with pytest.raises(zs.DTypeError, match="save. layer: expected a zstate.convert.Layer, got"):
+        with pytest.raises(
+            zs.DTypeError, match="save. layer: expected a zstate.convert.Layer, got"
+        ):
             zc.save(odd, target="torch")  # type: ignore[arg-type]
         with pytest.raises(zs.DTypeError, match="facts. layer: expected a zstate.convert.Layer"):
             zc.facts(odd, target="torch")  # type: ignore[arg-type]

@@ -114,7 +114,10 @@ def test_there_is_no_option_that_mpsgraph_does_not_have() -> None:
             lambda o: o["MPSGraph"].LSTM,
             "mean 'LSTMWithSourceTensor_.* or 'LSTMWithSourceTensor_recurrentWeight_inputWeight_",
         ),
-        (lambda o: o["MPSGraph"].LSTMWithSourceTensor_, "did you mean 'LSTMWithSourceTensor_recurrentW"),
+        (
+            lambda o: o["MPSGraph"].LSTMWithSourceTensor_,
+            "did you mean 'LSTMWithSourceTensor_recurrentW",
+        ),
         (lambda o: o["MPSGraph"].placeholder, "did you mean 'placeholderWithShape_dataType_name_'"),
         (lambda o: o["MPSGraph"].soft_max, "did you mean 'softMaxWithTensor_axis_name_'"),
         (lambda o: o["MPSGraph"].zzz, r"\[MPSGraph\] unknown selector 'zzz'$"),

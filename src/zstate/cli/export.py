@@ -48,13 +48,13 @@ def run(options: argparse.Namespace) -> int:
     path = folder / f"generator{ending}" if options.out is None else Path(options.out)
     check_ending("export", "--out", path, [ending])
     model, alphabet, prompt = load_model(folder)
-    beside = [path.with_suffix(each) for each in (*_BESIDE.get(options.to, ()), ".json")]
-    for file in beside if options.to == "coreml" else [path, *beside]:
-        check_writable("export", "--out", file)
+    beside = [path.with_suffix(end) for end in (*_BESIDE.get(options.to, ()), ".json")]
+    for each in beside if options.to == "coreml" else [path, *beside]:
+        check_writable("export", "--out", each)
         for own in (folder / ABOUT, checkpoint_of(folder)):
-            if file.exists() and file.samefile(own):
+            if each.exists() and each.samefile(own):
                 raise OptionError(
-                    f"[export] --out {path}: {file.name} beside it would overwrite the run's own; "
+                    f"[export] --out {path}: {each.name} beside it would overwrite the run's own; "
                     "choose another name"
                 )
     program = model.generator_program(options.steps)
