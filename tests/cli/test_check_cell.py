@@ -43,7 +43,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each not in ("", str(tmp_path))])
     yield
-    for name in ("mine", "broken", "wrong", "leaving"):
+    for name in ("mine", "broken", "wrong", "leaving", "lazy"):
         sys.modules.pop(name, None)
 
 
@@ -142,6 +142,7 @@ REFUSED = [
     ("zstate.cells:LSTM", "expected a cell from zstate.cells.cell, got"),
     ("broken:x", "expected a module that can be imported, got ZeroDivisionError: division by zero"),
     ("leaving:x", "expected a module that can be imported, got SystemExit: 7"),
+    ("lazy:x", "expected a module that can be imported, got ZeroDivisionError: division by zero"),
 ]
 
 
@@ -149,6 +150,7 @@ REFUSED = [
 def test_refusals(spec: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "leaving.py").write_text("raise SystemExit(7)")
+    (tmp_path / "lazy.py").write_text("def __getattr__(name):\n    return {'x': 1 / 0}[name]")
     assert cli.main(["check", "--cell", spec]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"zstate: [check] --cell {spec}: ") and says in printed.err

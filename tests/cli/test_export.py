@@ -144,15 +144,26 @@ def test_swift(cell: str, layers: int, capsys: pytest.CaptureFixture[str]) -> No
         (["nope", "--to=onnx"], "[run] 'nope': expected the folder of a run of `zstate train`, "),
         (["text", "--to=onnx"], "got a file"),
         (["empty", "--to=onnx"], "got a folder without run.json"),
+        (
+            ["run", "--to=onnx", "--out=run/run.onnx"],
+            "run.json beside it would overwrite the run's",
+        ),
+        (["run", "--to=coreml", "--out=run/run.mlpackage"], "run.json beside it would overwrite"),
+        (["run", "--to=swift", "--out=run/checkpoint.swift"], "checkpoint.safetensors beside it"),
+        (["run", "--to=onnx", "--out=nowhere/a.onnx"], "--out: expected a file in a folder that"),
+        (["run", "--to=swift", "--out=folder.swift"], "expected a file in a folder that exists, "),
     ],
 )
 def test_refusals(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("text").write_text(TEXT)
     Path("empty").mkdir()
+    Path("folder.swift").mkdir()
     Run.create(Path("run"), Settings(hidden=4, window=8, batch=2), TEXT).save()
+    before = {path: path.is_file() and path.read_bytes() for path in Path().rglob("*")}
     assert cli.main(["export", *words]) == 2
     refused = capsys.readouterr().err
     assert message in refused and refused.count("\n") == 1
+    assert {path: path.is_file() and path.read_bytes() for path in Path().rglob("*")} == before
 
 
 class TestGraph:
@@ -167,6 +178,12 @@ class TestGraph:
         assert cli.main(["graph", "run", "--swift=run.swift"]) == 2
         told = capsys.readouterr().err
         assert "got float64; to export only the run's model: zstate export run --to swift" in told
+        graph = zs.Graph.load("run/checkpoint.safetensors")
+        tokens = next(node.results[0] for node in graph.nodes if node.name == "train.tokens")
+        read = next(node.name for node in graph.nodes if tokens in node.inputs)
+        words = [f"--target={read}", "--shape=train.tokens=16,8"]
+        assert cli.main(["graph", "run", "--swift=run/checkpoint.swift", *words]) == 2
+        assert "would overwrite 'run/checkpoint.safetensors'" in capsys.readouterr().err
 
     def test_onnx(self, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("onnx")

@@ -41,6 +41,6 @@ def test_every_panel_shows_the_same_units_and_every_character(
     assert len(set(order)) == 24
     for gate in range(4):
         np.testing.assert_allclose(panels[gate], z[:, gate, order].T, rtol=0, atol=1e-5)
-    assert "f1234" in labels
+    assert "f\n1\n2\n3\n4" in labels
     assert "⏎" in labels
     assert not [w for w in recwarn if "missing from" in str(w.message)]

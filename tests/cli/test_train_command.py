@@ -148,6 +148,10 @@ class TestResuming:
             (["--learning-rate=-1"], "[train] --learning-rate: expected above 0, got -1.0"),
             (["--learning-rate=inf"], "[train] --learning-rate: expected a finite number"),
             (["--seed=99999999999999999999"], "[train] --seed: expected below 2**63"),
+            (
+                ["--checkpoint-every=9007199254740992"],
+                "[train] --checkpoint-every: expected below 2",
+            ),
             (["--resume", "--total=3", "--hidden=9"], "omit --hidden\n"),
             (["--window=9000"], "expected at least 9,474 characters for --window 9000, got 5,400"),
         ],

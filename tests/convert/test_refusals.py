@@ -243,6 +243,11 @@ _GATES = {
             {"source": "onnx", "clip": np.ones(2)},
             "clip=.*zstate does not clip",
         ),
+        (
+            {"W": np.ones((1, 8, 3)), "R": np.ones((1, 8, 2))},
+            {"source": "onnx", "hidden_size": np.ones(2)},
+            "hidden_size: expected a number",
+        ),
         # A second bias of the other kind: [H] inside the reset, or one for all gates.
         (
             _RESET_AFTER | {"Wx": np.ones((6, 3)), "bhn": np.ones(6)},
@@ -275,6 +280,24 @@ def test_odd_arrays_and_facts(
 ) -> None:
     with pytest.raises(zs.ZStateError, match=message):
         zc.load(weights, **arguments)
+
+
+def test_arguments_of_other_types() -> None:
+    layer = zc.load(_KERNELS, source="torch")
+    for wrong in (["torch"], np.ones(2), None):
+        with pytest.raises(zs.OptionError, match="source: expected one of torch"):
+            zc.load(_KERNELS, source=wrong)  # type: ignore[arg-type]
+        with pytest.raises(zs.OptionError, match="target: expected one of torch"):
+            zc.save(layer, target=wrong)  # type: ignore[arg-type]
+    with pytest.raises(zs.OptionError, match="cell: expected 'single_gate_rnn'"):
+        zc.load(_KERNELS, source="torch", cell=np.array(["rnn", "gru"]))  # type: ignore[arg-type]
+    for odd in (None, 3, _KERNELS, [layer, 3]):
+        with pytest.raises(
+            zs.DTypeError, match="save. layer: expected a zstate.convert.Layer, got"
+        ):
+            zc.save(odd, target="torch")  # type: ignore[arg-type]
+        with pytest.raises(zs.DTypeError, match="facts. layer: expected a zstate.convert.Layer"):
+            zc.facts(odd, target="torch")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fact", ["reset_after", "go_backwards", "use_bias"])

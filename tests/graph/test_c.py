@@ -425,10 +425,13 @@ def test_names_that_c_has_no_place_for(name: str) -> None:
         to_c(zs.Graph(), "model")  # type: ignore[arg-type]
 
 
-def test_odd_names_become_names_of_c(compiled: Compile) -> None:
+@pytest.mark.parametrize(
+    "names", [("while", "expf"), ("NULL", "MODEL_H"), ("INT32_MAX", "DBL_EPSILON")]
+)
+def test_odd_names_become_names_of_c(names: tuple[str, str], compiled: Compile) -> None:
+    """Words of the language, and functions and macros of the headers."""
     g = zs.Graph()
-    x = g.placeholder(shape=(2,), name="while")
-    y = g.placeholder(shape=(2,), name="expf")
+    x, y = (g.placeholder(shape=(2,), name=name) for name in names)
     weight = g.constant(np.ones((2, 2), np.float32), name="multiply */ ??/")
     first = g.reshape(x, (1, 2)) @ weight
     (h2,) = g.single_gate_rnn(

@@ -190,6 +190,27 @@ def test_the_server_makes_a_new_page_when_there_is_a_new_checkpoint(
     assert _get(server, "") == "page 2"  # until the next one can be made
 
 
+def test_the_last_page_stays_when_the_run_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    source, gone = _Source(), threading.Event()
+
+    def version() -> str:
+        if gone.is_set():
+            raise zs.OptionError("a folder without a run")
+        return source.version
+
+    with Server(version, source.make) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        gone.set()
+        assert _get(server, "") == "page 1"
+        assert _get(server, "version") == "1"
+        try:
+            raise BrokenPipeError  # a browser that left
+        except BrokenPipeError:
+            server.handle_error(None, None)
+        server.shutdown()
+    assert not capsys.readouterr().err
+
+
 def test_the_server_is_for_this_machine_alone(served: tuple[_Source, Server]) -> None:
     _, server = served
     assert server.address.startswith("http://127.0.0.1:")

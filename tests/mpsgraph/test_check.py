@@ -282,10 +282,12 @@ def test_the_page_of_the_documentation_has_every_decision() -> None:
     assert page.count("open: no report yet") >= len({probe.decision for probe in PROBES})
 
 
-def test_arrays_come_back_as_they_are() -> None:
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("timeout", [60, 10**22])  # a timer takes less than 10**10 seconds
+def test_arrays_come_back_as_they_are(timeout: int) -> None:
     """Types and shapes survive the way to the child and back."""
     x = np.arange(8, dtype=np.float16).reshape(1, 2, 4)
     call = Call("lstm", {}, {"source": x, "recurrent_weight": np.ones((4, 1), np.float16)})
-    with Children(["zstate.pyobjc"], 60) as children:
+    with Children(["zstate.pyobjc"], timeout) as children:
         (h,) = children.run(call).forward
     assert h.dtype == np.float16 and h.shape == (1, 2, 1)

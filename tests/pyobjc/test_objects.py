@@ -114,6 +114,10 @@ def test_there_is_no_option_that_mpsgraph_does_not_have() -> None:
             lambda o: o["MPSGraph"].LSTM,
             "mean 'LSTMWithSourceTensor_.* or 'LSTMWithSourceTensor_recurrentWeight_inputWeight_",
         ),
+        (
+            lambda o: o["MPSGraph"].LSTMWithSourceTensor_,
+            "did you mean 'LSTMWithSourceTensor_recurrentW",
+        ),
         (lambda o: o["MPSGraph"].placeholder, "did you mean 'placeholderWithShape_dataType_name_'"),
         (lambda o: o["MPSGraph"].soft_max, "did you mean 'softMaxWithTensor_axis_name_'"),
         (lambda o: o["MPSGraph"].zzz, r"\[MPSGraph\] unknown selector 'zzz'$"),
@@ -172,6 +176,14 @@ def test_the_repr_of_a_descriptor_shows_what_was_set() -> None:
     assert repr(d) == "<MPSGraphLSTMDescriptor training=True cellGateActivation=1>"
 
 
+def test_a_call_on_the_class_names_the_method() -> None:
+    kind = pyobjc.MPSGraphLSTMDescriptor
+    with pytest.raises(TypeError, match=r"^setTraining_\(\) missing"):
+        kind.setTraining_(True)
+    with pytest.raises(TypeError, match=r"^descriptorWithDistribution_dataType_\(\) missing"):
+        pyobjc.MPSGraphRandomOpDescriptor.descriptorWithDistribution_dataType_(0)
+
+
 GRAPH_REFUSALS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda g, x: np.asarray(x), r"\[np.array\] tensor: expected values, got <Tensor x"),
     (lambda g, x: np.sum(x), r"\[np.array\] tensor: expected values, got <Tensor x"),
@@ -180,6 +192,7 @@ GRAPH_REFUSALS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda g, x: g.reshapeTensor_withShape_name_(x, [2.0, 3], None), "shape: expected an integer"),
     (lambda g, x: g.meanOfTensor_axes_name_(x, 1, None), "axes: expected a list of sizes, got int"),
     (lambda g, x: g.squeezeTensor_axis_name_(x, "0", None), "axis: expected an integer"),
+    (lambda g, x: g.splitTensor_numSplits_axis_name_(x, [1], 0, None), "numSplits: expected an inte"),
     (
         lambda g, x: g.constantWithData_shape_dataType_(None, [2], F32),
         "data: expected contiguous bytes, got None",

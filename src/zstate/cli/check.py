@@ -120,16 +120,16 @@ def _cell(spec: str) -> MadeCell:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(where)
+        found = getattr(module, name, None)
     except ZStateError:
         raise  # of a cell, with the line of its source
     except (Exception, SystemExit) as error:
         got = f"{type(error).__name__}: {error}"
         raise OptionError(refusal("check", label, "a module that can be imported", got)) from error
-    cells = [each for each, value in vars(module).items() if isinstance(value, MadeCell)]
-    if not hasattr(module, name):
+    if found is None:
+        cells = [each for each, value in vars(module).items() if isinstance(value, MadeCell)]
         expected = f"a cell of {where} ({', '.join(cells) or 'none'})"
         raise OptionError(refusal("check", label, expected, f"no {name} in it"))
-    found = getattr(module, name)
     if not isinstance(found, MadeCell):
         raise OptionError(refusal("check", label, "a cell from zstate.cells.cell", describe(found)))
     return found

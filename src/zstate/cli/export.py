@@ -12,12 +12,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import OptionError
 from ..graph.storage import replacing
-from .arguments import add_number, add_run, check_ending
+from ..train.about import ABOUT
+from .arguments import add_number, add_run, check_ending, check_writable
 
 if TYPE_CHECKING:
     from ..graph import Executable
 
+_BESIDE = {"swift": (".safetensors",)}  # the weights, which .onnx and .mlpackage have inside
 _ENDINGS = {"onnx": ".onnx", "swift": ".swift", "coreml": ".mlpackage"}
 
 
@@ -38,15 +41,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the model, then what its caller has to know."""
-    from ..train.loop import load_model
+    from ..train.loop import checkpoint_of, load_model
 
     folder = Path(options.run_folder)
     ending = _ENDINGS[options.to]
     path = folder / f"generator{ending}" if options.out is None else Path(options.out)
     check_ending("export", "--out", path, [ending])
     model, alphabet, prompt = load_model(folder)
+    beside = [path.with_suffix(end) for end in (*_BESIDE.get(options.to, ()), ".json")]
+    for each in beside if options.to == "coreml" else [path, *beside]:
+        check_writable("export", "--out", each)
+        for own in (folder / ABOUT, checkpoint_of(folder)):
+            if each.exists() and each.samefile(own):
+                raise OptionError(
+                    f"[export] --out {path}: {each.name} beside it would overwrite the run's own; "
+                    "choose another name"
+                )
     program = model.generator_program(options.steps)
-    written = [path, *_WRITERS[options.to](program, path), path.with_suffix(".json")]
+    _WRITERS[options.to](program, path)
+    written = [path, *beside]
     states = [tensor.name for tensor in program.feeds[1:]]
     about = {
         "alphabet": alphabet.alphabet,
@@ -63,27 +76,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _onnx(program: Executable, path: Path) -> list[Path]:
+def _onnx(program: Executable, path: Path) -> None:
     from ..onnx import save
 
     save(program.graph, dict(zip(program.target_names, program.targets, strict=True)), path)
-    return []
 
 
-def _swift(program: Executable, path: Path) -> list[Path]:
+def _swift(program: Executable, path: Path) -> None:
     weights = path.with_suffix(".safetensors")
     text = program.to_swift("Generator", weights=weights.name)
     program.save(weights)
     with replacing(path) as file:
         file.write(text.encode())
-    return [weights]
 
 
-def _coreml(program: Executable, path: Path) -> list[Path]:
+def _coreml(program: Executable, path: Path) -> None:
     from ..coreml import save
 
     save(program, path)
-    return []
 
 
 _WRITERS = {"onnx": _onnx, "swift": _swift, "coreml": _coreml}

@@ -109,6 +109,7 @@ class _Source:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.path = options, Path(options.file)
+        self.file = self.path  # in a folder, its checkpoint
         self.outputs: Mapping[str, Tensor] = {}  # of an ONNX model, by its names
         # The name of the file of its arrays, None where it has none that Swift could read.
         self.arrays: str | None = None
@@ -130,7 +131,7 @@ class _Source:
         if path.is_dir():
             from ..train.loop import checkpoint_of
 
-            path = checkpoint_of(path)
+            path = self.file = checkpoint_of(path)
         self.arrays = path.name
         try:
             return Graph.load(path)
@@ -204,9 +205,9 @@ class _Source:
             targets = self._targets(saved) or None
             text = saved.to_swift(identifier(path.stem), targets=targets, weights=beside)
         if is_new:
-            if place.exists() and place.samefile(self.path):
+            if place.exists() and place.samefile(self.file):
                 raise OptionError(
-                    f"[graph] --swift {path}: its weights would overwrite {self.options.file!r}; "
+                    f"[graph] --swift {path}: its weights would overwrite {str(self.file)!r}; "
                     "choose another name"
                 )
             saved.save(place)

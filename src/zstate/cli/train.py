@@ -231,7 +231,12 @@ def _resumed(
 
 def _kept(options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
     """The options that the run keeps: those given now, else those before."""
+    from ..train.about import OPTIONS
+
     given = {name: value for name in before if (value := getattr(options, name)) is not None}
+    for name, value in given.items():
+        if not OPTIONS[name][1](value):  # run.json could not be read again
+            raise OptionError(refusal("train", options.typed[name], "below 2**53", str(value)))
     return before | given
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import DTypeError, OptionError, refusal
-from ..layout import DESCRIPTORS
+from ..layout import DESCRIPTORS, describe
 from ..types import Array
 from . import blocks, names
 from .layer import Layer, joined
@@ -47,8 +47,9 @@ def load(weights: Any, source: str, cell: str | None = None, **facts: Any) -> La
         ('lstm', (8, 3))
     """
     row = _row("load", "source", source)
-    cell = RNN if cell == "rnn" else cell
-    if cell is not None and cell not in CELLS:
+    if isinstance(cell, str):
+        cell = RNN if cell == "rnn" else cell
+    if cell is not None and (not isinstance(cell, str) or cell not in CELLS):
         raise OptionError(refusal("load", "cell", " or ".join(map(repr, CELLS)), repr(cell)))
     layers = []
     for piece in pieces(source, weights):
@@ -73,11 +74,11 @@ def save(layer: Layer | Sequence[Layer], target: str) -> Weights:
         {'kernel': (3, 6), 'recurrent_kernel': (2, 6)}
     """
     row = _row("save", "target", target)
-    layers = [layer] if isinstance(layer, Layer) else list(layer)
+    layers = list(layer) if isinstance(layer, Iterable) else [layer]
     if not layers:
         raise OptionError(refusal("save", "layer", "at least one layer", "none"))
     for each in layers:
-        _check(row, each)
+        _check(row, each, "save")
     if row.number:
         _check_stack(row, layers)
     arrays: dict[str, Array] = {}
@@ -104,12 +105,12 @@ def facts(layer: Layer, target: str) -> dict[str, Any]:
          'linear_before_reset': 0}
     """
     row = _row("facts", "target", target)
-    _check(row, layer)
+    _check(row, layer, "facts")
     return told(row, layer)
 
 
 def _row(operation: str, argument: str, name: str) -> Framework:
-    if name not in FRAMEWORKS:
+    if not isinstance(name, str) or name not in FRAMEWORKS:
         expected = f"one of {', '.join(FRAMEWORKS)}"
         raise OptionError(refusal(operation, argument, expected, repr(name)))
     return FRAMEWORKS[name]
@@ -159,7 +160,7 @@ def _layer(
             for part, arrays in zip(parts, directions, strict=True):
                 part[name] = arrays[name]
     layer = Layer(cell, descriptor, joined(parts))
-    if facts.get("hidden_size", layer.hidden) != layer.hidden:
+    if as_number(facts.get("hidden_size", layer.hidden), "hidden_size") != layer.hidden:
         got = str(facts["hidden_size"])
         raise OptionError(refusal("load", "hidden_size", f"{layer.hidden}, as in R", got))
     return layer
@@ -175,8 +176,10 @@ def _with_forget_bias(tensors: dict[str, Array], added: float) -> dict[str, Arra
     return tensors | {"bias": bias}
 
 
-def _check(row: Framework, layer: Layer) -> None:
+def _check(row: Framework, layer: Layer, operation: str) -> None:
     """Raise an error that names what a framework cannot express."""
+    if not isinstance(layer, Layer):
+        raise DTypeError(refusal(operation, "layer", "a zstate.convert.Layer", describe(layer)))
     descriptor, tensors = layer.descriptor, layer.tensors
     if layer.kind not in row.activations:
         cannot(row, "cell", f"one of {', '.join(row.activations)}", layer.kind)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
+from typing import Any
 
 from ..errors import ZStateError
 
@@ -27,17 +29,31 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/"
 
+    def version(self) -> str:
+        """What a page would be made from now; that of the last page while nothing can be read."""
+        try:
+            return self._version()
+        except (ZStateError, OSError):
+            if not self._made[1]:
+                raise
+            return self._made[0]
+
     def current(self) -> bytes:
         """The newest page; an older one while a newer one cannot be made."""
         with self._lock:
-            version = self._version()
+            version = self.version()
             if version != self._made[0]:
                 try:
                     self._made = (version, self._make(version))
-                except ZStateError:
+                except (ZStateError, OSError):
                     if not self._made[1]:
                         raise
             return self._made[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing for a browser that left before the end of a page."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -51,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/":
             self._answer(200, "text/html; charset=utf-8", self.server.current())
         elif self.path == "/version":
-            self._answer(200, "text/plain", self.server._version().encode())
+            self._answer(200, "text/plain", self.server.version().encode())
         else:
             self._answer(404, "text/plain", b"not here\n")
 

@@ -84,7 +84,7 @@ class Children:
             late.set()
             process.kill()
 
-        timer = threading.Timer(seconds, stop)
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop)
         timer.start()
         try:
             pickle.dump(question, process.stdin)

@@ -31,12 +31,10 @@ def _unknown(kind: type, name: str) -> SelectorError:
                 reason = f"not available in zstate, {_CORE_ML if package else _CONTROL_FLOW}"
             return SelectorError(f"[{kind.__name__}] {name}: {reason}")
     known = [other for other in dir(kind) if not other.startswith("_")]
-    start = name.replace("_", "").lower() + "with"  # Swift's name, or zs.Graph's: LSTM, soft_max
-    forms = [repr(other) for other in known if other.lower().startswith(start)]
-    close = difflib.get_close_matches(name, known, n=1) or [
-        other for other in known if other.startswith(name.rstrip("_") + "_")
-    ]
-    meant = " or ".join(forms or map(repr, close[:1]))
+    # Swift's name, or zs.Graph's: LSTM, soft_max; or the beginning of a selector.
+    starts = name.replace("_", "").lower() + "with", name.rstrip("_").lower() + "_"
+    forms = [other for other in known if other.lower().startswith(starts)]
+    meant = " or ".join(map(repr, forms or difflib.get_close_matches(name, known, n=1)))
     hint = f"; did you mean {meant}?" if meant else ""
     return SelectorError(f"[{kind.__name__}] unknown selector {name!r}{hint}")
 

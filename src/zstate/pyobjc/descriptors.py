@@ -63,7 +63,9 @@ def _with(kind: str, doc: str, properties: dict[str, tuple[Any, Check]], **membe
     members["__doc__"] = doc
     members["_defaults"] = {name: default for name, (default, _) in properties.items()}
     for name, (_, check) in properties.items():
-        members[name], members[f"set{name[0].upper()}{name[1:]}_"] = _accessors(name, check)
+        read, write = _accessors(name, check)
+        read.__qualname__, write.__qualname__ = name, f"set{name[0].upper()}{name[1:]}_"
+        members |= {method.__qualname__: method for method in (read, write)}
     base = members.pop("base", Properties)
     return Class(kind, (base,), members)
 
@@ -158,7 +160,7 @@ MPSGraphLSTMDescriptor = _recurrent(LSTMDescriptor)
 MPSGraphGRUDescriptor = _recurrent(GRUDescriptor)
 
 
-def _of_distribution(cls: Any, distribution: int, dataType: int) -> Any:
+def descriptorWithDistribution_dataType_(cls: Any, distribution: int, dataType: int) -> Any:
     made = cls()
     made.setDistribution_(distribution)
     made.setDataType_(dataType)
@@ -176,7 +178,7 @@ MPSGraphRandomOpDescriptor = _with(
         "mean": (0.0, real_number),
         "standardDeviation": (1.0, real_number),
     },
-    descriptorWithDistribution_dataType_=classmethod(_of_distribution),
+    descriptorWithDistribution_dataType_=classmethod(descriptorWithDistribution_dataType_),
 )
 
 

@@ -143,7 +143,8 @@ def _form(keyword: str, parameter: Parameter) -> Form:
     if kind == "Int" and keyword == "axes":
         return lambda label, value: [whole_number(label, "axis", value)]
     if kind in ("Int", "UInt32"):
-        return lambda label, value: whole_number(label, keyword, value)
+        name = parameter.label if keyword == "split_sizes" else keyword  # numSplits: a number
+        return lambda label, value: whole_number(label, name, value)
     if kind == "[NSNumber]":
         sizes = partial(sizes_of, name=keyword)
         nil = keyword == "axes" or parameter.optional

@@ -126,7 +126,9 @@ def _gates(plt: Any, run: Run, seen: View) -> Path:
 def _shown(character: str, is_missing: bool) -> str:
     if character == "\n":
         return "⏎"
-    return f"{ord(character):x}" if is_missing or not character.isprintable() else character
+    if not is_missing and character.isprintable():
+        return character
+    return "\n".join(f"{ord(character):x}")  # its code, no wider than a column
 
 
 def _gates_title(settings: Settings) -> str:

@@ -20,7 +20,7 @@ from .writer import Field, Writer, bytes_of
 
 WEIGHTS = ("float32", "int8")
 _RANKS = {"int64": 0, "float32": 1, "int32": 2, "int8": 3, "bool": 4}  # no padding between fields
-_LIBRARY = ("INFINITY", "NAN", "FLT_MAX", "INT64_C", *CALLED)
+_LIBRARY = ("INT64_C", *CALLED)
 
 
 class Source(NamedTuple):
@@ -63,7 +63,8 @@ def to_c(program: Executable, name: str, weights: str = "float32") -> Source:
 class _File:
     def __init__(self, program: Executable, name: str, weights: str) -> None:
         self._program, self._name = program, name
-        names = Names((*_LIBRARY, f"{name}_state", f"{name}_step"))
+        self._guard = f"{name.upper()}_H"
+        names = Names((*_LIBRARY, self._guard, f"{name}_state", f"{name}_step"))
         self._inputs = [(names.take(each.name), each) for each in program.feeds]
         pairs = zip(program.target_names, program.targets, strict=True)
         self._outputs = [(names.take(text), each) for text, each in pairs]
@@ -80,10 +81,9 @@ class _File:
         step = [*writer.lines, *self._results(), *self._updates()]
         fields = sorted([*writer.fields, *writer.scratch()], key=lambda each: _RANKS[each.dtype])
         ram = bytes_of(fields)
-        guard = f"{self._name.upper()}_H"
         parts = [
             comment(f"written by zstate: {writer.flash} bytes of weights, {ram} bytes of state"),
-            f"#ifndef {guard}\n#define {guard}\n",
+            f"#ifndef {self._guard}\n#define {self._guard}\n",
             "#include <float.h>\n#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n",
             self._sizes(),
             *writer.arrays,

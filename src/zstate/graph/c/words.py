@@ -20,10 +20,16 @@ TYPES = {
     "bool": "unsigned char",
 }
 _PER_LINE = 8
-_RESERVED = (  # by the language, and what a step calls its own values
-    "auto break case char const continue default do double else enum extern float for goto if "
-    "inline int long register restrict return short signed sizeof static struct switch typedef "
-    "union unsigned void volatile while s i j t row asked step"
+_RESERVED = (  # by C99, C23 or GNU C, and what a step calls its own values
+    "alignas alignof asm auto bool break case char const constexpr continue default do double "
+    "else enum extern false float for goto i386 if inline int linux long nullptr register "
+    "restrict return short signed sizeof static static_assert struct switch thread_local true "
+    "typedef typeof typeof_unqual union unix unsigned void volatile while s i j t row asked step"
+)
+# Macros of the headers that are included.
+_MACROS = re.compile(
+    "NULL|NAN|INFINITY|DECIMAL_DIG|math_errhandling|HUGE_VAL[FL]?"
+    "|(FLT|DBL|LDBL|FP|M|MATH)_[A-Z0-9_]+|(U?INT.*|SIZE|PTRDIFF|WCHAR|WINT|SIG_ATOMIC)_(MIN|MAX)"
 )
 
 
@@ -40,7 +46,8 @@ class Names:
         self._taken = {*_RESERVED.split(), *taken}
 
     def take(self, name: str) -> str:
-        wanted = found = identifier(name)
+        wanted = identifier(name)
+        wanted = found = f"v{wanted}" if _MACROS.fullmatch(wanted) else wanted
         number = 1
         while found in self._taken:
             number += 1
