@@ -430,3 +430,28 @@ def test_outputs_and_paths_of_another_type(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"\[save\] .*: cannot be written: ") as raised:
         zo.save(g, {"y": x}, tmp_path)
     assert isinstance(raised.value, zs.ZStateError)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("negative", "uint8"), ("power", "int8"), ("cumulative_sum", "uint8")]
+)
+def test_types_that_onnx_lacks(op: str, dtype: str, tmp_path: Path) -> None:
+    """ONNX Runtime would refuse the file; of a type that ONNX has, it gives the graph's numbers."""
+
+    def saved(dtype: str) -> Array:
+        g, path = zs.Graph(), tmp_path / "m.onnx"
+        x = g.placeholder(shape=(3,), dtype=dtype, name="x")
+        y = {
+            "negative": lambda: g.negative(x),
+            "power": lambda: g.power(x, x),
+            "cumulative_sum": lambda: g.cumulative_sum(x, axis=0),
+        }[op]()
+        zo.save(g, {"y": y}, path)
+        return runtime(onnx.load(path), {"x": np.array([3, 1, 2], dtype)})["y"]
+
+    refused = rf"\[onnx.save\] node '.*': expected a type that \w+ has in ONNX .*, got {dtype}"
+    with pytest.raises(zs.OptionError, match=refused):
+        saved(dtype)
+    assert not list(tmp_path.iterdir())
+    wanted = {"negative": [-3, -1, -2], "power": [27, 1, 4], "cumulative_sum": [3, 4, 6]}[op]
+    np.testing.assert_array_equal(saved("int64"), wanted)

@@ -11,6 +11,7 @@ def onnx_package() -> Any:
         import onnx
         import onnx.helper
         import onnx.numpy_helper
+        import onnx.shape_inference
     except ImportError as error:
         raise ImportError("zstate.onnx needs onnx: pip install 'zstate[onnx]'") from error
     return onnx

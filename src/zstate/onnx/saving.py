@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -17,11 +18,15 @@ from ..layout import describe
 from ..types import Array
 from .emitter import Emitter, Value
 from .folding import evaluated
+from .package import onnx_package
 from .quantised import KIND
 from .rows import LABEL, ROWS
 from .writing import recurrent
 
 OPSET, IR_VERSION = 17, 8
+_UNSUPPORTED = re.compile(
+    r"op_type:(\w+), node name: ([^)]*)\).*has unsupported type: tensor\((\w+)\)"
+)
 
 
 def save(
@@ -48,8 +53,23 @@ def save(
     if weights not in ("float32", "int8"):
         raise OptionError(refusal(LABEL, "weights", "'float32' or 'int8'", repr(weights)))
     data = Exporter(graph, outputs, int8=weights == "int8").model().SerializeToString()
+    _check_types(data)
     with replacing(path) as file:
         file.write(data)
+
+
+def _check_types(data: bytes) -> None:
+    """Refuse types that an operator does not have in ONNX: other runtimes reject such a file."""
+    inference = onnx_package().shape_inference
+    try:
+        inference.infer_shapes(data, check_type=True)
+    except inference.InferenceError as error:
+        found = _UNSUPPORTED.search(str(error))
+        if found is None:  # what it knows of shapes is of no concern here
+            return
+        op, node, dtype = found.groups()
+        expected = f"a type that {op} has in ONNX (opset {OPSET})"
+        raise OptionError(refusal(LABEL, f"node {node!r}", expected, dtype)) from None
 
 
 class Exporter(Emitter):
