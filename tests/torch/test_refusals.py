@@ -131,6 +131,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: lstm(X, None, np.array([1.0, 2.0])),
         "[LSTM] lengths: expected integers, got numpy.ndarray",
     ),
+    "lengths beyond 64 bits": (
+        lambda: lstm(X, None, [2**70, 1]),
+        "[LSTM] lengths: expected integers of 64 bits, got larger ones",
+    ),
     "too few lengths": (lambda: lstm(X, None, [5]), "[LSTM] lengths: expected [N] = [2], got [1]"),
     "too long": (lambda: lstm(X, None, [5, 6]), "[LSTM] lengths: expected 0 to T = 5, got 6"),
     "meta lengths": (

@@ -145,13 +145,15 @@ def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
     """Lengths as a tensor, from one, from an array or from integers."""
     if isinstance(lengths, Tensor):
         return lengths
-    each = lengths if isinstance(lengths, list | tuple) else [lengths]
     if isinstance(lengths, np.ndarray):
-        whole = lengths.dtype.kind in "iu"
+        each, whole = lengths.reshape(-1).tolist(), lengths.dtype.kind in "iu"
     else:
+        each = lengths if isinstance(lengths, list | tuple) else [lengths]
         whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in each)
     if not whole:
         raise DTypeError(_refusal(module, "lengths", "integers", describe(lengths)))
+    if any(not -(2**63) <= n < 2**63 for n in each):
+        raise DTypeError(_refusal(module, "lengths", "integers of 64 bits", "larger ones"))
     return torch.as_tensor(lengths, dtype=torch.int64)
 
 
