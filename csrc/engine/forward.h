@@ -552,7 +552,7 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
       const int vectors = part.width(panel);
       const auto product = step_kernel<StateE>(vectors, rows, false);
       product(p.I, reinterpret_cast<const StateE*>(x[d].at(s, row)), x[d].row,
-              input_of(part, d) + part.begin(panel) * p.I * L, vectors * L, tile, ld, true);
+              input_of(part, d) + part.begin(panel) * p.I * L, vectors * L, tile, ld, true, {});
     }
   }
   // Prefetches x's part of some tiles: one or a few lines of each of many rows, where the hardware sees no

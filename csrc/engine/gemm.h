@@ -62,6 +62,7 @@ void multiply_block(const Team& team, const LeftOf<E>* a, i64 lda, R* const* c, 
                     i64 k0, i64 depth, Range panels, i64 columns, bool accumulate) {
   constexpr i64 P = kPanel<R>;
   const i64 tiles = ceil_div(rows, kRows);
+  const bool far = K * columns * static_cast<i64>(sizeof(E)) > kSlowBytes;
   i64 step[kRowsBlock];  // of each tile's rows
   for (i64 t = 0; t < tiles; ++t) {
     const i64 r = rows * t / tiles;
@@ -75,11 +76,14 @@ void multiply_block(const Team& team, const LeftOf<E>* a, i64 lda, R* const* c, 
       const i64 r = rows * t / tiles, end = rows * (t + 1) / tiles;
       const int n = static_cast<int>(end - r);
       const auto product = tile_product_for<E, false>(panel_vectors<R>(columns - p * P), n);
+      Ahead ahead;
+      if (far && p + 1 < panels.end)
+        ahead = part_ahead(panel + (K + Operand<E>::kTail) * P, depth * P, t, tiles, depth);
       if (step[t] && (p + 1) * P <= columns) {
-        product(depth, a + r * lda, lda, panel, P, c[r] + p * P, step[t], accumulate);
+        product(depth, a + r * lda, lda, panel, P, c[r] + p * P, step[t], accumulate, ahead);
       } else {
         alignas(64) R tile[kRows * P];
-        product(depth, a + r * lda, lda, panel, P, tile, P, false);
+        product(depth, a + r * lda, lda, panel, P, tile, P, false, ahead);
         store_tile(tile, [&](i64 q) { return c[r + q]; }, n, p * P, columns, accumulate);
       }
     }
@@ -231,10 +235,10 @@ void multiply_outer_block(const E* a, i64 depth, i64 m, i64 rows, const E* b, co
       const auto product = tile_product_for<E, true>(panel_vectors<R>(part.columns - j), n);
       R* c = part.c + (m + r) * part.ldc + j;
       if (j + P <= part.columns) {
-        product(depth, a + r * depth, 0, b, P, c, part.ldc, accumulate);
+        product(depth, a + r * depth, 0, b, P, c, part.ldc, accumulate, {});
       } else {
         alignas(64) R tile[kRows * P];
-        product(depth, a + r * depth, 0, b, P, tile, P, false);
+        product(depth, a + r * depth, 0, b, P, tile, P, false, {});
         const auto row_of = [&](i64 q) { return part.c + (m + r + q) * part.ldc; };
         store_tile(tile, row_of, n, j, part.columns, accumulate);
       }

@@ -2,6 +2,7 @@
 // of A by those of two columns of B, twice the work of a dot product of four.
 #pragma once
 
+#include "engine/ahead.h"
 #include "engine/small_operands.h"
 
 namespace ZS_NAMESPACE {
@@ -23,7 +24,7 @@ ZS_DEVICE int8x16_t load_columns(const Octet* p) { return vld1q_s8(reinterpret_c
 // are sums enough for one row too: Chains says nothing.
 template <class E, int Rows, int Vectors, int Chains, bool Interleaved, class R = float>
   requires kMultipliesOctets<E>
-void tile_product(i64 K, const E* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
+void tile_product(i64 K, const E* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate, Ahead) {
   using Op = Operand<E>;
   constexpr int L = Op::L, Pairs = (Rows + 1) / 2;
   int32x4_t sum[Pairs][Vectors][2];  // of two columns: both of a row, then both of the next

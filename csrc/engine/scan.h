@@ -168,10 +168,10 @@ template <class E, class R>
 }
 
 // The product of one part in one tile: rows [row, row + rows) of a panel, with x's part where that is not
-// projected; `to` are its rows, `ld` apart.
+// projected; `to` are its rows, `ld` apart. The tile is one of several that read the panel.
 template <class Cell, class R>
 void multiply_tile(const Cell& cell, int index, const Part<typename Cell::Element>& part, int d, i64 s,
-                   i64 panel, i64 row, int rows, R* to, i64 ld, int rank) {
+                   i64 panel, i64 row, int rows, R* to, i64 ld, int rank, i64 block, i64 blocks) {
   using E = typename Cell::Element;
   const int vectors = part.width(panel);
   const i64 width = vectors * part.L;
@@ -183,7 +183,11 @@ void multiply_tile(const Cell& cell, int index, const Part<typename Cell::Elemen
     i64 lda;
     const LeftOf<E>* a = cell.operand(index, part, d, s, rank, lda) + row * lda;
     const auto product = step_kernel<E>(vectors, with, cell.p.N == 1);
-    product(part.K, a, lda, part.panel(d, panel), width, to, ld, part.adds);
+    Ahead ahead;
+    const i64 next = s & 1 ? panel - 1 : panel + 1;
+    if (cell.weight_bytes > kSlowBytes && next >= 0 && next < part.panels)
+      ahead = part_ahead(part.panel(d, next), part.K * part.width(next) * part.L, block, blocks, part.K);
+    product(part.K, a, lda, part.panel(d, panel), width, to, ld, part.adds, ahead);
   }
   if constexpr (Cell::kTakesInput)
     if (cell.fused) cell.add_input(part, d, s, panel, row, rows, to, ld);
@@ -220,14 +224,15 @@ void compute_tiles(Cell& cell, int index, i64 s, const TileGroup& group, Range a
       if (group.blocks == 1) {
         const i64 ld = part.narrow(panel) ? part.width(panel) * L : vectors * values * L;
         multiply_tile(cell, index, part, group.d, s, panel, first, static_cast<int>(rows), base + at, ld,
-                      rank);
+                      rank, 0, 1);
         continue;
       }
       for (i64 block = group.block; block < group.block + group.blocks; ++block) {
         const i64 row = row_at(block);
         const int n = static_cast<int>(row_at(block + 1) - row);
         const i64 ld = vectors * values * L;  // a narrow panel has one block at a time
-        multiply_tile(cell, index, part, group.d, s, panel, row, n, base + (row - first) * ld + at, ld, rank);
+        multiply_tile(cell, index, part, group.d, s, panel, row, n, base + (row - first) * ld + at, ld, rank,
+                      s & 1 ? blocks - 1 - block : block, blocks);
       }
     }
     if (part.narrow(group.panel))
@@ -362,6 +367,7 @@ void mark_scan(const Cell& cell, Split split) {
   mark(splits[static_cast<int>(split)]);
   mark(p.starts ? Path::different_lengths : Path::equal_lengths);
   if (p.N == 1) mark(Path::single_row);
+  if (p.N > 1 && cell.weight_bytes > kSlowBytes) mark(Path::panels_prefetched);
   if (one_direction_at_a_time(p, cell.weight_bytes)) mark(Path::directions_in_turn);
 }
 

@@ -74,14 +74,18 @@ ZS_DEVICE void add_by_lanes(Sum (&sum)[Rows][Vectors], const LeftOf<E>* a, i64 l
   if constexpr (L == 4) add.template operator()<2>(), add.template operator()<3>();
 }
 
-// c[r][j] (+)= sum over k of a(r,k)·b[k][j]. A is read as a[r·lda + k], or, Interleaved, as a[k·Rows + r].
-// Chains > 1 splits k over that many sums, which one row alone needs to keep the multipliers busy.
-// K counts elements. An element of A with two terms has the second one half a row further on.
+// c[r][j] (+)= sum over k of a(r,k)·b[k][j]. Prefetches what is named `ahead`. A is read as a[r·lda + k], or,
+// Interleaved, as a[k·Rows + r]. Chains > 1 splits k over that many sums, which one row alone needs to keep
+// the multipliers busy. K counts elements. An element of A with two terms has the second one half a row
+// further on.
 template <class E, int Rows, int Vectors, int Chains, bool Interleaved, class R = typename Operand<E>::Real>
   requires(!kMultipliesOctets<E>)
-void tile_product(i64 K, const LeftOf<E>* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate) {
+void tile_product(i64 K, const LeftOf<E>* a, i64 lda, const E* b, i64 ldb, R* c, i64 ldc, bool accumulate,
+                  Ahead ahead) {
   using Op = Operand<E>;
   using V = Vec<R>;
+  constexpr bool kPrefetches = Rows > 1 && Chains == 1 && !Interleaved && !kMultipliesByLane;
+  const char* next = ahead.at ? ahead.at : reinterpret_cast<const char*>(b);
   using Sum = typename Op::Sum;
   constexpr int L = Op::L;
   Sum sum[Chains][Rows][Vectors];
@@ -107,6 +111,7 @@ void tile_product(i64 K, const LeftOf<E>* a, i64 lda, const E* b, i64 ldb, R* c,
             sum[0], a + (Interleaved ? k * Rows : k + term * (lda / 2)), lda, b, ldb);
   }
   for (; k + Chains <= K; k += Chains) {
+    if constexpr (kPrefetches) __builtin_prefetch(next, 0, 2), next += ahead.step;
 #pragma GCC unroll 8
     for (int q = 0; q < Chains; ++q) {
       typename Op::Register bv[Vectors];
@@ -148,8 +153,8 @@ void tile_product(i64 K, const LeftOf<E>* a, i64 lda, const E* b, i64 ldb, R* c,
 }
 
 template <class E>
-using TileProduct = void (*)(i64, const LeftOf<E>*, i64, const E*, i64, typename Operand<E>::Real*, i64,
-                             bool);
+using TileProduct = void (*)(i64, const LeftOf<E>*, i64, const E*, i64, typename Operand<E>::Real*, i64, bool,
+                             Ahead);
 
 // The kernel for `rows` rows.
 template <class E, int Vectors, bool Interleaved>

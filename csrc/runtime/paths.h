@@ -36,6 +36,7 @@ namespace zstate {
   X(split_batch)                        \
   X(split_directions)                   \
   X(directions_in_turn)                 \
+  X(panels_prefetched)                  \
   X(gates_in_fewer_registers)           \
   X(results_are_operands)               \
   X(several_stages)                     \
