@@ -145,6 +145,7 @@ def as_lengths(module: torch.nn.Module, lengths: Any) -> Tensor:
     """Lengths as a tensor, from one, from an array or from integers."""
     if isinstance(lengths, Tensor):
         return lengths
+    each: Sequence[Any]
     if isinstance(lengths, np.ndarray):
         each, whole = lengths.reshape(-1).tolist(), lengths.dtype.kind in "iu"
     else:
