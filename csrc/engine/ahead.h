@@ -22,7 +22,7 @@ struct Ahead {
 template <class E>
 Ahead part_ahead(const E* panel, i64 size, i64 tile, i64 tiles, i64 K) {
   const i64 bytes = size * static_cast<i64>(sizeof(E));
-  return {reinterpret_cast<const char*>(panel) + bytes * tile / tiles, ceil_div(bytes, tiles * max_of(K, 1))};
+  return {reinterpret_cast<const char*>(panel) + bytes * tile / tiles, ceil_div(bytes, tiles * K)};
 }
 
 }  // namespace ZS_NAMESPACE

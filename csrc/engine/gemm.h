@@ -62,7 +62,8 @@ void multiply_block(const Team& team, const LeftOf<E>* a, i64 lda, R* const* c, 
                     i64 k0, i64 depth, Range panels, i64 columns, bool accumulate) {
   constexpr i64 P = kPanel<R>;
   const i64 tiles = ceil_div(rows, kRows);
-  const bool far = K * columns * static_cast<i64>(sizeof(E)) > kSlowBytes;
+  const bool slow = K * columns * static_cast<i64>(sizeof(E)) > kSlowBytes;
+  if (slow) mark(Path::product_prefetched);
   i64 step[kRowsBlock];  // of each tile's rows
   for (i64 t = 0; t < tiles; ++t) {
     const i64 r = rows * t / tiles;
@@ -77,7 +78,7 @@ void multiply_block(const Team& team, const LeftOf<E>* a, i64 lda, R* const* c, 
       const int n = static_cast<int>(end - r);
       const auto product = tile_product_for<E, false>(panel_vectors<R>(columns - p * P), n);
       Ahead ahead;
-      if (far && p + 1 < panels.end)
+      if (slow && p + 1 < panels.end)
         ahead = part_ahead(panel + (K + Operand<E>::kTail) * P, depth * P, t, tiles, depth);
       if (step[t] && (p + 1) * P <= columns) {
         product(depth, a + r * lda, lda, panel, P, c[r] + p * P, step[t], accumulate, ahead);

@@ -48,6 +48,7 @@ namespace zstate {
   X(rows_shared_by_rows)                \
   X(rows_shared_by_panels)              \
   X(rows_in_several_depths)             \
+  X(product_prefetched)                 \
   X(tile_in_even_rows)                  \
   X(tile_in_scattered_rows)             \
   X(tile_of_narrow_panel)               \

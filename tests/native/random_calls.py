@@ -74,7 +74,7 @@ _SIZES: dict[str, tuple[tuple[int, int], ...]] = {
 # Weights beyond the caches: rare, since the reference takes its time.
 _LARGE: dict[str, tuple[tuple[int, int], ...]] = {
     "large weights, one row": ((1, 1), (1, 1), (1024, 1100), (1024, 1060)),
-    "large weights": ((2, 2), (2, 3), (3, 9), (1200, 1230)),
+    "large weights": ((2, 2), (2, 3), (450, 470), (1200, 1230)),
 }
 
 
@@ -138,6 +138,8 @@ def draw(
         options["bidirectional"], dtype = True, "float32"
     optional = [name for name in operation.inputs if name not in operation.required]
     present = {name for name in optional if rng.random() < 0.5} | set(operation.required)
+    if kind == "large weights":
+        present.add("input_weight")
     if not options.get("reset_after"):
         present.discard("secondary_bias")
     if rng.random() < 0.5:
