@@ -141,10 +141,10 @@ def _check_kind(operation: Operation, resets: Any, source: Any) -> None:
 
 
 def _check_tensor(operation: Operation, resets: Any, source: Any) -> None:
-    layout = str(getattr(resets, "layout", "torch.strided")).removeprefix("torch.")
+    layout = str(resets.layout).removeprefix("torch.")
     if layout != "strided":
         raise DTypeError(refusal(operation.name, "resets", "a strided tensor", f"a {layout} one"))
-    if getattr(resets, "is_meta", False) and not getattr(source, "is_meta", False):
+    if resets.is_meta and not getattr(source, "is_meta", False):
         expected = "a tensor with values, like source"
         raise DTypeError(refusal(operation.name, "resets", expected, "one on meta"))
 

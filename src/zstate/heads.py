@@ -16,8 +16,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-import numpy as np
-
 from .arrays import namespace_of
 from .cells.checks import DIAGONAL
 from .cells.definition import Cell, Parameter
@@ -172,27 +170,23 @@ def _head_after_head(
     given = {name: call.get(name) for name in inner.present}
     source, weight = given["source"], call.get("input_weight")
     if weight is not None:  # of a projected source the gradient needs only the shape
-        given["source"] = given["z_state"] if gradient else _product(source, weight.T)
+        given["source"] = given["z_state"] if gradient else _product(call, source, weight.T)
     blocks: Value = given["recurrent_weight"]  # […,heads,G·d,d]
     given["recurrent_weight"] = blocks.reshape((*blocks.shape[:-3], -1, blocks.shape[-1]))
     found = dict(run(inner, layout.descriptor.heads, given))
     if gradient:
         if weight is not None:
             gates = found["source"]  # [T,N,D·G·H]
-            found["source"] = _product(gates, weight)
-            found["input_weight"] = _product(_rows(gates).T, _rows(source))
+            found["source"] = _product(call, gates, weight)
+            found["input_weight"] = call.xp.matmul(_rows(gates).T, _rows(source))
         shapes = {name: call.given[name].shape for name in layout.result_names()}
         found = {name: found[name].reshape(shape) for name, shape in shapes.items()}
     return call.results(found)
 
 
-def _product(left: Value, right: Value) -> Value:
+def _product(call: Call, left: Value, right: Value) -> Value:
     """left @ right, […,K] and [K,H]; NumPy's arrays on the engine's threads."""
-    if not isinstance(left, np.ndarray):
-        return left @ right
-    from .backends.native import product  # which needs this module
-
-    return product(_rows(left), right).reshape((*left.shape[:-1], right.shape[1]))
+    return call.xp.matmul(_rows(left), right).reshape((*left.shape[:-1], right.shape[1]))
 
 
 def _rows(value: Value) -> Value:
