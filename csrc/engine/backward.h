@@ -371,20 +371,19 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     return (2 * (rank * cell.operand_count + k) + half) * kRowsAtOnce;
   }
   // A row of it.
-  ZS_DEVICE Vec<R> operand_at(int k, int d, i64 s, i64 n, i64 u, int lanes) const {
+  ZS_DEVICE RowReader<S> operand_row(int k, int d, i64 s, i64 n) const {
     const int state = cell.operands[k].state;
-    if (state < 0) return Io<R>::load_n(values[d][k].at(s, n) + u, lanes);
-    if (!absent(p, d, s - 1, n)) return Io<S>::load_n(after[d][state].at(s - 1, n) + u, lanes);
-    return initial[d][state] ? Io<S>::load_n(initial[d][state].at(0, n) + u, lanes) : Vec<R>{};
+    if (state < 0) return {nullptr, values[d][k].at(s, n)};
+    if (!absent(p, d, s - 1, n)) return {after[d][state].at(s - 1, n)};
+    return {initial[d][state] ? initial[d][state].at(0, n) : nullptr};
   }
 
   // A product of every step once more.
   void multiply_again(const Team& team, int d, const GateOperand& again) {
     const S* rows = weight[d] + cell.slots[again.gate] * H * ldr;
     const auto load = [&](i64 row) {
-      return [&, at = place_of(p, d, row)](i64 k, int lanes) {
-        return no_history() ? Vec<R>{} : operand_at(again.operand, d, at.s, at.n, k, lanes);
-      };
+      const Place at = place_of(p, d, row);
+      return no_history() ? RowReader<S>{} : operand_row(again.operand, d, at.s, at.n);
     };
     const auto out = [&](i64 row) {
       const Place at = place_of(p, d, row);
@@ -632,41 +631,40 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
       }
       return operand_rows + (first_operand_row(operand, team.rank, half) + k - has.begin[half]) * Hp;
     };
-    const auto load_a = [&](int band, i64 k, i64 m0, i64 m, R* dst) {
+    const auto row_a = [&](int band, i64 k, i64 m) -> const R* {
       const auto [s, n] = place_of(p, d, k);
       const int place = c.extra[band];
-      const Rows<R>& from = place < 0 ? dgates[d] : extra[d];
-      const R* row = from.at(s, n) + (place < 0 ? m0 : place * H + m0 - c.bands[band].begin);
-      copy_row_part(row, dst, m, 6 * from.row);
+      if (place < 0) return dgates[d].at(s, n) + m;
+      return extra[d].at(s, n) + place * H + m - c.bands[band].begin;
     };
-    const auto load_b = [&](int part, i64 k, i64 j, int lanes) -> Vec<R> {
-      if (lanes == 0) return Vec<R>{};
+    const auto row_b = [&](int part, i64 k) -> RowReader<S> {
       const int operand = c.operand[part];
-      if (computed[part].is) return Io<R>::load_n(computed_row(part, k) + j, lanes);
+      if (computed[part].is) return {nullptr, computed_row(part, k)};
       const auto [s, n] = place_of(p, d, k);
-      return operand < 0 ? Io<S>::load_n(x[d].at(s, n) + j, lanes) : operand_at(operand, d, s, n, j, lanes);
+      return operand < 0 ? RowReader<S>{x[d].at(s, n)} : operand_row(operand, d, s, n);
     };
     if (direct) {
       for (int band = 0; band < c.band_count; ++band)
-        outer_directly(team, c, band, load_a, load_b, direct_scratch + team.rank * direct_size());
+        outer_directly(team, c, band, row_a, row_b, direct_scratch + team.rank * direct_size());
       return;
     }
-    multiply_outer(team, p.rows(), c.bands, c.band_count, c.part, c.parts, load_a, load_b, outer_b,
+    multiply_outer(team, p.rows(), c.bands, c.band_count, c.part, c.parts, row_a, row_b, outer_b,
                    outer_scratch + team.rank * kOuterScratch<R>);
     team.barrier();  // the next call packs into the same shared scratch
   }
 
   // One band, for so few steps that nothing is worth packing.
-  template <class LoadA, class LoadB>
-  void outer_directly(const Team& team, const Contraction& c, int band, const LoadA& load_a,
-                      const LoadB& load_b, R* own_scratch) {
+  template <class RowA, class RowB>
+  void outer_directly(const Team& team, const Contraction& c, int band, const RowA& row_a, const RowB& row_b,
+                      R* own_scratch) {
     const auto [first, last_row, has, band_sums, adds] = c.bands[band];
     const Range mine = share(team, last_row - first);
     const i64 begin = first + mine.begin, rows = mine.end - mine.begin;
     R* own_sums = band_sums ? band_sums + mine.begin : nullptr;
     const i64 K = p.T * p.N, lda = round_up(GH, L), ldb = round_up(max_of(p.I, H), L);
     R *a = own_scratch, *b = own_scratch + K * lda;
-    for (i64 k = 0; k < K; ++k) load_a(band, k, begin, rows, a + k * lda);
+    for (i64 k = 0; k < K; ++k)
+      std::memcpy(a + k * lda, row_a(band, k, begin), sizeof(R) * static_cast<std::size_t>(rows));
     for (i64 m = 0; m < rows && own_sums; ++m) {
       own_sums[m] = 0;
       for (i64 k = 0; k < K; ++k) own_sums[m] += a[k * lda + m];
@@ -674,9 +672,11 @@ struct Backward : ScanBase<S, typename Elements<S>::Product> {
     for (int i = 0; i < c.parts; ++i) {
       if (!(has >> i & 1)) continue;
       const OuterPart<R>& part = c.part[i];
-      for (i64 k = 0; k < K; ++k)
+      for (i64 k = 0; k < K; ++k) {
+        const auto row = row_b(i, k);
         for (i64 j = 0; j < part.columns; j += L)
-          Io<R>::store(b + k * ldb + j, load_b(i, k, j, lanes_at<R>(j, part.columns)));
+          Io<R>::store(b + k * ldb + j, row(j, lanes_at<R>(j, part.columns)));
+      }
       const auto multiply = adds ? outer_rows<true, R> : outer_rows<false, R>;
       multiply(K, a, lda, rows, b, ldb, part.columns, part.c + begin * part.ldc, part.ldc);
     }

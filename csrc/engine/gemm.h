@@ -132,9 +132,16 @@ void multiply_rows(const Team& team, i64 rows, i64 length, i64 columns, const Lo
 // ---- C = A^T·B summed over many rows k: the gradients of weights ----
 
 inline constexpr i64 kOuterDepth = 256;  // rows k packed at a time
-inline constexpr i64 kOuterRows = 32 * kRows;
+inline constexpr i64 kOuterTiles = 32;   // packed at a time, of kRows rows of C each
+inline constexpr i64 kOuterRows = kOuterTiles * kRows;
+// How far apart packed tiles lie: an odd number of cache lines, since a row of A goes to all of them.
+template <class E>
+constexpr i64 outer_tile(i64 depth) {
+  constexpr i64 line = 64 / static_cast<i64>(sizeof(E));
+  return (ceil_div(depth * kRows, line) | 1) * line;
+}
 template <class R>
-inline constexpr i64 kOuterScratch = kOuterDepth * kOuterRows + 2 * kOuterRows;
+inline constexpr i64 kOuterScratch = kOuterTiles * outer_tile<R>(kOuterDepth) + kOuterRows;
 
 // One of the matrices B: its columns, and the C they go to.
 template <class R>
@@ -159,68 +166,65 @@ i64 outer_panels(const OuterPart<R>* parts, int count) {
   return panels;
 }
 
-// Copies part of a row, and prefetches the same part of the row that lies `ahead` values further on: the
-// parts are too short for the hardware to see a pattern.
-template <class R>
-ZS_DEVICE void copy_row_part(const R* from, R* to, i64 count, i64 ahead) {
-  constexpr int L = Simd<R>::lanes;
-  i64 i = 0;
-  for (; i + L <= count; i += L) {
-    __builtin_prefetch(from + ahead + i);
-    Io<R>::store(to + i, Io<R>::load(from + i));
-  }
-  if (i < count)
-    Io<R>::store_n(to + i, Io<R>::load_n(from + i, static_cast<int>(count - i)), static_cast<int>(count - i));
-}
+inline constexpr i64 kRowsAhead = 6;  // of A, which are prefetched
 
-// Row k of A, columns [m0, m0+m), added to `sums` if given; zero from row K on.
-template <class R, class LoadA>
-ZS_DEVICE void load_outer_row(const LoadA& load_a, i64 k, i64 K, i64 m0, i64 m, R* row, R* sums) {
-  if (k >= K) {
-    std::memset(row, 0, sizeof(R) * static_cast<std::size_t>(m));
-    return;
-  }
-  load_a(k, m0, m, row);
-  if (sums)
-    for (i64 i = 0; i < m; ++i) sums[i] += row[i];
-}
-
-// Copies elements [0, depth) of A from row k0 on × columns [m0, m0+m) into tiles of kRows columns. `row` has
-// room for two rows.
-template <class E, class LoadA, class R>
-void pack_outer_a(const LoadA& load_a, i64 k0, i64 depth, i64 K, i64 m0, i64 m, E* dst, R* sums, R* row) {
+// Copies elements [0, depth) of m columns of A from row k0 on into tiles of kRows columns, and adds the rows
+// to `sums` if given. row_a(k) is where a row of these columns starts; `row` has room for one.
+template <class E, class RowA, class R>
+void pack_outer_a(const RowA& row_a, i64 k0, i64 depth, i64 K, i64 m, E* dst, R* sums, R* row) {
   using Op = Operand<E>;
+  constexpr int V = Op::kValues, L = Simd<R>::lanes;
+  const R* last = nullptr;
   for (i64 k = 0; k < depth; ++k) {
-    for (int i = 0; i < Op::kValues; ++i)
-      load_outer_row(load_a, k0 + k * Op::kValues + i, K, m0, m, row + i * kOuterRows, sums);
-    if constexpr (!Op::kPlain)
-      for (i64 i = 0; i < m; i += Op::L) {
+    const R* from[V];
+    for (int q = 0; q < V; ++q) {
+      const i64 at = k0 + k * V + q;
+      from[q] = at < K ? row_a(at) : nullptr;
+      if (!from[q]) continue;
+      // So few columns of each row are read that the hardware sees no pattern.
+      const i64 ahead = last ? (from[q] - last) * kRowsAhead : 0;
+      last = from[q];
+      for (i64 i = 0; i < m; i += L) __builtin_prefetch(last + ahead + i);
+      for (i64 i = 0; i < m && sums; ++i) sums[i] += last[i];
+    }
+    const R* elements = from[0];
+    if constexpr (!Op::kPlain) {
+      for (i64 i = 0; i < m; i += L) {
         const int n = lanes_at<R>(i, m);
-        const auto load = [&](i64 which) { return Io<R>::load_n(row + which * kOuterRows + i, n); };
-        Io<R>::store_n(row + i, Op::load_across(load, 0, 2), n);
+        const auto load = [&](i64 q) { return from[q] ? Io<R>::load_n(from[q] + i, n) : Vec<R>{}; };
+        Io<R>::store_n(row + i, Op::load_across(load, 0, V), n);
       }
+      elements = row;
+    }
+    E* to = dst;
     i64 i = 0;
-    for (; i + kRows <= m; i += kRows) std::memcpy(dst + i * depth + k * kRows, row + i, sizeof(E) * kRows);
+    for (; i + kRows <= m; i += kRows, to += outer_tile<E>(depth))
+      std::memcpy(to + k * kRows, elements + i, sizeof(E) * kRows);
     const i64 rest = m - i;
-    for (i64 j = 0; j < rest; ++j) std::memcpy(dst + i * depth + k * rest + j, row + i + j, sizeof(E));
+    for (i64 j = 0; j < rest; ++j) std::memcpy(to + k * rest + j, elements + i + j, sizeof(E));
   }
 }
 
 // Rows [k0, k0 + depth) of every B in panels; every member packs some rows.
-template <class E, class R, class LoadB>
+template <class E, class R, class RowB>
 void pack_outer_b(const Team& team, i64 k0, i64 depth, i64 K, const OuterPart<R>* parts, int part_count,
-                  const LoadB& load_b, E* b) {
+                  const RowB& row_b, E* b) {
+  using Op = Operand<E>;
+  constexpr int V = Op::kValues, L = Simd<R>::lanes;
   constexpr i64 P = kPanel<R>;
   const Range mine = share(team, depth);
   for (i64 k = mine.begin; k < mine.end; ++k) {
-    i64 panel = 0;
+    E* to = b + k * P;
     for (int i = 0; i < part_count; ++i) {
-      const i64 part_panels = ceil_div(parts[i].columns, P);
-      for (i64 j = 0; j < part_panels * P; j += Simd<R>::lanes) {
-        const auto load = [&](i64 at) { return load_b(i, k0 + at, j, lanes_at<R>(j, parts[i].columns)); };
-        store_bits(b + (panel + j / P) * depth * P + k * P + j % P, Operand<E>::load_across(load, k, K - k0));
+      decltype(row_b(0, 0)) rows[V];
+      for (int q = 0; q < V && k0 + k * V + q < K; ++q) rows[q] = row_b(i, k0 + k * V + q);
+      const i64 columns = round_up(parts[i].columns, P);
+      for (i64 j = 0; j < columns; j += L) {
+        const int lanes = lanes_at<R>(j, parts[i].columns);
+        const auto load = [&](i64 at) { return lanes ? rows[at - k * V](j, lanes) : Vec<R>{}; };
+        store_bits(to + j / P * depth * P + j % P, Op::load_across(load, k, K - k0));
       }
-      panel += part_panels;
+      to += columns * depth;
     }
   }
 }
@@ -233,13 +237,14 @@ void multiply_outer_block(const E* a, i64 depth, i64 m, i64 rows, const E* b, co
   for (i64 j = 0; j < part.columns; j += P, b += depth * P)
     for (i64 r = 0; r < rows; r += kRows) {
       const int n = static_cast<int>(min_of(kRows, rows - r));
+      const E* tile_a = a + r / kRows * outer_tile<E>(depth);
       const auto product = tile_product_for<E, true>(panel_vectors<R>(part.columns - j), n);
       R* c = part.c + (m + r) * part.ldc + j;
       if (j + P <= part.columns) {
-        product(depth, a + r * depth, 0, b, P, c, part.ldc, accumulate, {});
+        product(depth, tile_a, 0, b, P, c, part.ldc, accumulate, {});
       } else {
         alignas(64) R tile[kRows * P];
-        product(depth, a + r * depth, 0, b, P, tile, P, false, {});
+        product(depth, tile_a, 0, b, P, tile, P, false, {});
         const auto row_of = [&](i64 q) { return part.c + (m + r + q) * part.ldc; };
         store_tile(tile, row_of, n, j, part.columns, accumulate);
       }
@@ -299,20 +304,20 @@ void multiply_outer_blocks(const Team& team, i64 K, const OuterBand<R>* bands, i
 }
 
 // For every band and every part that it has: C_part[m, columns] = sum over k in [0, K) of A_band[k, m]·
-// B_part[k, columns], and sums[m - begin] = sum of A_band[k, m]. load_a(band, k, m0, m, dst) and load_b(part,
-// k, column, lanes) read the operands. `b_scratch` holds two blocks of kOuterDepth × all panels and is
-// shared; `scratch` is this member's own. C must not be read before the next barrier.
-template <class E, class R, class LoadA, class LoadB>
+// B_part[k, columns], and sums[m - begin] = sum of A_band[k, m]. row_a(band, k, m) is where columns m and
+// up of a row start; row_b(part, k) reads a row: (column, lanes). `b_scratch` holds two blocks of kOuterDepth
+// × all panels and is shared; `scratch` is this member's own. C must not be read before the next barrier.
+template <class E, class R, class RowA, class RowB>
 void multiply_outer(const Team& team, i64 K, const OuterBand<R>* bands, int band_count,
-                    const OuterPart<R>* parts, int part_count, const LoadA& load_a, const LoadB& load_b,
+                    const OuterPart<R>* parts, int part_count, const RowA& row_a, const RowB& row_b,
                     E* b_scratch, E* scratch) {
-  R* row = reinterpret_cast<R*>(scratch + kOuterDepth * kOuterRows);
+  R* row = reinterpret_cast<R*>(scratch + kOuterTiles * outer_tile<E>(kOuterDepth));
   const auto pack_a = [&](int band, i64 k0, i64 depth, i64 m, i64 rows, R* sums) {
-    const auto load = [&](i64 k, i64 m0, i64 count, R* dst) { load_a(band, k, m0, count, dst); };
-    pack_outer_a(load, k0, depth, K, m, rows, scratch, sums, row);
+    const auto row_of = [&](i64 k) { return row_a(band, k, m); };
+    pack_outer_a(row_of, k0, depth, K, rows, scratch, sums, row);
   };
   const auto pack_b = [&](i64 k0, i64 depth, E* b) {
-    pack_outer_b(team, k0, depth, K, parts, part_count, load_b, b);
+    pack_outer_b(team, k0, depth, K, parts, part_count, row_b, b);
   };
   multiply_outer_blocks<E, R>(team, K, bands, band_count, parts, part_count,
                               Callback<int, i64, i64, i64, i64, R*>(pack_a), Callback<i64, i64, E*>(pack_b),

@@ -20,6 +20,17 @@ ZS_DEVICE auto reader(const S* from) {
   return [from](i64 k, int lanes) { return Io<S>::load_n(from + k, lanes); };
 }
 
+// Reads a row of either type, or zeros.
+template <class S, class R = RealOf<S>>
+struct RowReader {
+  const S* from = nullptr;
+  const R* computed = nullptr;
+  ZS_DEVICE Vec<R> operator()(i64 k, int lanes) const {
+    if (computed) return Io<R>::load_n(computed + k, lanes);
+    return from ? Io<S>::load_n(from + k, lanes) : Vec<R>{};
+  }
+};
+
 // Writes `depth` elements of a row of A from element k0 on; load(k, lanes) gives its values, K in all.
 template <class E, class Load>
 ZS_DEVICE void write_elements(LeftOf<E>* dst, i64 lda, i64 k0, i64 depth, i64 K, const Load& load) {

@@ -49,13 +49,9 @@ struct ProductOp {
   void multiply_transposed(const Team& team, i64 m, i64 n, R* c, const Left& left, const Right& right) {
     const OuterPart<R> part{n, c, n};
     const OuterBand<R> band{0, m, 1};
-    const auto load_a = [&](int, i64 k, i64 first, i64 count, R* dst) {
-      std::memcpy(dst, left(k) + first, sizeof(R) * static_cast<std::size_t>(count));
-    };
-    const auto load_b = [&](int, i64 k, i64 j, int lanes) {
-      return lanes == 0 ? Vec<R>{} : Io<R>::load_n(right(k) + j, lanes);
-    };
-    multiply_outer(team, p.length, &band, 1, &part, 1, load_a, load_b, packed,
+    const auto row_a = [&](int, i64 k, i64 first) { return left(k) + first; };
+    const auto row_b = [&](int, i64 k) { return RowReader<R>{right(k)}; };
+    multiply_outer(team, p.length, &band, 1, &part, 1, row_a, row_b, packed,
                    scratch + team.rank * kOuterScratch<R>);
   }
 
