@@ -121,7 +121,7 @@ void function(Type type, int op, const void* in, void* out, i64 count) {
     for (i64 i = 0; i < count; i += Io<S>::lanes) {
       const int n = static_cast<int>(min_of(Io<S>::lanes, count - i));
       Io<R>::store(values, Io<S>::load_n(from + i, n));
-      run_code(code, &view, 1, 1);
+      run_code(code, Frame<R>{&view, 1, 1});
       Io<S>::store_n(to + i, Io<R>::load(values), n);
     }
   });

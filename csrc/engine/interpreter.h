@@ -10,10 +10,24 @@ namespace ZS_NAMESPACE {
 
 using zstate::Instruction;
 
-// The vectors of one value: strides, in elements, within the inner loop and between its turns.
+// The vectors of one value: strides, in bytes, within the inner loop and between its turns.
 template <class R>
 struct View {
   R* data;
+  i64 inner, outer;
+  View() = default;
+  View(R* at, i64 near, i64 far)
+      : data(at), inner(near * static_cast<i64>(sizeof(R))), outer(far * static_cast<i64>(sizeof(R))) {}
+};
+template <class R>
+ZS_DEVICE R* bytes_on(R* from, i64 bytes) {
+  return reinterpret_cast<R*>(reinterpret_cast<std::uintptr_t>(from) + static_cast<std::uintptr_t>(bytes));
+}
+
+// All values of a block, and how many vectors the loops go over.
+template <class R>
+struct Frame {
+  const View<R>* views;
   i64 inner, outer;
 };
 
@@ -85,32 +99,37 @@ struct Instructions {
 };
 
 template <class R, int Values, Vec<R> (*Function)(Vec<R>, Vec<R>, Vec<R>, Vec<R>)>
-ZS_DEVICE void each_vector(const View<R>* views, const Instruction& instruction, i64 inner, i64 outer) {
-  const View<R>&out = views[instruction.out], &a = views[instruction.a], &b = views[instruction.b],
-        &c = views[instruction.c], &d = views[instruction.d];
+ZS_DEVICE void each_vector(const Frame<R>& frame, const Instruction& instruction) {
+  const View<R>*views = frame.views, &out = views[instruction.out], &a = views[instruction.a],
+        &b = views[instruction.b], &c = views[instruction.c], &d = views[instruction.d];
+  R *to = out.data, *at_a = a.data, *at_b = nullptr, *at_c = nullptr, *at_d = nullptr;
+  i64 step = out.inner, step_a = a.inner, step_b = 0, step_c = 0, step_d = 0;
+  if constexpr (Values > 1) at_b = b.data, step_b = b.inner;
+  if constexpr (Values > 2) at_c = c.data, step_c = c.inner;
+  if constexpr (Values > 3) at_d = d.data, step_d = d.inner;
   for (i64 o = 0;;) {
-    R* to = out.data + o * out.outer;
-    const R *at_a = a.data + o * a.outer, *at_b = nullptr, *at_c = nullptr, *at_d = nullptr;
-    if constexpr (Values > 1) at_b = b.data + o * b.outer;
-    if constexpr (Values > 2) at_c = c.data + o * c.outer;
-    if constexpr (Values > 3) at_d = d.data + o * d.outer;
-    const i64 step = out.inner, step_a = a.inner, step_b = b.inner, step_c = c.inner, step_d = d.inner;
-    i64 left = inner;
+    i64 left = frame.inner;
     do {
       const Vec<R> first = Io<R>::load(at_a);
       Vec<R> second = first, third = first, fourth = first;
-      if constexpr (Values > 1) second = Io<R>::load(at_b), at_b += step_b;
-      if constexpr (Values > 2) third = Io<R>::load(at_c), at_c += step_c;
-      if constexpr (Values > 3) fourth = Io<R>::load(at_d), at_d += step_d;
+      if constexpr (Values > 1) second = Io<R>::load(at_b), at_b = bytes_on(at_b, step_b);
+      if constexpr (Values > 2) third = Io<R>::load(at_c), at_c = bytes_on(at_c, step_c);
+      if constexpr (Values > 3) fourth = Io<R>::load(at_d), at_d = bytes_on(at_d, step_d);
       Io<R>::store(to, Function(first, second, third, fourth));
-      to += step, at_a += step_a;
+      to = bytes_on(to, step), at_a = bytes_on(at_a, step_a);
     } while (--left);
-    if (++o >= outer) return;
+    if (++o >= frame.outer) return;
+    // Mostly there is one turn: nothing is prepared for others, since a short loop would wait for it.
+    asm volatile("" ::: "memory");
+    to = bytes_on(out.data, o * out.outer), at_a = bytes_on(a.data, o * a.outer);
+    if constexpr (Values > 1) at_b = bytes_on(b.data, o * b.outer);
+    if constexpr (Values > 2) at_c = bytes_on(c.data, o * c.outer);
+    if constexpr (Values > 3) at_d = bytes_on(d.data, o * d.outer);
   }
 }
 
 template <class R>
-using Operation = void (*)(const View<R>*, const Instruction*, i64, i64);
+using Operation = void (*)(const Frame<R>*, const Instruction*);
 template <class R>
 struct Operations {
   static const Operation<R> list[];
@@ -118,11 +137,11 @@ struct Operations {
 // One instruction, then its own jump to the next, which a processor predicts better than one jump shared by
 // all.
 template <class R, int Values, Vec<R> (*Function)(Vec<R>, Vec<R>, Vec<R>, Vec<R>)>
-void perform(const View<R>* views, const Instruction* code, i64 inner, i64 outer) {
+void perform(const Frame<R>* frame, const Instruction* code) {
   if constexpr (Values > 0) {
-    each_vector<R, Values, Function>(views, *code, inner, outer);
+    each_vector<R, Values, Function>(*frame, *code);
     ++code;
-    return Operations<R>::list[code->op](views, code, inner, outer);
+    return Operations<R>::list[code->op](frame, code);
   }
 }
 template <class R>
@@ -133,8 +152,8 @@ const Operation<R> Operations<R>::list[] = {
 };
 
 template <class R>
-ZS_DEVICE void run_code(const Instruction* code, const View<R>* views, i64 inner, i64 outer) {
-  Operations<R>::list[code->op](views, code, inner, outer);
+ZS_DEVICE void run_code(const Instruction* code, const Frame<R>& frame) {
+  Operations<R>::list[code->op](&frame, code);
 }
 
 }  // namespace ZS_NAMESPACE

@@ -142,8 +142,9 @@ struct Places {
     int value = program.place_count;
     for (int i = 0; i < program.number_count; ++i) views[value++] = {number(program.numbers[i]), 0, 0};
     for (int i = 0; i < program.temporary; ++i, scratch += count) views[value++] = {scratch, L, inner * L};
-    run_code(program.code, views, inner, outer);
-    if (!block.last) run_code(program.late, views, inner, outer);
+    const Frame<R> frame{views, inner, outer};
+    run_code(program.code, frame);
+    if (!block.last) run_code(program.late, frame);
     const int outputs = block.last ? program.core_outputs : program.output_count;
     for (int i = 0; i < outputs; ++i) {
       const auto [place, from] = program.outputs[i];
@@ -152,7 +153,7 @@ struct Places {
       if (part ? to.copies_part : to.copies_whole)
         store(views[from], by_row, to, block);
       else if (place != from)
-        each_vector<R, 1, Instructions<R>::copy>(views, {0, place, from, from, from, from}, inner, outer);
+        each_vector<R, 1, Instructions<R>::copy>(frame, {0, place, from, from, from, from});
     }
   }
 
@@ -193,7 +194,7 @@ struct Places {
     const i64 near = by_row ? from.outer : from.inner, far = by_row ? from.inner : from.outer;
     for (int r = 0; r < block.rows; ++r)
       for (int v = 0; v < block.vectors; ++v) {
-        const V value = Io<R>::load(from.data + r * far + v * near);
+        const V value = Io<R>::load(bytes_on(from.data, r * far + v * near));
         const int lanes = v + 1 < block.vectors ? L : block.lanes;
         const i64 at = first + r * to.row + v * L;
         if (to.storage == Storage::kReal)
