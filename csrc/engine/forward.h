@@ -139,7 +139,8 @@ struct Forward : ScanBase<S, typename Elements<W>::State> {
   bool may_add_by_tile() const {
     if constexpr (!kSameType<StateE, R> || !kSame) return false;
     const i64 bytes = GH * (p.H + p.I) * static_cast<i64>(sizeof(R));
-    return p.has_input_weight && !direct && cell.stages[0].programs[1] && bytes <= (i64{3} << 19);
+    const i64 most = in.training_state ? i64{3} << 19 : i64{2} << 20;  // training writes more around them
+    return p.has_input_weight && !direct && cell.stages[0].programs[1] && bytes <= most;
   }
 
   double work() const { return operation_work(p) / Operand<E>::kSpeed; }
