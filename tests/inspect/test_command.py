@@ -15,7 +15,8 @@ import pytest
 import zstate as zs
 from zstate import cli
 from zstate.inspection.serving import Server
-from zstate.train.loop import LN2, load_model
+from zstate.train.loop import load_model
+from zstate.train.losses import LN2
 
 from .pages import TEXT, lstm_in_torch, read, small_run
 

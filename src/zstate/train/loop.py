@@ -23,8 +23,7 @@ from ..types import Array
 from . import memory
 from .about import ABOUT, PICTURES, SAMPLE, no_run, read_about
 from .data import Alphabet, Corpus, Windows, characters_for, check_text, split
-from .losses import LN2 as LN2
-from .losses import Losses, Step
+from .losses import LN2, Losses, Step
 from .model import Model, SettingError, Settings
 from .processes import Processes
 
