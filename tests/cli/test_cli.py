@@ -211,7 +211,7 @@ def test_what_stops_a_command(
 WITHOUT_RICH = """
 import contextlib, io, sys
 sys.modules["rich"] = None
-from zstate.cli import main
+from zstate.cli import _COMMANDS as COMMANDS, main
 
 def status(words):
     try:
@@ -219,7 +219,7 @@ def status(words):
     except SystemExit as stopped:
         return stopped.code
 
-helps = [[name, "--help"] for name in ("train", "sample", "graph", "check", "bench", "shapes")]
+helps = [[name, "--help"] for name in COMMANDS]
 check = ["check", "--backend", "reference", "--seed", "4"]
 for words in (["--version"], ["--help"], *helps, check):
     if words == check:
@@ -283,6 +283,15 @@ def test_a_full_output_is_one_line() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (2, "zstate: No space left on device\n")
+
+
+def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert cli.main(["shapes", "lstm"]) == 0
+    assert cli.main(["bench", "--only", "none"]) == 2
+    sys.stdout.close()
+    sys.stderr.close()
 
 
 @pytest.mark.parametrize("command", ["check", "bench", "sample x"])

@@ -132,6 +132,19 @@ def test_a_model_of_another_framework(capsys: pytest.CaptureFixture[str]) -> Non
     assert "FILE: expected a saved graph or program, an .onnx" in capsys.readouterr().err
 
 
+def test_swift_beside_a_refused_export_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    g = zs.Graph()
+    g.tanh(g.placeholder(shape=(None, 2), name="x"), name="y")
+    g.save("g.safetensors")
+    words = ["--swift=a.swift", "--c=b.h", "--shape=x=0,2"]
+    assert cli.main(["graph", "g.safetensors", *words]) == 2
+    assert "x: expected at least one value, got none" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["g.safetensors"]
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     settings = Settings("lstm", 1, hidden=8, embedding=4, window=16, batch=4)
@@ -205,6 +218,7 @@ def test_targets_of_a_graph_are_drawn(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--svg=a.svg", "--program=training", "--target=embedding"], "without --target"),
         (["--program=training"], "--program needs --html or --svg or --png or --dot"),
         (["--svg="], "--svg: expected a name that ends in .svg, got ''"),
+        (["--svg=a.svg", "--dot=none/a.dot"], "--dot: expected a file in a folder that exists"),
         (["--c=a.h", "--shape=x=3"], "--shape: expected a saved graph or an .onnx model, got the"),
     ],
 )

@@ -84,6 +84,17 @@ class TestFolders:
         assert cli.main(["train", "text.txt", *TINY, "--run=text.txt"]) == 2
         assert "folder: expected a folder, got the file text.txt" in capsys.readouterr().err
 
+    @pytest.mark.parametrize("name", ["sample.txt", "gates.png"])
+    def test_a_folder_with_a_file_that_the_run_would_overwrite(
+        self, name: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        Path(name).write_text("mine")
+        assert cli.main(["train", "text.txt", *TINY, "--run=."]) == 2
+        assert f"expected a folder without a run (or --resume), got . with {name}" in (
+            capsys.readouterr().err
+        )
+        assert Path(name).read_text() == "mine" and not Path("run.json").exists()
+
 
 @pytest.mark.usefixtures("no_pictures")
 class TestResuming:

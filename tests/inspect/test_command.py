@@ -15,7 +15,8 @@ import pytest
 import zstate as zs
 from zstate import cli
 from zstate.inspection.serving import Server
-from zstate.train.loop import LN2, load_model
+from zstate.train.loop import load_model
+from zstate.train.losses import LN2
 
 from .pages import TEXT, lstm_in_torch, read, small_run
 
@@ -122,6 +123,10 @@ def test_any_script(tmp_path: Path) -> None:
     [
         (["{runs}/none"], "expected the folder of a run of `zstate train`, got no such folder"),
         (["{runs}/lstm", "--out", "page.png"], "--out: expected a name that ends in .html"),
+        (
+            ["{runs}/lstm", "--out", "{runs}/no/page.html"],
+            "--out: expected a file in a folder that",
+        ),
         (["{runs}/lstm", "--prompt", "Ж"], "[inspect] prompt: expected the 18 characters"),
         (["{runs}/lstm", "--text", "{runs}/none.txt"], "[inspect] --text: '"),
         (["{runs}/lstm", "{runs}", "--prompt", "the"], "got a folder without run.json"),

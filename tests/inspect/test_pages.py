@@ -164,12 +164,34 @@ def test_refusals_name_what_was_expected_and_what_came() -> None:
     )
     assert "mask: expected a layer without it" in _refused(_layer() | {"mask": np.ones(3)}, x)
     assert "without proj_size, got 2" in _refused(zt.LSTM(2, 3, proj_size=2), x)
+    assert "readout: expected a weight [V,D·H], got [1,4,3]" in _refused(
+        _layer(), x, readout=(readout,), targets=[0] * 5
+    )
+    assert "recurrent_weight: expected an array, got lists of different lengths" in _refused(
+        {"cell": "lstm", "recurrent_weight": [[1.0], []]}, x
+    )
     bad = _layer()
     bad["input_weight"] = np.full((12, 2), np.nan)
     assert "gate i: expected finite values, got nan in unit 0 at step 0" in _refused(bad, x)
     g = zs.Graph()
     plain = g.constant(x) + 1.0
     assert "expected a result of a recurrent node, such as graph.lstm gives" in _refused(plain, {})
+
+
+def test_tensors_of_a_layer_that_do_not_fit_are_refused() -> None:
+    for name, shape, wanted in (
+        ("bias", (5, 12), "[4H] = [12], got [5,12]"),  # would broadcast, a row per step
+        ("bias", (5,), "[4H] = [12], got [5]"),
+        ("init_state", (3,), "[N,H] = [1,3], got [3]"),
+        ("input_weight", (12,), "[4H,I] = [12,12], got [12]"),
+        ("input_weight", (9, 2), "[4H,I] = [12,2], got [9,2]"),
+    ):
+        said = _refused(_layer() | {name: np.ones(shape)}, np.ones((5, 2)))
+        assert said == f"[lstm] {name}: expected {wanted}"
+    both = {"descriptor": zs.LSTMDescriptor(bidirectional=True), "bias": np.ones(23)}
+    weights = {"recurrent_weight": np.ones((2, 12, 3)), "input_weight": np.ones((24, 2))}
+    said = _refused({"cell": "lstm", **weights, **both}, np.ones((5, 2)))
+    assert said == "[lstm] bias: expected [8H] = [24], got [23]"
 
 
 def test_cells_with_values_per_step_are_refused() -> None:

@@ -48,7 +48,7 @@ class Stopped(KeyboardInterrupt):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 2 after an error, 130 after Ctrl-C."""
     try:
-        _replace_what_cannot_be_shown()
+        _prepare_output()
         with _signals_stop():
             options = _parse(sys.argv[1:] if arguments is None else arguments)
             status: int = options.command_run(options)
@@ -98,8 +98,9 @@ def _signals_stop() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _replace_what_cannot_be_shown() -> None:
-    """Print a similar character where the terminal lacks one, instead of raising."""
+def _prepare_output() -> None:
+    """Print a similar character where the terminal lacks one, and nothing where output is closed
+    (`>&-`), instead of raising."""
 
     def similar(error: UnicodeError) -> tuple[str, int]:
         assert isinstance(error, UnicodeEncodeError)
@@ -107,8 +108,11 @@ def _replace_what_cannot_be_shown() -> None:
         return "".join(_PLAIN.get(character, "?") for character in lost), error.end
 
     codecs.register_error("zstate.similar", similar)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="zstate.similar")
 
 

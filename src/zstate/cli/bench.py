@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--types", help=types)
     add("--mode", choices=tuple(_MODES), default="both", help="what to time (default: both)")
-    add_number(parser, "--threads", "threads per contender (default: the number of cores)")
+    threads = "threads per contender (default: OMP_NUM_THREADS, or the number of cores)"
+    add_number(parser, "--threads", threads)
     add("--peers", help="comma-separated names, or none (default: all that are installed)")
     through = (
         "time zstate's functions on NumPy arrays (torch tensors on a GPU), its modules on torch "

@@ -12,9 +12,6 @@ import argparse
 import json
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from ..convert import FRAMEWORKS, Layer, facts, load
 from ..convert.contents import shown
 from ..convert.files import check_target, read, write
@@ -53,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print each layer with the facts for OUT's framework."""
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console(soft_wrap=True, highlight=False)
     check_target(options.output, options.target)
     told = dict(_fact(text) for text in options.fact)

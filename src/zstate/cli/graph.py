@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import io
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from ..graph.printing import to_dot
 from ..graph.storage import replacing
 from ..graph.swift.words import identifier
 from ..layout import brackets
-from .arguments import check_ending, refuse_without
+from .arguments import check_ending, check_writable, refuse_without
 
 _Written = tuple[str, bytes, str]  # path, content, what it is
 _PICTURES = ("html", "svg", "png", "dot")
@@ -84,17 +85,20 @@ def run(options: argparse.Namespace) -> int:
     _check_options(options)
     source = _Source(options)
     files = source.pictures()  # all are made before one is written
+    if options.c is not None:
+        files.append(source.c())
     if options.swift is not None:
         with _export_in_mind(options.file, "swift"):
             files.append(source.swift())
-    if options.c is not None:
-        files.append(source.c())
     if options.coreml is not None:
         from ..coreml import save
 
         with _export_in_mind(options.file, "coreml"):
             save(source.program(), options.coreml)
         print(f"wrote a Core ML package to {options.coreml}")
+    if source.weights is not None:
+        saved, place = source.weights
+        saved.save(place)
     for path, content, what in files:
         with replacing(path) as file:
             file.write(content)
@@ -113,6 +117,7 @@ class _Source:
         self.outputs: Mapping[str, Tensor] = {}  # of an ONNX model, by its names
         # The name of the file of its arrays, None where it has none that Swift could read.
         self.arrays: str | None = None
+        self.weights: tuple[Graph | Executable, Path] | None = None
         self.saved = self._loaded()
         self.is_whole_run = self.path.is_dir() and not options.target
 
@@ -191,8 +196,8 @@ class _Source:
         return [replace(program_of(saved), results=names)]
 
     def swift(self) -> _Written:
-        """The arrays of an ONNX model, and of a program for the sizes given, are written where the
-        text looks for them."""
+        """The arrays of an ONNX model, and of a program for the sizes given, become ``weights``, to
+        be written where the text looks for them."""
         path = Path(self.options.swift)
         place = path.with_suffix(".safetensors")
         is_new = self.arrays is None or bool(self.options.shape)
@@ -210,7 +215,7 @@ class _Source:
                     f"[graph] --swift {path}: its weights would overwrite {str(self.file)!r}; "
                     "choose another name"
                 )
-            saved.save(place)
+            self.weights = saved, place
         what = f"{len(text.splitlines())} lines of Swift to {path}; it reads {beside} beside it"
         return self.options.swift, text.encode(), what
 
@@ -303,7 +308,7 @@ def _export_in_mind(file: str, to: str) -> Iterator[None]:
     except ZStateError as error:
         if not Path(file).is_dir():
             raise
-        hint = f"to export only the run's model: zstate export {file} --to {to}"
+        hint = f"to export only the run's model: zstate export {shlex.quote(file)} --to {to}"
         raise type(error)(f"{error}; {hint}") from error
 
 
@@ -320,5 +325,8 @@ def _check_options(options: argparse.Namespace) -> None:
             needed = " or ".join(f"--{reader}" for reader in readers)
             refuse_without("graph", needed, options, [name])
     for name, (endings, _) in _OUTPUTS.items():
-        if getattr(options, name) is not None:
-            check_ending("graph", f"--{name}", getattr(options, name), ("", *endings))
+        path = getattr(options, name)
+        if path is not None:
+            check_ending("graph", f"--{name}", path, ("", *endings))
+        if path is not None and name != "coreml":  # which is a folder
+            check_writable("graph", f"--{name}", Path(path))

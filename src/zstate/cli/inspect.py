@@ -13,7 +13,14 @@ from pathlib import Path
 
 from ..errors import ZStateError, within
 from ..inspection import MEGABYTES, STEPS
-from .arguments import add_number, add_run, check_ending, refuse_beside, refuse_without
+from .arguments import (
+    add_number,
+    add_run,
+    check_ending,
+    check_writable,
+    refuse_beside,
+    refuse_without,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.run_folder)
     path = folder / "inspect.html" if options.out is None else Path(options.out)
     check_ending("inspect", "--out", path, (".html", ".htm"))
+    if options.out is not None:
+        check_writable("inspect", "--out", path)
     text = _text(options)
 
     def make(version: str | None) -> bytes:

@@ -268,11 +268,12 @@ def _finish(current: Run, console: Console) -> int:
     """The sample, the pictures, and what to do next."""
     from ..graph.storage import replacing
     from ..train import plots
+    from ..train.about import SAMPLE
 
     bits = current.history[-1][2]
     folder, prompt = current.folder, current.corpus.prompt
     sample = current.sample(500, prompt, current.options["temperature"], current.settings.seed)
-    with replacing(folder / "sample.txt") as file:
+    with replacing(folder / SAMPLE) as file:
         file.write(sample.encode())
     pictures = plots.draw_all(current)
     console.rule("sample")

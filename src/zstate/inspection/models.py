@@ -174,7 +174,8 @@ def _readout(given: Any, kind: Any) -> tuple[Array, Array] | None:
         return None
     if hasattr(given, "weight"):  # torch.nn.Linear
         given = (given.weight, given.bias)
-    weight, bias = given if isinstance(given, tuple | list) else (given, None)
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    weight, bias = given if is_pair else (given, None)
     matrix = _array("readout", weight).astype(kind)
     if matrix.ndim != 2:
         raise ShapeError(refusal("inspect", "readout", "a weight [V,D·H]", brackets(matrix.shape)))
@@ -198,7 +199,11 @@ def _array(name: str, value: Any) -> Array:
         value = value.float() if value.is_floating_point() and value.itemsize < 4 else value
     elif not is_jax_array(value) and not isinstance(value, np.ndarray | list | tuple):
         raise DTypeError(refusal("inspect", name, "an array", describe(value)))
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        got = "lists of different lengths"
+        raise DTypeError(refusal("inspect", name, "an array", got)) from None
     if array.dtype.kind in "iu":
         return array
     if array.dtype.kind not in "fV":

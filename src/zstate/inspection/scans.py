@@ -18,8 +18,9 @@ from ..cells.definition import Cell
 from ..cells.expressions import Expression, ordered
 from ..cells.functions import FUNCTIONS, REDUCTIONS
 from ..errors import OptionError, ShapeError, refusal
+from ..extensions import in_the_table
 from ..functional import run
-from ..layout import brackets
+from ..layout import bind, brackets
 from ..operations import Operation, operations_of
 from ..types import Array
 
@@ -46,7 +47,12 @@ class Call:
 
     def directions(self, source: Array) -> list[Scan]:
         """The one or two directions over a source [T,I]."""
-        d = self.descriptor
+        d, weight = self.descriptor, self.tensors.get("input_weight")
+        # Checked beside a source that fits: what came is checked where it is projected.
+        fitting = source if weight is None else np.zeros((1, weight.shape[-1]), source.dtype)
+        given = {**self.tensors, "source": fitting[:, None]}
+        inputs = tuple(map(given.get, self.operation.inputs))
+        bind(self.operation, *in_the_table(self.operation, inputs, d, d.heads))
         count = 2 if d.bidirectional else 1
         plain = replace(d, reverse=False, bidirectional=False, training=True)
         scans = []
@@ -108,10 +114,7 @@ class Scan:
         wide = source.shape[1]
         if self.input_weight is None:  # already projected, both directions side by side
             index, count = self.direction
-            rows = self.recurrent_weight.size // self.recurrent_weight.shape[-1]
-            if wide != rows * count:
-                expected = f"[T,{rows * count}], projected, as there is no input_weight"
-                raise ShapeError(refusal("inspect", "source", expected, brackets(source.shape)))
+            rows = wide // count
             source = source[:, index * rows : (index + 1) * rows]
         else:
             if wide != self.input_weight.shape[1]:

@@ -118,41 +118,30 @@ def gather(
     return g.gather(updates, indices, axis=axis, name=name)
 
 
-def scatter_along_axis(
-    g: Graph,
-    updates: Tensor,
-    indices: Tensor,
-    shape: Sequence[int],
-    axis: int,
-    mode: str,  # "add"
-    name: str | None,
-) -> Tensor:
-    found = g.scatter_along_axis(updates, indices, _size(shape, axis), axis, name=name)
-    return _of_shape("scatter_along_axis", found, shape)
+def _scattered(method: str) -> Build:
+    """A method of the graph for Apple's interface, which takes the whole shape of the result."""
+
+    def build(
+        g: Graph,
+        updates: Tensor,
+        indices: Tensor,
+        shape: Sequence[int],
+        axis: int,
+        mode: str,  # "add"
+        name: str | None,
+    ) -> Tensor:
+        size = shape[axis_of("scatter", "axis", axis, len(shape))]
+        found: Tensor = getattr(g, method)(updates, indices, size, axis, name=name)
+        if list(found.shape) != list(shape):
+            raise ShapeError(refusal(method, "shape", brackets(found.shape), brackets(shape)))
+        return found
+
+    build.__name__ = method
+    return build
 
 
-def scatter(
-    g: Graph,
-    updates: Tensor,
-    indices: Tensor,
-    shape: Sequence[int],
-    axis: int,
-    mode: str,  # "add"
-    name: str | None,
-) -> Tensor:
-    found = g.scatter(updates, indices, _size(shape, axis), axis, name=name)
-    return _of_shape("scatter", found, shape)
-
-
-def _size(shape: Sequence[int], axis: int) -> int:
-    return shape[axis_of("scatter", "axis", axis, len(shape))]
-
-
-def _of_shape(label: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """zstate infers the rest of the shape that Apple's interface takes: they must agree."""
-    if list(tensor.shape) != list(shape):
-        raise ShapeError(refusal(label, "shape", brackets(tensor.shape), brackets(shape)))
-    return tensor
+scatter = _scattered("scatter")
+scatter_along_axis = _scattered("scatter_along_axis")
 
 
 def adam_at_rate(g: Graph, learning_rate: Any, **others: Any) -> list[Tensor]:

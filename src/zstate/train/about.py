@@ -13,6 +13,8 @@ from .data import Alphabet
 from .model import Settings
 
 ABOUT = "run.json"
+# What a finished run adds.
+SAMPLE, PICTURES = "sample.txt", ("loss.png", "gates.png", "gradient_flow.png")
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -21,10 +21,9 @@ from ..graph.on_device import DeviceExecutable
 from ..graph.storage import replacing
 from ..types import Array
 from . import memory
-from .about import ABOUT, no_run, read_about
+from .about import ABOUT, PICTURES, SAMPLE, no_run, read_about
 from .data import Alphabet, Corpus, Windows, characters_for, check_text, split
-from .losses import LN2 as LN2
-from .losses import Losses, Step
+from .losses import LN2, Losses, Step
 from .model import Model, SettingError, Settings
 from .processes import Processes
 
@@ -103,9 +102,10 @@ class Run:
 
         ``device``: where it trains, as :meth:`zstate.Graph.compile` takes it.
         """
-        if (folder / ABOUT).exists():
-            expected = "a folder without a run (or --resume)"
-            raise OptionError(refusal("train", "folder", expected, str(folder)))
+        for name in (ABOUT, SAMPLE, *PICTURES):
+            if (folder / name).exists():
+                expected = "a folder without a run (or --resume)"
+                raise OptionError(refusal("train", "folder", expected, f"{folder} with {name}"))
         run = Run(folder, settings, text, text_path, options or {}, device, processes)
         folder.mkdir(parents=True, exist_ok=True)
         run._write_about()

@@ -11,6 +11,7 @@ import numpy as np
 from ..graph.storage import replacing
 from ..inspection.models import of_run
 from ..inspection.views import View, view
+from .about import PICTURES
 from .loop import Run
 from .model import Settings
 
@@ -30,10 +31,17 @@ def _pyplot() -> Any:
 
 
 def draw_all(run: Run) -> list[Path]:
-    """loss.png, gates.png and gradient_flow.png in the run's folder."""
+    """PICTURES in the run's folder."""
     plt, text = _pyplot(), _sentence(run)
     seen = view(of_run(run.folder, text, None, len(text) - 1))
-    return [_loss(plt, run), _gates(plt, run, seen), _flow(plt, run, seen)]
+    figures = (_loss(plt, run), _gates(plt, run, seen), _flow(plt, run, seen))
+    paths = [run.folder / name for name in PICTURES]
+    for figure, path in zip(figures, paths, strict=True):
+        figure.tight_layout()
+        with replacing(path) as file:
+            figure.savefig(file, format="png", dpi=80)
+        plt.close(figure)
+    return paths
 
 
 def fonts_for(text: str) -> tuple[list[str], set[str]]:
@@ -71,15 +79,7 @@ def _sentence(run: Run) -> str:
     return corpus.decode(ids[:long])
 
 
-def _saved(plt: Any, figure: Any, path: Path) -> Path:
-    figure.tight_layout()
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=80)
-    plt.close(figure)
-    return path
-
-
-def _loss(plt: Any, run: Run) -> Path:
+def _loss(plt: Any, run: Run) -> Any:
     figure, axes = plt.subplots(figsize=(7, 3.6))
     steps, bits, _ = zip(*run.history, strict=True)
     axes.plot(steps, bits, linewidth=0.8, color="#94a3b8", label="training, each window")
@@ -89,10 +89,10 @@ def _loss(plt: Any, run: Run) -> Path:
     axes.set_ylim(0, min(max(bits), 7))
     axes.grid(alpha=0.3)
     axes.legend()
-    return _saved(plt, figure, run.folder / "loss.png")
+    return figure
 
 
-def _gates(plt: Any, run: Run, seen: View) -> Path:
+def _gates(plt: Any, run: Run, seen: View) -> Any:
     """Each gate of the last layer over the characters: the same units, which vary most, in all."""
     names, sentence = _GATES[run.settings.cell], seen.subject.labels
     maps = [each for each in seen.layers[-1].maps if each.kind == "gate"]
@@ -120,7 +120,7 @@ def _gates(plt: Any, run: Run, seen: View) -> Path:
     shown = [_shown(c, c in missing) for c in sentence]
     axes.set_xticks(range(len(sentence)), shown, family=families)
     figure.suptitle(_gates_title(run.settings))
-    return _saved(plt, figure, run.folder / "gates.png")
+    return figure
 
 
 def _shown(character: str, is_missing: bool) -> str:
@@ -140,7 +140,7 @@ def _gates_title(settings: Settings) -> str:
     return f"{layer}: the {_UNITS} of {settings.hidden} units that vary most, the same in each gate"
 
 
-def _flow(plt: Any, run: Run, seen: View) -> Path:
+def _flow(plt: Any, run: Run, seen: View) -> Any:
     figure, axes = plt.subplots(figsize=(7, 3.6))
     count, layers = len(seen.subject.labels), len(seen.layers)
     for k, layer in enumerate(seen.layers, 1):
@@ -153,4 +153,4 @@ def _flow(plt: Any, run: Run, seen: View) -> Path:
     )
     axes.grid(alpha=0.3)
     axes.legend()
-    return _saved(plt, figure, run.folder / "gradient_flow.png")
+    return figure
