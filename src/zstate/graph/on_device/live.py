@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...arrays import NUMPY
+from ...arrays import NUMPY, allows_tf32
 from ...errors import GraphError, refusal
 from ...layout import is_torch_tensor
 from ...types import Array, float_dtype
@@ -305,7 +305,7 @@ def _settings(torch: Any) -> tuple[Any, ...]:
     """What of torch's settings decides what a run launches, and so a captured graph."""
     matmul = torch.backends.cuda.matmul
     return (
-        matmul.allow_tf32,
+        allows_tf32(torch),
         matmul.allow_fp16_reduced_precision_reduction,
         matmul.allow_bf16_reduced_precision_reduction,
     )
