@@ -402,6 +402,23 @@ def test_a_capture_has_a_stream_of_the_programs_device(fails: bool) -> None:
     assert ("previous error" in live.why_plain) is fails
 
 
+def test_a_callers_capture_names_the_node_that_needs_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g = zs.Graph()
+    drawn, _ = g.random_normal((4,), g.random_philox_state(seed=3), name="noise")
+    program = on_cpu(g, {}, [drawn])
+    program.run([])
+    live = program._live
+    live._warm = ()
+    monkeypatch.setattr(live.xp, "is_capturing", lambda: True)
+    words = r"\[run\] program: expected nodes .*, got random_tensor 'noise.*': it computes on the"
+    with pytest.raises(zs.GraphError, match=words):
+        program.run([])
+    monkeypatch.undo()
+    assert program.run([])[0].shape == (4,)
+
+
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:²", 3, ""])
 def test_an_unknown_device_is_refused_by_name(device: Any) -> None:
     g = zs.Graph()

@@ -111,7 +111,11 @@ class Live:
             self.refuse_withheld()
             self._bring_home()
         self._inputs.fill(feeds)
-        found = self._results()
+        try:
+            found = self._results()
+        except HostNeededError as error:  # in the caller's own capture
+            expected, got = "nodes that a CUDA graph can hold", _reason(self._at, error)
+            raise GraphError(refusal("run", "program", expected, got)) from None
         # In memory that the next run does not write to: the results belong to the caller.
         results = [self.xp.copy(tensor) for tensor in found]
         if wants_numpy:
