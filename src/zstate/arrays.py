@@ -375,6 +375,14 @@ def _jax_namespace() -> JaxNamespace:
     return JaxNamespace(sys.modules["jax"])
 
 
+def allows_tf32(torch: Any) -> bool:
+    """Whether products of float32 on a GPU may use TF32. torch 2.9 has two names for the setting,
+    and refuses to read the older one after the newer has been set."""
+    matmul = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32 if precision is None else precision == "tf32")
+
+
 def _torch_to_numpy(value: Any) -> Array:
     value = value.detach().cpu().contiguous()
     if str(value.dtype) == "torch.bfloat16":

@@ -35,14 +35,17 @@ STEPS = 3
 
 
 def drawn(cell: Cell, kind: str, mode: int, seed: int) -> tuple[Any, dict[str, Any]]:
-    """A call of several steps, with all inputs; in numbers that the type holds."""
+    """A call of several steps, with all inputs, now and then with heads; in numbers that the type
+    holds."""
     rng, (batch, hidden) = np.random.default_rng(seed), SIZES[mode]
     both, gates = bool(seed % 2), len(cell.gates)
-    descriptor: Any = cell.descriptor(training=True, bidirectional=both, reverse=not both)
-    D = 1 + both
+    heads = 1 if seed % 3 else next((n for n in (2, 3) if hidden % n == 0), 1)
+    ways = {"bidirectional": both, "reverse": not both}
+    descriptor: Any = cell.descriptor(training=True, heads=heads, **ways)
+    D, units = 1 + both, hidden // heads
     shapes = {
         "source": (STEPS, batch, D * gates * hidden),
-        "recurrent_weight": (D, gates * hidden, hidden)[not both :],
+        "recurrent_weight": (*(D,) * both, *(heads,) * (heads > 1), gates * units, units),
         "bias": (D * gates * hidden,),
         "mask": (STEPS, batch, D * hidden),
         **{state.initial: (batch, D * hidden) for state in cell.states},
@@ -50,7 +53,7 @@ def drawn(cell: Cell, kind: str, mode: int, seed: int) -> tuple[Any, dict[str, A
         **{state.gradient: (STEPS, batch, D * hidden) for state in cell.states},
     }
     values = {name: rng.normal(size=shape) / 2 for name, shape in shapes.items()}
-    values["recurrent_weight"] *= 2 / hidden**0.5
+    values["recurrent_weight"] *= 2 / units**0.5
     values["resets"] = np.where(rng.random((STEPS, batch, D)) < 0.2, 1.0, 0.0)
     return descriptor, {name: rounded(value, kind) for name, value in values.items()}
 

@@ -25,6 +25,7 @@ from zstate.train.model import Model, Settings
 CPU = torch.device("cpu")
 SMALL = Settings(hidden=12, embedding=5, window=7, batch=3, layers=2, learning_rate=0.05)
 CHARACTERS = 9
+PARAMETERS = {"p": [0.1, 2, -3], "q": [0.5, -1, 4]}
 
 
 def on_cpu(
@@ -215,6 +216,36 @@ def test_adam_that_something_else_reads_is_not_done_in_place() -> None:
             np.testing.assert_allclose(found.variables()[name], value, rtol=1e-6)
 
 
+def test_adam_reads_what_another_step_of_it_changes(kernels: Any) -> None:
+    """A gradient that is another step's variable, and a rate that is a part of one."""
+
+    def built() -> tuple[zs.Graph, list[Any]]:
+        g = zs.Graph()
+        p, q = (g.variable(np.array(v, np.float32), name=n) for n, v in PARAMETERS.items())
+        effects, rate = [], g.reshape(g.slice_tensor(p, 0, 0, 1), ())
+        for values, gradient in ((p, q), (q, g.reshape(p, (3,)))):
+            name = f"{values.name} of "
+            state = [g.variable(np.full(3, 0.25, np.float32), name=name + n) for n in "mv"]
+            new = g.adam(
+                learning_rate=rate, beta1=0.9, beta2=0.99, epsilon=1e-3, beta1_power=0.9,
+                beta2_power=0.99, values=values, momentum=state[0], velocity=state[1],
+                gradient=gradient,
+            )  # fmt: skip
+            effects += [g.assign(a, b) for a, b in zip((values, *state), new, strict=True)]
+        return g, effects
+
+    expected, effects = built()
+    numpys = expected.compile({}, [], effects)
+    found, effects = built()
+    there = on_cpu(found, {}, [], effects, kernels)
+    for _ in range(3):
+        numpys.run([])
+        there.run([])
+    assert kernels is None or kernels.called == ["adam"] * 3
+    for name, value in expected.variables().items():
+        np.testing.assert_allclose(found.variables()[name], value, rtol=1e-5)
+
+
 def looking_up(kernels: Any) -> tuple[zs.Graph, Any]:
     g = zs.Graph()
     places = g.placeholder(shape=(3,), dtype="int32", name="places")
@@ -369,6 +400,23 @@ def test_a_capture_has_a_stream_of_the_programs_device(fails: bool) -> None:
     live._capture(())
     assert captured == [CPU] and current == ["caller's"]
     assert ("previous error" in live.why_plain) is fails
+
+
+def test_a_callers_capture_names_the_node_that_needs_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g = zs.Graph()
+    drawn, _ = g.random_normal((4,), g.random_philox_state(seed=3), name="noise")
+    program = on_cpu(g, {}, [drawn])
+    program.run([])
+    live = program._live
+    live._warm = ()
+    monkeypatch.setattr(live.xp, "is_capturing", lambda: True)
+    words = r"\[run\] program: expected nodes .*, got random_tensor 'noise.*': it computes on the"
+    with pytest.raises(zs.GraphError, match=words):
+        program.run([])
+    monkeypatch.undo()
+    assert program.run([])[0].shape == (4,)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:²", 3, ""])

@@ -10,6 +10,7 @@ from operator import itemgetter
 import torch
 
 from ... import pipeline
+from ...arrays import allows_tf32
 from ...layout import Layout
 from .arguments import Argument, Arguments
 from .calls import (
@@ -63,7 +64,7 @@ class Runner:
         self._prepared: dict[tuple[bool, bool], Run] = {}
 
     def __call__(self, inputs: Tensors) -> Tensors:
-        exact = self._is_float32 and not torch.backends.cuda.matmul.allow_tf32
+        exact = self._is_float32 and not allows_tf32(torch)
         in_pairs = self._mask is not None and _in_pairs(inputs[self._mask])
         run = self._prepared.get((exact, in_pairs))
         if run is None:

@@ -122,21 +122,18 @@ ZS_DEVICE void store_sum(const Streamed& s, i64 piece, i64 row, i64 column, floa
 // Of the warps that compute.
 ZS_DEVICE void barrier_of_all() { asm volatile("bar.sync 1,%0;" ::"n"(32 * kWarps) : "memory"); }
 
+// What both ways share: a thread's place in its block, and the block's piece of K.
+struct Place {
+  const Streamed& s;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const i64 piece = blockIdx.x % s.pieces;
+};
+
 // Rows of b lie along K. A stage has kWidth bytes of eight rows, of which a warp has an eighth; its part of the operand
 // stays in registers.
-struct Along {
+struct Along : Place {
   static constexpr int chunk = kWidth / kBytes, block_k = 64 / kBytes, deep = kWidth / (64 * kWarps);
-  const Streamed& s;
-  const int lane, warp;
-  const i64 piece, first, step, groups;
-  ZS_DEVICE Along(const Streamed& s)
-      : s(s),
-        lane(threadIdx.x % 32),
-        warp(threadIdx.x / 32),
-        piece(blockIdx.x % s.pieces),
-        first(blockIdx.x / s.pieces),
-        step(gridDim.x / s.pieces),
-        groups((s.columns + 7) / 8) {}
+  const i64 first = blockIdx.x / s.pieces, step = gridDim.x / s.pieces, groups = (s.columns + 7) / 8;
 
   ZS_DEVICE void copy(Ring ring) const {
     i64 filled = 0;
@@ -191,19 +188,11 @@ struct Along {
 
 // Rows of b lie across K. A block has kWidth bytes of each row of its piece of K, a warp an eighth of these, and a
 // stage has sixteen rows.
-struct Across {
+struct Across : Place {
   static constexpr int columns = kWidth / kBytes, own = columns / kWarps, tiles = own / 8;  // of a block, of a warp
-  const Streamed& s;
-  const int lane, warp;
-  const i64 piece, first, begin, end;
-  ZS_DEVICE Across(const Streamed& s)
-      : s(s),
-        lane(threadIdx.x % 32),
-        warp(threadIdx.x / 32),
-        piece(blockIdx.x % s.pieces),
-        first(blockIdx.x / s.pieces * columns),
-        begin(piece * ((s.k + kStageRows - 1) / kStageRows) / s.pieces * kStageRows),
-        end((piece + 1) * ((s.k + kStageRows - 1) / kStageRows) / s.pieces * kStageRows) {}
+  const i64 first = blockIdx.x / s.pieces * columns;
+  const i64 begin = piece * ((s.k + kStageRows - 1) / kStageRows) / s.pieces * kStageRows;
+  const i64 end = (piece + 1) * ((s.k + kStageRows - 1) / kStageRows) / s.pieces * kStageRows;
 
   ZS_DEVICE void copy(Ring ring) const {
     const u32 bytes = static_cast<u32>(min(static_cast<i64>(columns), s.ldb - first)) * kBytes;
@@ -277,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) streamed(const __grid_
   Ring ring(shared);
   if (threadIdx.x == 0) ring.open();
   __syncthreads();
-  const Select<kAcross, Across, Along>::type way(s);
+  const Select<kAcross, Across, Along>::type way{s};
   if (threadIdx.x >= 32 * kWarps) {
     way.copy(ring);
   } else {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...arrays import NUMPY
+from ...arrays import NUMPY, allows_tf32
 from ...errors import GraphError, refusal
 from ...layout import is_torch_tensor
 from ...types import Array, float_dtype
@@ -52,7 +52,7 @@ class Live:
         nodes = [n for n in program.nodes if n.op is VARIABLE]
         nodes += [node for node, _ in program.updates if node not in nodes]
         self._homes = [(node, _home(self.xp, node.attributes["store"])) for node in nodes]
-        self._owned = {home.untyped_storage().data_ptr() for _, home in self._homes}
+        self._owned = _memory(home for _, home in self._homes)
         self._plan(program, kernels)
         self._at: Unit | None = None  # what is being launched
         self._seen = torch.zeros((), dtype=torch.int32, pin_memory=self._is_cuda)
@@ -76,6 +76,7 @@ class Live:
             if each.node not in replaced
         }
         in_place = {variable.node for a in self._adam for some, _ in a.tensors for variable in some}
+        self._stepped = _memory(home for node, home in self._homes if node in in_place)
         self._updates = [
             (home, updates[node])
             for node, home in self._homes
@@ -110,7 +111,11 @@ class Live:
             self.refuse_withheld()
             self._bring_home()
         self._inputs.fill(feeds)
-        found = self._results()
+        try:
+            found = self._results()
+        except HostNeededError as error:  # in the caller's own capture
+            expected, got = "nodes that a CUDA graph can hold", _reason(self._at, error)
+            raise GraphError(refusal("run", "program", expected, got)) from None
         # In memory that the next run does not write to: the results belong to the caller.
         results = [self.xp.copy(tensor) for tensor in found]
         if wants_numpy:
@@ -167,36 +172,43 @@ class Live:
                 values[tensor] = array
             for tensor in dead:
                 values.pop(tensor, None)
-        targets = [self._own(values[tensor]) for tensor in self._program.targets]
+        targets = [self._own(values[tensor], self._owned) for tensor in self._program.targets]
         self._store(values)
         if not xp.has_checks:
             return targets
         self._seen.copy_(xp.withheld, non_blocking=True)
         return [self._spoilt(tensor) for tensor in targets]
 
-    def _own(self, value: Any) -> Any:
-        """A value that does not lie in the memory of a variable, which is about to change."""
-        lies_in_one = value.untyped_storage().data_ptr() in self._owned
-        return self.xp.copy(value) if lies_in_one else value
+    def _own(self, value: Any, memory: set[int]) -> Any:
+        """A value that does not lie in this memory of variables, which is about to change."""
+        return self.xp.copy(value) if _memory([value]) <= memory else value
 
     def _store(self, values: dict[Tensor, Any]) -> None:
         """Give the variables what was assigned, unless the run is withheld."""
         xp, kernels = self.xp, self.xp.kernels
-        pairs = [(home, self._own(values[tensor])) for home, tensor in self._updates]
+        pairs = [(home, self._own(values[tensor], self._owned)) for home, tensor in self._updates]
         if kernels is None:
             for home, value in pairs:
                 kept = self._torch.where(xp.withheld == 0, value, home) if xp.has_checks else value
                 home.copy_(kept)
             return
-        for group in self._adam:
-            tensors = [
-                (*(values[v] for v in some), *[None] * (4 - len(some)), values[g].contiguous())
-                for some, g in group.tensors
-            ]
-            numbers = [None if number is None else values[number] for number in group.numbers]
+        steps = [self._step_of(group, values) for group in self._adam]
+        for tensors, numbers in steps:
             kernels.adam(tensors, numbers, xp.withheld)
         if pairs:
             kernels.store([(home, value.contiguous()) for home, value in pairs], xp.withheld)
+
+    def _step_of(self, group: Adam, values: dict[Tensor, Any]) -> tuple[list[Any], list[Any]]:
+        """What a kernel of Adam is given; another one may change what this one reads."""
+
+        def read(tensor: Tensor) -> Any:
+            return self._own(values[tensor], self._stepped)
+
+        tensors = [
+            (*(values[v] for v in some), *[None] * (4 - len(some)), read(gradient).contiguous())
+            for some, gradient in group.tensors
+        ]
+        return tensors, [None if number is None else read(number) for number in group.numbers]
 
     def _spoilt(self, target: Any) -> Any:
         """NaN in place of numbers that follow from an index outside its axis."""
@@ -292,6 +304,11 @@ class _Inputs:
                 tensor.copy_(feed.detach())
 
 
+def _memory(tensors: Iterable[Any]) -> set[int]:
+    """Where the tensors' memory begins."""
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+
+
 def _home(xp: DeviceNamespace, store: Store) -> Any:
     """Where a variable lies on a device: the same memory for all programs."""
     home = store.homes.get(xp.device)
@@ -305,7 +322,7 @@ def _settings(torch: Any) -> tuple[Any, ...]:
     """What of torch's settings decides what a run launches, and so a captured graph."""
     matmul = torch.backends.cuda.matmul
     return (
-        matmul.allow_tf32,
+        allows_tf32(torch),
         matmul.allow_fp16_reduced_precision_reduction,
         matmul.allow_bf16_reduced_precision_reduction,
     )
