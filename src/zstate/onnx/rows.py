@@ -114,7 +114,8 @@ def _reduction(kind: str) -> Row:
 
 
 def _over_bools(kind: str) -> Row:
-    """All or any of bools, which ONNX reduces as numbers only."""
+    """All or any of bools, which ONNX reduces as numbers only: their product, or their sum, which
+    have a value of no elements too."""
     return lambda e, node, x: e.cast(_reduction(kind)(e, node, e.cast(x, "int32")), "bool")
 
 
@@ -282,8 +283,8 @@ ROWS: dict[str, Row] = {
     "reduction_maximum": _reduction("ReduceMax"),
     "reduction_minimum": _reduction("ReduceMin"),
     "reduction_product": _reduction("ReduceProd"),
-    "reduction_and": _over_bools("ReduceMin"),
-    "reduction_or": _over_bools("ReduceMax"),
+    "reduction_and": _over_bools("ReduceProd"),
+    "reduction_or": _over_bools("ReduceSum"),
     "reduction_arg_maximum": _place("ArgMax"),
     "reduction_arg_minimum": _place("ArgMin"),
     "arg_sort": _arg_sort,
