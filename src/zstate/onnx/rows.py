@@ -233,15 +233,22 @@ def _sizes(e: Emitter, texts: Sequence[str], likes: Sequence[str]) -> Value:
 
 def _reshape_to(e: Emitter, node: Node, x: str, *likes: str) -> Any:
     texts = node.attributes["sizes"]
-    own = [f"1*{k}.{{}}" for k, like in enumerate(node.inputs[1:]) if like is node.inputs[0]]
+    own = [f"1*{k}.{{}}" for k, like in enumerate(likes) if like == x]
     sizes = [  # 0 keeps an axis as it is
         "0" if text in [each.format(axis) for each in own] else text
         for axis, text in enumerate(texts)
     ]
+    if any("|" in text for text in texts):
+        # "a|b": where a is 0, b is the size of x's own axis, as ONNX has it without allowzero. Then
+        # another size of such an axis is what was left, which may be 0 itself.
+        rank = len(node.inputs[0].shape)
+        sizes = [
+            "-1" if axis < rank and "." in text and "|" not in text else text
+            for axis, text in enumerate(sizes)
+        ]
+        return e.emit("Reshape", x, _sizes(e, sizes, likes))
     if "0" in texts or any("." in text for text in sizes):
-        # "a|b": where a is 0, b is the size of x's own axis, as ONNX has it without allowzero
-        allows = {} if any("|" in text for text in texts) else {"allowzero": 1}
-        return e.emit("Reshape", x, _sizes(e, texts, likes), **allows)
+        return e.emit("Reshape", x, _sizes(e, texts, likes), allowzero=1)
     return e.emit("Reshape", x, e.ints(*map(int, sizes)))
 
 
