@@ -444,6 +444,17 @@ def test_odd_names_become_names_of_c(names: tuple[str, str], compiled: Compile) 
         np.testing.assert_allclose(found, wanted)
 
 
+def test_values_taken_from_an_argument_of_any_name(compiled: Compile) -> None:
+    """None is that of an index of a loop."""
+    for name in "ijktsr":
+        g = zs.Graph()
+        x = g.placeholder(shape=(2, 3), name=name)
+        taken = g.gather(x, g.constant(np.array([2, 0], np.int32)), axis=1)
+        program = g.compile({x: ((2, 3), "float32")}, [taken])
+        given = np.random.default_rng(2).normal(size=(2, 3)).astype(np.float32)
+        np.testing.assert_array_equal(compiled(program).step(given)[0], given[:, [2, 0]])
+
+
 def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -135,6 +135,26 @@ def test_the_default_bounds_of_clip_6_are_those_of_float32() -> None:
     np.testing.assert_array_equal(zo.load(model).run(feeds)["y"], runtime(model, feeds)["y"])
 
 
+@pytest.mark.parametrize(
+    ("model", "opset"),
+    [
+        (node("Concat", some(2, 2), some(2, 2), fed=2), 3),  # along axis 1
+        (node("Dropout", some(2)), 6),  # in training
+        (node("PRelu", some(1, 2, 2), some(2), fed=2), 6),  # a slope for each channel
+        (node("Selu", some(2)), 5),  # of other numbers
+        (node("Add", some(2), some(2), fed=2), 6),
+    ],
+    ids=lambda each: each[0].graph.node[0].op_type if isinstance(each, tuple) else "",
+)
+def test_what_was_another_operator_is_refused(model: Any, opset: int) -> None:
+    model, feeds = model
+    model.opset_import[0].version = opset
+    with pytest.raises(zs.OptionError, match=rf"opset_import: expected opset 7 .*, got {opset}"):
+        zo.load(model)
+    with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+        runtime(model, feeds)
+
+
 def recurrent(kind: str, gates: int, lengths: list[int] | None = None, **rest: Any) -> Any:
     rng = np.random.default_rng(5)
     arrays = {

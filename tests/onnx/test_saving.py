@@ -288,6 +288,22 @@ def test_remainders_are_exact(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["y"], [*np.remainder(a[:7], b[:7]), 0])
 
 
+def test_any_and_all_of_none(tmp_path: Path) -> None:
+    g = zs.Graph()
+    x = g.placeholder(shape=(2, None), dtype="bool", name="x")
+    outputs = {"any": g.reduction_or(x, axes=[1]), "all": g.reduction_and(x, axes=[1])}
+    zo.save(g, outputs, tmp_path / "b.onnx")
+    for bools in (np.zeros((2, 0), bool), np.array([[0, 1], [1, 1]], bool)):
+        wanted = {"any": bools.any(1, keepdims=True), "all": bools.all(1, keepdims=True)}
+        for found in (
+            runtime(tmp_path / "b.onnx", {"x": bools}),
+            zo.load(tmp_path / "b.onnx").run({"x": bools}),
+        ):
+            assert {name: a.tolist() for name, a in found.items()} == {
+                name: a.tolist() for name, a in wanted.items()
+            }
+
+
 def test_a_number_is_transposed(tmp_path: Path) -> None:
     g = zs.Graph()
     x = g.placeholder(shape=(), name="x")

@@ -68,6 +68,37 @@ def test_gradients_pass_through_open_sizes(tmp_path: Path) -> None:
     assert str(again) == str(g)
 
 
+def test_graph_files_of_sizes_that_are_numbers(tmp_path: Path) -> None:
+    """Nodes that read the shape of no other tensor."""
+    proto = onnx.parser.parse_model(
+        HEAD
+        + """(float[A,B,C] x, int64[M] indices) => (float[D,E] y, float[F,G,H] z, float[P,Q] hot)
+        <int64[1] one = {1}, int64[1] two = {2}, int64[1] end = {-1}, int64[3] size = {2, 1, 3},
+         int64[2] shape = {3, 4}, int64[1] depth = {4}, float[2] values = {-1.5, 2.5},
+         float[2,2,2] w = {0.5, -3, 1, 2, -0.5, 0.25, 4, -1}>
+        { part = Slice(x, one, end, two) whole = Expand(part, size) y = Reshape(whole, shape)
+          z = Conv(whole, w) hot = OneHot(indices, depth, values) }"""
+    )
+    model = zo.load(proto)
+    g = model.graph
+    loss = g.reduction_sum(g.square(model.outputs["y"])) + g.reduction_sum(model.outputs["z"])
+    gradient = g.gradients(loss, [model.inputs["x"]])[model.inputs["x"]]
+    g.save(tmp_path / "graph.zstate")
+    again = zs.Graph.load(tmp_path / "graph.zstate")
+    assert str(again) == str(g)
+    feeds = {"x": draw(1, 2, 5), "indices": np.array([3, 0, -2])}
+    tensors = {each.name: each for node in again.nodes for each in node.results}
+    targets = [tensors[each.name] for each in model.outputs.values()]
+    values = {tensors[name]: array for name, array in feeds.items()}
+    found = again.run(values, [*targets, tensors[gradient.name]])
+    close(
+        dict(zip(model.outputs, map(found.__getitem__, targets), strict=True)),
+        runtime(proto, feeds),
+    )
+    wanted = g.run({model.inputs[name]: array for name, array in feeds.items()}, [gradient])
+    np.testing.assert_array_equal(found[tensors[gradient.name]], wanted[gradient])
+
+
 def test_saved_again_with_open_sizes(tmp_path: Path) -> None:
     model = zo.load(onnx.parser.parse_model(RESHAPED))
     zo.save(model.graph, model.outputs, tmp_path / "again.onnx")

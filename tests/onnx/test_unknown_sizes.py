@@ -135,6 +135,26 @@ def test_reshape_to_a_computed_zero(tmp_path: Path) -> None:
         model.run({"x": draw(6, 4), "z": draw(5)})
 
 
+@pytest.mark.parametrize(
+    ("shape", "x"), [("left, a, one", (2, 3, 0)), ("left, b, a", (2, 3, 0)), ("left, a", (2, 0, 3))]
+)
+def test_nothing_left_in_a_model_that_is_saved_again(
+    shape: str, x: tuple[int, ...], tmp_path: Path
+) -> None:
+    model = same(
+        f"""(float[A,B,C] x) => (float[{",".join("DEF"[: shape.count(",") + 1])}] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] left = {{-1}}>
+        {{ s = Shape(x) a = Gather(s, zero) b = Gather(s, one)
+          m = Concat <axis = 0> ({shape}) y = Reshape(x, m) }}""",
+        {"x": draw(*x)},
+        {"x": draw(2, 3, 4)},
+    )
+    zo.save(model.graph, model.outputs, tmp_path / "again.onnx")
+    for each in ({"x": draw(*x)}, {"x": draw(2, 3, 4)}):
+        close(runtime(tmp_path / "again.onnx", each), model.run(each))
+        close(zo.load(tmp_path / "again.onnx").run(each), model.run(each))
+
+
 def test_flatten_of_an_empty_tensor() -> None:
     same(
         "(float[A,B,C] x) => (float[D,E] y) { y = Flatten <axis = 2> (x) }",

@@ -245,8 +245,8 @@ def _decode(structure: Mapping[str, Any], arrays: dict[str, Array]) -> Graph:
 def _check_count(op: Op, inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
     names = attributes.get("names", op.operands)
     fits = len(inputs) == len(names)
-    if op.operands[-1:] == ("tensors",):
-        fits = len(inputs) >= len(names)
+    if op.operands[-1:] == ("tensors",):  # sizes that are numbers alone read none
+        fits = len(inputs) >= len(names) - ("sizes" in op.kinds)
     if op.name == "adam":  # the last one is optional
         fits = len(inputs) in (len(names) - 1, len(names))
     if not fits:

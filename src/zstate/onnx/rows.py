@@ -114,7 +114,8 @@ def _reduction(kind: str) -> Row:
 
 
 def _over_bools(kind: str) -> Row:
-    """All or any of bools, which ONNX reduces as numbers only."""
+    """All or any of bools, which ONNX reduces as numbers only: their product, or their sum, which
+    have a value of no elements too."""
     return lambda e, node, x: e.cast(_reduction(kind)(e, node, e.cast(x, "int32")), "bool")
 
 
@@ -232,15 +233,22 @@ def _sizes(e: Emitter, texts: Sequence[str], likes: Sequence[str]) -> Value:
 
 def _reshape_to(e: Emitter, node: Node, x: str, *likes: str) -> Any:
     texts = node.attributes["sizes"]
-    own = [f"1*{k}.{{}}" for k, like in enumerate(node.inputs[1:]) if like is node.inputs[0]]
+    own = [f"1*{k}.{{}}" for k, like in enumerate(likes) if like == x]
     sizes = [  # 0 keeps an axis as it is
         "0" if text in [each.format(axis) for each in own] else text
         for axis, text in enumerate(texts)
     ]
+    if any("|" in text for text in texts):
+        # "a|b": where a is 0, b is the size of x's own axis, as ONNX has it without allowzero. Then
+        # another size of such an axis is what was left, which may be 0 itself.
+        rank = len(node.inputs[0].shape)
+        sizes = [
+            "-1" if axis < rank and "." in text and "|" not in text else text
+            for axis, text in enumerate(sizes)
+        ]
+        return e.emit("Reshape", x, _sizes(e, sizes, likes))
     if "0" in texts or any("." in text for text in sizes):
-        # "a|b": where a is 0, b is the size of x's own axis, as ONNX has it without allowzero
-        allows = {} if any("|" in text for text in texts) else {"allowzero": 1}
-        return e.emit("Reshape", x, _sizes(e, texts, likes), **allows)
+        return e.emit("Reshape", x, _sizes(e, texts, likes), allowzero=1)
     return e.emit("Reshape", x, e.ints(*map(int, sizes)))
 
 
@@ -282,8 +290,8 @@ ROWS: dict[str, Row] = {
     "reduction_maximum": _reduction("ReduceMax"),
     "reduction_minimum": _reduction("ReduceMin"),
     "reduction_product": _reduction("ReduceProd"),
-    "reduction_and": _over_bools("ReduceMin"),
-    "reduction_or": _over_bools("ReduceMax"),
+    "reduction_and": _over_bools("ReduceProd"),
+    "reduction_or": _over_bools("ReduceSum"),
     "reduction_arg_maximum": _place("ArgMax"),
     "reduction_arg_minimum": _place("ArgMin"),
     "arg_sort": _arg_sort,

@@ -24,7 +24,7 @@ _RESERVED = (  # by C99, C23 or GNU C, and what a step calls its own values
     "alignas alignof asm auto bool break case char const constexpr continue default do double "
     "else enum extern false float for goto i386 if inline int linux long nullptr register "
     "restrict return short signed sizeof static static_assert struct switch thread_local true "
-    "typedef typeof typeof_unqual union unix unsigned void volatile while s i j t row asked step"
+    "typedef typeof typeof_unqual union unix unsigned void volatile while s i j k t row asked step"
 )
 # Macros of the headers that are included.
 _MACROS = re.compile(
