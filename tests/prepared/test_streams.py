@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from typing import Any
 
@@ -30,6 +31,10 @@ def x_of(*shape: int) -> Any:
 
 def flat(states: Any) -> bytes:
     return b"".join(np.ascontiguousarray(each).tobytes() for layer in states for each in layer)
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("part", range(4))
