@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -48,3 +50,26 @@ def test_composed_of_operations(name: str, way: dict[str, bool]) -> None:
         wanted = run(getattr(zs, name), slice(n, n + 1), end, backend="reference")
         np.testing.assert_allclose(found[:end, n : n + 1], wanted, rtol=2e-5, atol=2e-6)
         assert not np.asarray(found[end:, n]).any()
+
+
+@pytest.mark.parametrize("backend", [None, "reference"])
+@pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}])
+def test_padding_cannot_grow_without_bound(way: dict[str, bool], backend: str | None) -> None:
+    """Every sequence by itself has finite gradients, and so has the padded batch."""
+    rng = np.random.default_rng(2)
+    descriptor = zs.SingleGateRNNDescriptor(activation="relu", **way)
+    count = 2 if "bidirectional" in way else 1
+    x = rng.normal(size=(200, 2, 5)).astype(np.float32)
+    R = np.full((3, 3) if count == 1 else (2, 3, 3), 30, np.float32)
+    W, lengths = rng.normal(size=(count * 3, 5)).astype(np.float32), np.array([2, 3])
+    resets = np.zeros((200, 2), bool)
+    resets[1, 1] = True
+
+    def loss(R: Any, x: Any, resets: Any, lengths: Any = None) -> Any:
+        given = {"input_weight": W, "resets": resets, "lengths": lengths, "backend": backend}
+        return zj.single_gate_rnn(x, R, descriptor=descriptor, **given).state.sum()
+
+    ends = enumerate(lengths)
+    wanted = sum(jax.grad(loss)(R, x[:end, n : n + 1], resets[:end, n : n + 1]) for n, end in ends)
+    found = jax.jit(jax.grad(loss))(R, x, resets, jnp.asarray(lengths))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)

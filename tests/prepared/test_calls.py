@@ -13,7 +13,8 @@ import torch
 import zstate as zs
 import zstate.convert as zc
 from tests.prepared import drawn
-from tests.prepared.test_streams import flat, model_of, x_of
+from tests.prepared.drawn import same
+from tests.prepared.test_streams import flat, model_of, pickled, x_of
 from zstate import cells
 from zstate.backends import native
 from zstate.types import Array
@@ -217,6 +218,29 @@ def test_what_it_says_about_itself() -> None:
         assert model.weight_bytes == size
         assert repr(model) == f"<Prepared lstm 4→8; {weights}, {size:,} bytes, {model.backend}>"
         assert "2 rows over <Prepared" in repr(model.stream(2))
+
+
+def _memmap(array: Array) -> Any:
+    made: Any = array.view(np.memmap)
+    return made
+
+
+@pytest.mark.parametrize("other", [pickled, _memmap])
+def test_arrays_of_types_of_their_own(other: Any) -> None:
+    """What was pickled has a copy of NumPy's float32."""
+    model, x = model_of(weights="float32"), x_of(5, 3, 7)
+    wanted, ends = model(x)
+    own, states = other(x), [tuple(map(other, each)) for each in ends]
+    assert own.dtype is not x.dtype or type(own) is not np.ndarray
+    assert model(own)[0].tobytes() == wanted.tobytes()
+    for lengths in (None, [4, 0, 2]):
+        want = model(x, ends, lengths)
+        found = model(own, states, lengths)
+        assert found[0].tobytes() == want[0].tobytes() and flat(found[1]) == flat(want[1])
+    stream = model.stream(3)
+    stream.states = states
+    want, _ = model(x, ends)
+    same(np.concatenate([stream.step(own[0])[None], stream.run(own[1:])]), want, 2e-5)
 
 
 def test_memory_that_is_not_aligned() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from typing import Any
 
@@ -30,6 +32,10 @@ def x_of(*shape: int) -> Any:
 
 def flat(states: Any) -> bytes:
     return b"".join(np.ascontiguousarray(each).tobytes() for layer in states for each in layer)
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -81,6 +87,20 @@ def test_states_can_be_read_set_and_reset(backend: str) -> None:
     assert flat(stream.states) == first
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_copies_go_on_by_themselves(backend: str, copied: Any) -> None:
+    model, x = model_of(backend, "float32"), x_of(6, 3, 7)
+    stream = model.stream(3)
+    stream.run(x[:2])
+    twin = copied(stream)
+    twin.run(-x)  # which the stream must not see
+    again = copied(stream)
+    wanted, _ = model(x)
+    for each in (stream, again):
+        same(each.run(x[2:]), wanted[2:], 2e-5)
+
+
 def test_a_step_takes_any_layout_and_gives_a_new_array() -> None:
     stream, again = (model_of().stream(4) for _ in range(2))
     x = x_of(4, 14)
@@ -125,6 +145,8 @@ def test_what_a_stream_refuses() -> None:
         stream.reset(rows=2)
     with pytest.raises(zs.DTypeError, match="rows: expected integers"):
         stream.reset(rows=[0.5])
+    with pytest.raises(zs.DTypeError, match="rows: expected a row's number or several, got list"):
+        stream.reset(rows=[[0], [1, 0]])  # type: ignore[list-item]
     with pytest.raises(zs.ShapeError, match=r"state: expected \[N,20\] = \[2,20\], got \[3,20\]"):
         stream.states = model.stream(3).states
     rng = np.random.default_rng(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import zstate as zs
 import zstate.torch as zt
 from tests.torch.modules import LAYERS, LENGTHS, H, I, N, T, assert_same, flat, pair, states
+from zstate import cells
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -72,15 +75,47 @@ def test_lengths_of_any_integer_type(dtype: str, kept: list[int]) -> None:
         torch.testing.assert_close(*gradients)
 
 
-def test_padding_cannot_grow_without_bound() -> None:
+@cells.cell(gates="z", states="h", steps="k")
+def growing(x: Any, R: Any, h: Any, k: Any) -> Any:
+    return k * h + x.z + R.z @ h / 100
+
+
+def _growing_layer(kind: str, bidirectional: bool) -> Any:
+    """A layer whose states grow threefold per step, at least."""
+    if kind == "cell":
+        return zt.Recurrent(growing, I, H, bidirectional=bidirectional)
+    if kind == "rnn":
+        layer: Any = zt.RNN(I, H, nonlinearity="relu", bidirectional=bidirectional)
+        torch.nn.init.constant_(layer.weight_hh_l0, 30.0)
+    else:
+        layer = zt.LSTM(I, H, activations=["relu"] * 5, bidirectional=bidirectional)
+        torch.nn.init.constant_(layer.bias_ih_l0, 4.0)  # of the forget gate, too
+    return layer
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "cell"])
+def test_padding_cannot_grow_without_bound(kind: str, bidirectional: bool) -> None:
+    """Also in a transform, where lengths cannot be read and so the padding is computed."""
     torch.manual_seed(0)
-    layer = zt.RNN(I, H, nonlinearity="relu")
-    with torch.no_grad():
-        layer.weight_hh_l0.fill_(30.0)
-    x = torch.randn(80, 2, I)
-    output, h_n = layer(x, lengths=torch.tensor([2, 3]))
-    (output.sum() + h_n.sum()).backward()
-    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+    layer = _growing_layer(kind, bidirectional)
+    x, lengths = torch.randn(400, 2, I), [2, 3]
+    more: Any = {"steps": {"k": torch.full((1, 1), 3.0)}} if kind == "cell" else {}
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+
+    def run(given: tuple[Tensor, ...], *args: Any, **options: Any) -> Tensor:
+        named = dict(zip(names, given, strict=True))
+        output, ends = torch.func.functional_call(layer, named, args, options | more)
+        return sum(each.sum() for each in (output, *flat(ends)))
+
+    def padded(given: tuple[Tensor, ...]) -> Tensor:
+        return run(given, x, lengths=torch.tensor(lengths))
+
+    each = [run(parameters, x[:length, n]) for n, length in enumerate(lengths)]
+    wanted = torch.autograd.grad(sum(each), parameters)
+    found = torch.autograd.grad(padded(parameters), parameters)
+    assert_same(list(found), list(wanted), 1e-4)
+    assert_same(list(torch.func.grad(padded)(parameters)), list(wanted), 1e-4)
 
 
 @pytest.mark.parametrize(

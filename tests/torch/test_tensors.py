@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 
 import zstate as zs
+import zstate.torch as zt
 from tests.cases import (
     CELLS,
     FED_BACK,
@@ -131,10 +132,17 @@ def test_storages_stay_resizable() -> None:
     R.untyped_storage().resize_(0)
 
 
-def test_a_negated_view() -> None:
-    x = torch.randn(3, 1, 8, dtype=torch.complex64).conj().imag
-    R = torch.randn(8, 2)
-    assert x.is_neg()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_negated_and_zero_views(dtype: torch.dtype) -> None:
+    layer = zt.LSTM(3, 2, dtype=dtype)
+    negated: Any = torch._neg_view(torch.randn(3, 2, 3, dtype=dtype))
+    zero: Any = torch._efficientzerotensor((3, 2, 3), dtype=dtype)
+    assert negated.is_neg() and zero._is_zerotensor()
+    for x, same in ((negated, negated.resolve_neg()), (zero, torch.zeros(3, 2, 3, dtype=dtype))):
+        for lengths in (None, [3, 1]):
+            assert torch.equal(layer(x, lengths=lengths)[0], layer(same, lengths=lengths)[0])
+    R = torch.randn(8, 2, dtype=dtype)
+    x = torch._neg_view(torch.randn(3, 1, 8, dtype=dtype))
     assert torch.equal(zs.lstm(x, R).state, zs.lstm(x.resolve_neg(), R).state)
 
 

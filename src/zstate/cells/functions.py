@@ -8,7 +8,7 @@ minimum of equal values pass the gradient to the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -174,6 +174,12 @@ REDUCTIONS = frozenset({"mean", "variance"})
 ACTIVATIONS: dict[Activation, Function] = {
     kind: FUNCTIONS[kind.name.lower()] for kind in Activation
 }
+
+
+def may_grow(activations: Sequence[Activation]) -> bool:
+    """Whether a descriptor's activations let a state grow without bound; of a cell from equations,
+    which has none, nothing is known."""
+    return not activations or not all(ACTIVATIONS[kind].bounded for kind in activations)
 
 
 def activated(kind: Activation, value: Expression) -> Expression:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..cells import Cell
+from ..cells.functions import may_grow
 from ..descriptors import AnyDescriptor
 from ..errors import DTypeError, OptionError, ShapeError, refusal
 from ..layout import brackets, describe, direction_part
@@ -67,6 +68,8 @@ def run_with_lengths(
     turned = jnp.where(inside, lengths - 1 - steps, steps)  # [T,N]: where each step comes from
     # Values past the end may be anything; as zeros they add nothing to any gradient.
     given = {**given, "source": jnp.where(inside[..., None], source, 0)}
+    # Nor may states grow there: every step past the end is a sequence of its own.
+    grows = may_grow(descriptor.activations)
 
     def one_direction(index: int, backwards: bool, turns_back: bool) -> dict[str, Value]:
         own = dict(given)
@@ -79,6 +82,9 @@ def run_with_lengths(
                 own["resets"] = _turn(jnp.where(ends, 0, own["resets"]), turned)
             if "mask" in own and own["mask"].ndim == 3 and own["mask"].shape[0] > 1:
                 own["mask"] = _turn(own["mask"], turned)
+        if grows:
+            outside = (~inside).astype(source.dtype)[..., None]
+            own["resets"] = jnp.maximum(own["resets"], outside) if "resets" in own else outside
         results = run(own, replace(descriptor, reverse=False, bidirectional=False))
         kept = {name: jnp.where(inside[..., None], value, 0) for name, value in results.items()}
         return {n: _turn(v, turned) for n, v in kept.items()} if turns_back else kept

@@ -276,4 +276,5 @@ def _float32(array: Array, name: str, fits: bool, shape: str) -> Array:
         raise DTypeError(refusal("prepare", name, "float32", dtype_name(array.dtype)))
     if not fits:
         raise ShapeError(refusal("prepare", name, shape, brackets(array.shape)))
-    return np.require(array, requirements=["C", "A"])
+    # The engine knows NumPy's own types alone: neither a float32 that was pickled nor a memmap.
+    return np.require(array, requirements=["C", "A"]).view(np.float32, np.ndarray)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..convert.layer import Layer
 from ..errors import DTypeError, OptionError, ShapeError, refusal
 from ..layout import brackets, describe
 from ..types import Array
@@ -57,9 +58,7 @@ class Stream:
     @property
     def states(self) -> Any:
         """Copies of the states, as a call of the model returns them; set them the same way."""
-        held = self._states if self._native is None else self._native.states()
-        copies = [[each.copy() for each in states] for states in held]
-        return self.model._named(copies, AS_NUMPY)
+        return self.model._named(self._copies(), AS_NUMPY)
 
     @states.setter
     def states(self, states: Any) -> None:
@@ -69,12 +68,21 @@ class Stream:
     def reset(self, rows: int | Iterable[int] | None = None) -> None:
         """Start again from the initial states: all rows, or the rows with these numbers."""
         chosen = list(range(self.batch)) if rows is None else self._rows(rows)
-        held = self._states if self._native is None else self._native.states()
-        kept = [[each.copy() for each in states] for states in held]
+        kept = self._copies()
         for states, first in zip(kept, self._first, strict=True):
             for state, start in zip(states, first, strict=True):
                 state[chosen] = start[chosen]
         self._keep(kept)
+
+    def __reduce__(self) -> Any:
+        """A copy or a pickle goes on from the same states, by itself."""
+        states = self._copies()
+        single = isinstance(self.model.layers, Layer)
+        return _resumed, (self.model, self.batch, states[0] if single else states)
+
+    def _copies(self) -> list[list[Array]]:
+        held = self._states if self._native is None else self._native.states()
+        return [[each.copy() for each in states] for states in held]
 
     def _keep(self, states: list[list[Array]]) -> None:
         if self._native is None:
@@ -86,7 +94,7 @@ class Stream:
         listed = [rows] if isinstance(rows, int | np.integer) else rows
         try:
             given = np.asarray(list(listed))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             expected = "a row's number or several"
             raise DTypeError(refusal("reset", "rows", expected, describe(rows))) from error
         if given.dtype == bool and given.shape == (self.batch,):
@@ -112,3 +120,9 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream of {self.batch} row{'s' * (self.batch > 1)} over {self.model!r}>"
+
+
+def _resumed(model: Prepared, batch: int, states: Any) -> Stream:
+    stream = Stream(model, batch)
+    stream.states = states
+    return stream

@@ -43,9 +43,10 @@ def check_device(operation: str, name: str, tensor: Tensor, source: Tensor) -> N
 
 
 def with_memory(tensor: Tensor) -> Tensor:
-    """The tensor, with zeros in memory if torch only knows that it is zero; refused without any."""
+    """The tensor, with its own numbers in memory where torch only knows that it is negated or zero;
+    refused without any."""
     if _has_memory(tensor):
-        return tensor
+        return tensor.resolve_neg() if tensor.is_neg() else tensor
     if is_symbolic_zero(tensor):
         return tensor.clone()
     shape = brackets(tensor.shape)

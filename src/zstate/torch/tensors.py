@@ -163,7 +163,7 @@ def _by_bits(tensor: Tensor, move: Callable[[Array], Array]) -> Tensor:
         tensor = tensor.contiguous()
     if tensor.dtype != torch.bfloat16:
         return torch.from_numpy(move(_view(tensor)))
-    return torch.from_numpy(move(_view(tensor.view(torch.int16)))).view(torch.bfloat16)
+    return torch.from_numpy(move(_bits(tensor, None))).view(torch.bfloat16)
 
 
 def _arrays(tensors: Tensors, is_bfloat16: bool, kind: np.dtype[Any] | None) -> tuple[Any, ...]:
@@ -205,7 +205,7 @@ class _Memory:
 
 def _view(tensor: Tensor) -> Array:
     """A CPU tensor's memory as an array that is not to be written to."""
-    return np.from_dlpack(_Memory(with_memory(tensor.resolve_neg() if tensor.is_neg() else tensor)))
+    return np.from_dlpack(_Memory(with_memory(tensor)))
 
 
 def _bits(tensor: Tensor, kind: np.dtype[Any] | None) -> Array:

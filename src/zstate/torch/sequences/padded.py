@@ -14,17 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...cells.functions import ACTIVATIONS
+from ...cells.functions import may_grow
 from ...descriptors import AnyDescriptor
 from ...operations import Operation
 from .. import operators
 from ..dispatch import Tensors
-
-
-def _may_grow(descriptor: AnyDescriptor) -> bool:
-    """Whether a state may grow without bound; of a cell from equations nothing is known."""
-    kinds = descriptor.activations
-    return not kinds or not all(ACTIVATIONS[kind].bounded for kind in kinds)
 
 
 class Padded:
@@ -46,13 +40,13 @@ class Padded:
 
     def run(self, operation: Operation, tensors: Tensors, descriptor: AnyDescriptor) -> Any:
         """The operation's results."""
-        if _may_grow(descriptor):
-            # It must not do so in the padding.
-            place, source = operation.inputs.index("mask"), tensors[0]
+        if may_grow(descriptor.activations):
+            # Not in the padding: there every step is a sequence of its own.
+            *others, resets = tensors
+            source = tensors[0]
             assert source is not None
-            within, mask = self._inside.to(source.dtype), tensors[place]
-            own = within if mask is None else mask * within
-            tensors = (*tensors[:place], own, *tensors[place + 1 :])
+            outside = (~self._inside).to(source.dtype)
+            tensors = (*others, outside if resets is None else resets.maximum(outside))
         return operators.run(operation, tensors, descriptor, None)
 
     def only_inside(self, steps: Tensor) -> Tensor:
