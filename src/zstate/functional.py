@@ -8,7 +8,7 @@ produced, or whose input was not passed, is None. Inputs are never written to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -45,8 +45,9 @@ def run(
     descriptor: AnyDescriptor | None,
     backend: str | None,
     heads: int = 1,
-) -> ops.AnyResult:
-    """Run a call by its prepared plan, which the first call of its kind makes.
+) -> Any:
+    """Run a call by its prepared plan, which the first call of its kind makes; returns the
+    operation's named tuple.
 
     The last of the tensors is the resets, [T,N].
     """
@@ -65,7 +66,7 @@ def run(
         and has_head_axis(operation, weight, descriptor)
     ):
         found = without_head_axis(run, operation, tensors, descriptor, backend)
-        return cast(ops.AnyResult, found)
+        return found
     if tensors[-1] is not None or heads != 1:
         tensors, descriptor = extended(operation, tensors, descriptor, heads)
     # First of all, since torch.compile follows a call on its tensors into here.
@@ -74,7 +75,7 @@ def run(
             global _on_torch
             if _on_torch is None:
                 from .torch.operators import run as _on_torch
-            return cast(ops.AnyResult, _on_torch(operation, tensors, descriptor, backend))
+            return _on_torch(operation, tensors, descriptor, backend)
         if is_jax_array(tensors[0]):
             from .jax.functions import traced as on_jax
 
@@ -88,7 +89,7 @@ def run(
     if backend is None:
         remember_call(operation, tensors, descriptor, prepared)
     named = type(results) is operation.result
-    return cast(ops.AnyResult, results if named else operation.result(*results))
+    return results if named else operation.result(*results)
 
 
 def accepted(
@@ -159,7 +160,8 @@ def single_gate_rnn(
         array([[2., 2., 2.]])
     """
     tensors = (source, recurrent_weight, input_weight, bias, init_state, mask, resets)
-    return cast(RNNResult, run(ops.SINGLE_GATE_RNN, tensors, descriptor, backend, heads))
+    found: RNNResult = run(ops.SINGLE_GATE_RNN, tensors, descriptor, backend, heads)
+    return found
 
 
 def single_gate_rnn_gradients(
@@ -200,9 +202,9 @@ def single_gate_rnn_gradients(
         array([[2., 2., 2.]])
     """
     needed = (source, recurrent_weight, source_gradient, z_state)
-    optional = (state_gradient, input_weight, bias, init_state, mask, resets)
-    found = run(ops.SINGLE_GATE_RNN_GRADIENTS, needed + optional, descriptor, backend, heads)
-    return cast(RNNGradients, found)
+    tensors = (*needed, state_gradient, input_weight, bias, init_state, mask, resets)
+    found: RNNGradients = run(ops.SINGLE_GATE_RNN_GRADIENTS, tensors, descriptor, backend, heads)
+    return found
 
 
 def lstm(
@@ -251,7 +253,8 @@ def lstm(
     """
     optional = (input_weight, bias, init_state, init_cell, mask, peephole, resets)
     tensors = (source, recurrent_weight, *optional)
-    return cast(LSTMResult, run(ops.LSTM_FORWARD, tensors, descriptor, backend, heads))
+    found: LSTMResult = run(ops.LSTM_FORWARD, tensors, descriptor, backend, heads)
+    return found
 
 
 def lstm_gradients(
@@ -300,7 +303,8 @@ def lstm_gradients(
     needed = (source, recurrent_weight, source_gradient, z_state, cell_output_fwd)
     optional = (input_weight, bias, init_state, init_cell, mask, peephole, resets)
     tensors = (*needed, state_gradient, cell_gradient, *optional)
-    return cast(LSTMGradients, run(ops.LSTM_GRADIENTS, tensors, descriptor, backend, heads))
+    found: LSTMGradients = run(ops.LSTM_GRADIENTS, tensors, descriptor, backend, heads)
+    return found
 
 
 def gru(
@@ -347,7 +351,8 @@ def gru(
     """
     optional = (input_weight, bias, init_state, mask, secondary_bias, resets)
     tensors = (source, recurrent_weight, *optional)
-    return cast(GRUResult, run(ops.GRU_FORWARD, tensors, descriptor, backend, heads))
+    found: GRUResult = run(ops.GRU_FORWARD, tensors, descriptor, backend, heads)
+    return found
 
 
 def gru_gradients(
@@ -392,7 +397,8 @@ def gru_gradients(
     """
     needed = (source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient)
     tensors = (*needed, input_weight, bias, init_state, mask, secondary_bias, resets)
-    return cast(GRUGradients, run(ops.GRU_GRADIENTS, tensors, descriptor, backend, heads))
+    found: GRUGradients = run(ops.GRU_GRADIENTS, tensors, descriptor, backend, heads)
+    return found
 
 
 def function_of(

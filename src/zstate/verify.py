@@ -263,7 +263,8 @@ def _call_on(
     if backend == "jax":
         return _call_on_jax(operation, tensors, descriptor)
     if BACKENDS[backend].device == "cpu":
-        return functional.run(operation, tensors, descriptor, backend)
+        result: AnyResult = functional.run(operation, tensors, descriptor, backend)
+        return result
     moved = tuple(None if tensor is None else _to_gpu(tensor) for tensor in tensors)
     result = functional.run(operation, moved, descriptor, backend)
     return operation.result(*(None if each is None else _from_gpu(each) for each in result))

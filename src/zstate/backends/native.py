@@ -9,11 +9,11 @@ than what Python does around it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from operator import index
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -175,32 +175,23 @@ def packed(layout: Layout, values: tuple[Any, ...], sizes: tuple[int, ...]) -> A
     return result
 
 
-def run_known(
-    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
-) -> AnyResult | None:
-    """The result of a call that looks like one that was remembered, or None.
+def _unknown(operation: Operation, tensors: tuple[Any, ...], descriptor: Any) -> None:
+    """No call is known without the engine."""
 
-    The same operation and descriptor objects, and for every input a plain array of the same shape
-    and type: what was checked then holds now.
-    """
-    result: AnyResult | None = None if _REASON else _native.repeat(operation, tensors, descriptor)
-    return result
+
+# The result of a call that looks like one that was remembered, or None. The same operation and
+# descriptor objects, and for every input a plain array of the same shape and type: what was checked
+# then holds now. The second: on plain torch tensors on the CPU; the results are tensors as well.
+# They are the engine's own functions, since another call around them would take a while of its own.
+Known: TypeAlias = Callable[[Operation, tuple[Any, ...], AnyDescriptor | None], AnyResult | None]
+run_known: Known = _unknown if _REASON else _native.repeat
+run_known_tensors: Known = _unknown if _REASON else _native.repeat_tensors
 
 
 def use_torch(types: tuple[type, ...], to_dlpack: Any, from_numpy: Any) -> None:
     """How ``run_known_tensors`` knows plain tensors, reads one (a DLPack capsule), makes one."""
     if not _REASON:
         _native.use_torch(types, to_dlpack, from_numpy)
-
-
-def run_known_tensors(
-    operation: Operation, tensors: tuple[Any, ...], descriptor: AnyDescriptor | None
-) -> AnyResult | None:
-    """``run_known`` on plain torch tensors on the CPU; the results are tensors as well."""
-    found: AnyResult | None = (
-        None if _REASON else _native.repeat_tensors(operation, tensors, descriptor)
-    )
-    return found
 
 
 def remember_call(
