@@ -103,7 +103,7 @@ const Program* CellTables::read_program(Reader& in) {
   const int temporary = in.next(0, kMostPlaces), values = places + numbers + temporary;
   if (values > kMostPlaces) refuse("too many values");
   const auto written = [&](int value) { return value < places || value >= places + numbers; };
-  const int code = in.next(0, 1000), core = in.next(0, code);
+  const int code = in.next(0, in.end - in.at), core = in.next(0, code);
   constexpr Instruction end{};
   static_assert(end.op == static_cast<int>(Opcode::end));
   for (int i = 0; i < code; ++i) {

@@ -39,6 +39,14 @@ def twin_of(layout: Layout) -> Cell | None:
     return diagonal(layout.cell_kind) if is_diagonal else None
 
 
+def on_engine(layout: Layout) -> Layout:
+    """The layout of the calls by which by_head() computes one."""
+    twin = twin_of(layout)
+    if twin is not None:
+        return _with_diagonal(layout, twin)
+    return _with_one_head(layout) if reduces_rows(layout) else _inner(layout)
+
+
 def by_head(layout: Layout, values: tuple[Value | None, ...], run: Run) -> tuple[Value | None, ...]:
     """A call of a layer with heads; where R is diagonal, as a call without products."""
     twin = twin_of(layout)

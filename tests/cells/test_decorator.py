@@ -428,3 +428,53 @@ def test_without_steps_or_rows():
         assert out.m.shape == (steps, rows, H)
         d = cells.slstm.gradients(x, R, out, {"h": out.h})
         assert not d.recurrent_weight.any()
+
+
+def _horner(tanh, mean, s):
+    value = s
+    for _ in range(400):
+        value = value * s + 0.001
+    return tanh(value)
+
+
+def _sum(tanh, mean, s):
+    total = s
+    for k in range(600):
+        total = total + tanh(s) * (0.001 * (k % 7))
+    return total
+
+
+def _logistic(tanh, mean, s):
+    """Each value twice in the next one: 2^60 ways from the last to the first."""
+    value = s
+    for _ in range(60):
+        value = value * (1 - value)
+    return value - mean(value)
+
+
+@pytest.mark.parametrize("text", [_horner, _sum, _logistic])
+def test_long_equations(text):
+    @cells.cell(gates="f", states="h")
+    def long(x, R, h):
+        return text(cells.tanh, cells.mean, cells.sigmoid(x.f + R.f @ h))
+
+    def mean(value):
+        return value.mean(-1, keepdims=True)
+
+    def run(source):
+        h = np.zeros((2, 3))
+        for x in source:
+            h = text(np.tanh, mean, 1 / (1 + np.exp(-(x + h @ weight.T))))
+        return h
+
+    rng = np.random.default_rng(9)
+    source, weight, d, way = (
+        rng.standard_normal(s) for s in ((2, 2, 3), (3, 3), *((2, 2, 3),) * 2)
+    )
+    d[0] = 0  # of the last state alone
+    for backend in (None, "reference"):
+        out = long(source, weight, training=True, backend=backend)
+        np.testing.assert_allclose(out.h[-1], run(source), atol=1e-12)
+        found = long.gradients(source, weight, out, {"h": d}, backend=backend).source
+        change = run(source + 1e-6 * way) - run(source - 1e-6 * way)
+        np.testing.assert_allclose((found * way).sum(), (d[-1] * change).sum() / 2e-6, rtol=1e-6)

@@ -16,7 +16,7 @@ from tests.cells.test_resets import _call, _rng, _run
 from zstate import functional
 from zstate.cells import GRU, LSTM, RNN
 from zstate.descriptors import Descriptor
-from zstate.errors import OptionError, ShapeError
+from zstate.errors import BackendError, OptionError, ShapeError
 from zstate.operations import operations_of
 
 
@@ -137,6 +137,29 @@ class WithoutHeads(Descriptor):
     training: bool = False
 
     __hash__ = Descriptor.__hash__
+
+
+def test_more_parameters_than_the_engine_has_room_for() -> None:
+    """A diagonal R is one more parameter."""
+    names = [f"p{k}" for k in range(24)]
+
+    @cells.cell(gates="f", states="h", parameters=" ".join(names))
+    def many(x, R, h, *own):
+        return cells.tanh(x.f + R.f @ h + sum(own))
+
+    rng = np.random.default_rng(5)
+    own = dict(zip(names, rng.standard_normal((24, 4)) * 0.2, strict=True))
+    x, R = rng.standard_normal((3, 2, 4)), rng.standard_normal((4, 1, 1))
+    init = rng.standard_normal((2, 4))
+    found = many(x, R, heads=4, init_h=init, training=True, **own)
+    h = init
+    for t in range(3):
+        h = np.tanh(x[t] + R.reshape(4) * h + sum(own.values()))
+        np.testing.assert_allclose(found.h[t], h, atol=1e-12)
+    given = {"state_gradients": {"h": found.h}, "heads": 4, "init_h": init, **own}
+    assert many.gradients(x, R, found, **given).recurrent_weight.shape == R.shape
+    with pytest.raises(BackendError, match="24 parameters, not 25"):
+        many(x, R, heads=4, backend="native", **own)
 
 
 def test_refusals() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import zstate as zs
+import zstate.cells as cells
 import zstate.torch as zt
 from zstate.backends import native
 
@@ -173,3 +174,27 @@ def test_tensors_without_memory_are_no_known_call(monkeypatch: pytest.MonkeyPatc
     assert repeat(operation, (x, *others), descriptor) is not None
     for source in (freed, torch._efficientzerotensor((2, 3, 3))):
         assert repeat(operation, (source, *others), descriptor) is None
+
+
+def test_a_cell_of_more_than_a_thousand_operations() -> None:
+    def grown(tanh: Any, a: Any, h: Any, c: Any) -> Any:
+        total = a
+        for k in range(40):
+            value = h * (0.1 + 0.01 * k)
+            for _ in range(15):
+                value = tanh(value * c + a)
+            total = total + value
+        return tanh(total)
+
+    @cells.cell(gates="f", states="h c")
+    def long(x, R, h, c):
+        new = grown(cells.tanh, x.f + R.f @ h, h, c)
+        return new, 0.5 * c + new
+
+    rng = np.random.default_rng(3)
+    x, R, h, c = (rng.standard_normal(s) * 0.5 for s in ((3, 2, 5), (5, 5), (2, 5), (2, 5)))
+    found = long(x, R, init_h=h, init_c=c, backend="native")
+    for step, value in enumerate(x):
+        h = grown(np.tanh, value + h @ R.T, h, c)
+        c = 0.5 * c + h
+        np.testing.assert_allclose(found.h[step], h, atol=1e-12)

@@ -66,8 +66,10 @@ def unavailable() -> str | None:
 
 def refuses(layout: Layout) -> str | None:
     """Why the backend cannot serve such a call, or None."""
+    from ..heads import on_engine  # which needs this module's products
+
     try:
-        encoded(layout)
+        encoded(on_engine(layout) if layout.descriptor.heads > 1 else layout)
     except UnsupportedError as reason:
         return str(reason)
     return None

@@ -80,6 +80,9 @@ class ProgramText:
                 self._uses[arg] = self._uses.get(arg, 0) + 1
         for root in roots:
             self._uses[root] = self._uses.get(root, 0) + 1
+        self._instructions: dict[Expression, tuple[str, tuple[Expression, ...]]] = {}
+        for each in ordered(roots):  # those of the arguments first, which decide
+            self._instructions[each] = self._instruction(each)
         core = [each.value for each in self._outputs if not each.late]
         self._steps: list[_Step] = []
         self._emit(core)
@@ -113,7 +116,7 @@ class ProgramText:
             each, ready = stack.pop()
             if each in done or each.op in ("leaf", "number"):
                 continue
-            op, args = self._instruction(each)
+            op, args = self._instructions[each]
             if ready:
                 done.add(each)
                 self._steps.append(_Step(op, each, args))
@@ -140,7 +143,7 @@ class ProgramText:
     def _instruction(self, each: Expression) -> tuple[str, tuple[Expression, ...]]:
         op, args = each.op, each.args
         if op in _SUMMED and self._alone(args[0], "add"):
-            inner, terms = self._instruction(args[0])
+            inner, terms = self._instructions[args[0]]
             if inner in ("add", "add_add"):
                 return f"{inner}_{op}", terms
         elif op == "add":
@@ -171,7 +174,7 @@ class ProgramText:
             if self._alone(one, "negative"):
                 return "subtract", (other, one.args[0])
         for one, other in (args, args[::-1]):
-            if self._alone(one, "add") and self._instruction(one)[0] == "add":
+            if self._alone(one, "add") and self._instructions[one][0] == "add":
                 return "add_add", (*one.args, other)
         return "add", args
 
@@ -185,7 +188,7 @@ class ProgramText:
             if self._product(one):
                 return "multiply_multiply", (*one.args, other)
         for one, other in (args[::-1], args):
-            if self._alone(one, "tanh") and self._instruction(one)[0] == "tanh":
+            if self._alone(one, "tanh") and self._instructions[one][0] == "tanh":
                 return "multiply_tanh", (other, *one.args)
         return "multiply", args
 

@@ -104,20 +104,20 @@ class _Known:
 
     def resolved(self, value: Expression) -> Expression:
         """The same value as an expression in what is known."""
-        if value in self._found:
-            return self._found[value]
-        if value in self._open:
-            expected = "expected a cell that saves what its gradient needs"
-            raise EquationError(f"{expected}, got one whose product needs x of its own gate")
-        self._open.add(value)
-        if value.op == "leaf":
-            result = self._alone(value) if value.detail[0] == "x" else value
-        else:
-            args = tuple(map(self.resolved, value.args))
-            result = self._book.make(value.op, args, value.detail)
-        self._open.discard(value)
-        self._found[value] = result
-        return result
+        for each in ordered([value], self._found):
+            if each in self._open:
+                expected = "expected a cell that saves what its gradient needs"
+                raise EquationError(f"{expected}, got one whose product needs x of its own gate")
+            if each in self._found:  # since then
+                continue
+            if each.op == "leaf":
+                self._open.add(each)
+                self._found[each] = self._alone(each) if each.detail[0] == "x" else each
+                self._open.discard(each)
+            else:
+                args = tuple(self._found[arg] for arg in each.args)
+                self._found[each] = self._book.make(each.op, args, each.detail)
+        return self._found[value]
 
     def _alone(self, x: Expression) -> Expression:
         """x of a gate, from the sum with its products that was saved."""

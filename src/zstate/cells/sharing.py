@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple, TypeAlias
 
 from .expressions import Expression, ordered
@@ -152,21 +151,28 @@ class Cut:
         done: dict[Expression, Expression] = {}
         return {label: self._inside(at, each, done) for label, each in outputs.items()}
 
-    def _inside(self, at: int, each: Expression, done: dict[Expression, Expression]) -> Expression:
-        if each not in done:
-            if each.op in SOURCES:
+    def _inside(self, at: int, root: Expression, done: dict[Expression, Expression]) -> Expression:
+        stack = [(root, False)]  # not recursive, as in ordered()
+        while stack:
+            each, ready = stack.pop()
+            if each in done:
+                continue
+            if ready:
+                args = tuple(done[arg] for arg in each.args)
+                done[each] = each.book.make(each.op, args, each.detail)
+            elif each.op in SOURCES:
                 leaf = self._leaf(each, at)
                 done[each] = self._carry(each, at) if leaf is None else leaf
             elif self._level(each) < at and not self._computed_again(each, at):
                 done[each] = self._carry(each, at)
             else:
-                args = tuple(self._inside(at, arg, done) for arg in each.args)
-                done[each] = each.book.make(each.op, args, each.detail)
-        return done[each]
+                stack.append((each, True))
+                stack.extend((arg, False) for arg in reversed(each.args))
+        return done[root]
 
     def _computed_again(self, each: Expression, at: int) -> bool:
         if self._given:
-            return self._depth(each, at) <= _DEPTH
+            return self._is_near(each, at, _DEPTH)
         if each.op == "number" or (self._recompute_cheap and each.op in _CHEAP):
             return True
         every = ordered([each])
@@ -177,15 +183,14 @@ class Cut:
             if one.op in SOURCES
         )
 
-    def _depth(self, each: Expression, at: int) -> float:
-        """How many cheap operations in a row make a value of what a stage reads."""
-        if each.op == "number":
-            return 0
+    def _is_near(self, each: Expression, at: int, depth: int) -> bool:
+        """Whether this many cheap operations in a row make it of what a stage reads."""
         if each.op in SOURCES:
-            return 0 if self._leaf(each, at) is not None else inf
-        if each.op not in _CHEAP:
-            return inf
-        return 1 + max(self._depth(arg, at) for arg in each.args)
+            return self._leaf(each, at) is not None
+        if each.op == "number":
+            return True
+        cheap = each.op in _CHEAP and depth > 0
+        return cheap and all(self._is_near(arg, at, depth - 1) for arg in each.args)
 
     def _carry(self, each: Expression, at: int) -> Expression:
         place, since = self._given.get(each, (0, self._stages))

@@ -281,16 +281,21 @@ def _regrouped(roots: tuple[Expression, ...]) -> tuple[Expression, ...]:
             uses[arg] = uses.get(arg, 0) + 1
     new: dict[Expression, Expression] = {}
 
-    def terms(each: Expression, top: bool = False) -> list[Expression]:
-        if each.op == "add" and (top or uses[each] == 1):
-            return [term for arg in each.args for term in terms(arg)]
-        return [new[each]]
+    def terms(whole: Expression) -> list[Expression]:
+        found, stack = [], [whole]
+        while stack:
+            each = stack.pop()
+            if each.op == "add" and (each is whole or uses[each] == 1):
+                stack.extend(reversed(each.args))
+            else:
+                found.append(new[each])
+        return found
 
     for each in every:
         if each.op != "add":
             new[each] = book.again(each.op, tuple(new[arg] for arg in each.args), each.detail)
         else:
-            found = terms(each, top=True)
+            found = terms(each)
             gates = {term.detail for term in found if term.op == "product"}
             first = [term for term in found if _gate_of(term) in gates]
             new[each] = _added(first, [term for term in found if term not in first])
