@@ -165,7 +165,7 @@ def test_tensors_without_memory_are_no_known_call(monkeypatch: pytest.MonkeyPatc
 
     x = torch.randn(2, 3, 3)
     with monkeypatch.context() as patched:
-        patched.setattr(native._native, "repeat_tensors", spy)
+        patched.setattr("zstate.torch.tensors.run_known_tensors", spy)
         for _ in range(2):
             zs.lstm(x, torch.randn(16, 4), input_weight=torch.randn(16, 3))
     operation, (_, *others), descriptor = known[-1]
